@@ -1,0 +1,65 @@
+"""The contract of a dialect: one system's way of asking and answering.
+
+A dialect is stateless. `parse` turns a manifest into a `PodRequest`; `write` turns a placement
+into that system's marks; `read` turns the marks back into the placement after a restart, so
+`read(write(p)) == p` for every placement it can make.
+"""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from weft.model import Node, Placement, PodManifest, PodRequest
+
+TieBreak = Literal["first", "last", "uuid"]
+Compat = Literal["sane", "exact"]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Cluster-wide choices a dialect needs.
+
+    `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
+    MiB) until the nodes tell. `interference_table`: whether one is configured, which makes
+    gpushare pods with a known application coscheml's. `compat`: `exact` reproduces the
+    originals' quirks where golden vectors exist.
+    """
+
+    gpushare_unit: Literal["auto", "GiB", "MiB"] = "auto"
+    interference_table: bool = False
+    compat: Compat = "sane"
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """What a dialect writes for a placement.
+
+    `annotations` and `labels` go into the Binding; `env` is per container name, delivered on the
+    node.
+    """
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    env: dict[str, dict[str, str]] = {}
+
+
+class Dialect(Protocol):
+    """One system."""
+
+    name: str
+    scheduler_names: tuple[str, ...]
+    tie_break: TieBreak
+
+    def owns(self, pod: PodManifest, settings: Settings) -> bool:
+        """Whether this pod carries this system's marks of asking (resources, labels, name)."""
+        ...
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """The request, or `BadInputError` naming field and value."""
+        ...
+
+    def write(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+        """The marks that tell this system's agents and users where the pod's GPUs are."""
+        ...
+
+    def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
+        """The placement that `pod`'s marks say it holds on `node`; None where it has none."""
+        ...

@@ -1,0 +1,45 @@
+"""Frozen values that every room speaks: GPUs, nodes, requests, placements, reasons.
+
+In: what a thing *is*. Out: I/O, NumPy, clocks, and any knowledge of one system's spelling
+(that is `dialects/`) or of who holds what (that is `ledger/`).
+"""
+
+from weft.model.errors import BadInputError, WeftError
+from weft.model.manifest import Container, ObjectMeta, PodManifest, PodSpec, PodStatus, Resources
+from weft.model.node import Gpu, Node
+from weft.model.placement import Placement, Share
+from weft.model.quantity import parse_cpu_milli, parse_quantity
+from weft.model.reason import Code, Reason
+from weft.model.request import (
+    ContainerRequest,
+    DeviceRule,
+    GpuClaim,
+    Memory,
+    PodRequest,
+    Shape,
+)
+
+__all__ = [
+    "BadInputError",
+    "Code",
+    "Container",
+    "ContainerRequest",
+    "DeviceRule",
+    "Gpu",
+    "GpuClaim",
+    "Memory",
+    "Node",
+    "ObjectMeta",
+    "Placement",
+    "PodManifest",
+    "PodRequest",
+    "PodSpec",
+    "PodStatus",
+    "Reason",
+    "Resources",
+    "Shape",
+    "Share",
+    "WeftError",
+    "parse_cpu_milli",
+    "parse_quantity",
+]

@@ -1,0 +1,17 @@
+"""Exceptions for broken worlds. A pod that does not fit is a `Reason`, never one of these."""
+
+
+class WeftError(Exception):
+    """Base of everything Weft raises on purpose."""
+
+
+class BadInputError(WeftError):
+    """A file, field or value that people wrote is wrong; the message names it and the way out.
+
+    `where` is the place (file, line, field); `what` says what is wrong and how to mend it.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}" if where else what)
+        self.where = where
+        self.what = what

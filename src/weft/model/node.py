@@ -1,0 +1,41 @@
+"""What a cluster offers: GPUs (and MIG instances) on nodes."""
+
+import msgspec
+
+
+class Gpu(msgspec.Struct, frozen=True, gc=False):
+    """One GPU, or one MIG instance of it.
+
+    `index` is the NVML index on its node, `memory_mib` the card's true memory, `milli` its cores
+    in thousandths of a card (a MIG instance still counts 1000 of *itself*). `parent` is the index
+    of the card that a MIG instance is cut from: the two are never held at the same time.
+    `in_service` is False for cards reported broken: they keep their occupants and take no more.
+    """
+
+    index: int
+    memory_mib: int
+    model: str = ""
+    uuid: str = ""
+    milli: int = 1000
+    parent: int | None = None
+    in_service: bool = True
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """A node's GPUs and what stands beside them.
+
+    `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
+    and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
+    by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
+    unknown). `schedulable` is False for cordoned or not-ready nodes.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    extended: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    rank: int = 0
+    unit_mib: int = 0
+    schedulable: bool = True

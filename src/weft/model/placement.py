@@ -1,0 +1,27 @@
+"""What was decided: which node, which GPUs, and how much of each."""
+
+import msgspec
+
+
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """What one claim holds of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
+
+    `claim` is the index into the pod's claims, `gpu` the index on the node.
+    """
+
+    claim: int
+    gpu: int
+    memory_mib: int
+    milli: int
+    uuid: str = ""
+
+
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """A pod's place: node and GPU shares, with what it takes of the node beside them."""
+
+    uid: str
+    node: str
+    shares: tuple[Share, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    extended: tuple[tuple[str, int], ...] = ()

@@ -1,0 +1,46 @@
+"""Kubernetes quantities (`100m`, `2Gi`, `1e3`) as exact integers."""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+from weft.model.errors import BadInputError
+
+_QUANTITY = re.compile(
+    r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$", re.ASCII
+)
+_SUFFIX = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), None: Decimal(1),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "P": Decimal(10**15), "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50), "Ei": Decimal(2**60),
+}  # fmt: skip
+
+
+def _decimal(text: str | int | float, where: str) -> Decimal:
+    match = _QUANTITY.match(str(text).strip()) if not isinstance(text, bool) else None
+    if match is None:
+        raise BadInputError(
+            where, f"{text!r} is not a Kubernetes quantity; write a number such as 2, 500m or 4Gi"
+        )
+    number, exponent, suffix = match.groups()
+    return Decimal(number + (exponent or "")) * _SUFFIX[suffix]
+
+
+def parse_quantity(text: str | int | float, where: str = "") -> int:
+    """The quantity in its base unit, rounded up to a whole number as Kubernetes does.
+
+    Raises `BadInputError` naming `where` for text that is no quantity, or is negative.
+    """
+    value = _decimal(text, where)
+    if value < 0:
+        raise BadInputError(where, f"{text!r} is negative; write 0 or more")
+    return int(value.to_integral_value(ROUND_CEILING))
+
+
+def parse_cpu_milli(text: str | int | float, where: str = "") -> int:
+    """A CPU quantity in thousandths of a core, rounded up."""
+    value = _decimal(text, where) * 1000
+    if value < 0:
+        raise BadInputError(where, f"{text!r} is negative; write 0 or more")
+    return int(value.to_integral_value(ROUND_CEILING))

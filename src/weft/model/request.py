@@ -1,0 +1,168 @@
+"""What a pod asks for, in one vocabulary for all dialects.
+
+A *claim* is one demand for GPUs: `count` distinct devices, each with so much memory and so many
+cores. Containers point at the pod's claims by index; several containers may use one claim (a
+gpushare pod, or an init container that runs before the container whose GPU it borrows).
+The *shape* is the part of a request that decides where it fits: pods of one shape are
+interchangeable for every filter and score, and Weft caches per shape.
+"""
+
+import functools
+import re
+from typing import Literal
+
+import msgspec
+
+MemoryKind = Literal["none", "mib", "units", "percent", "whole"]
+JobClass = Literal["latency-critical", "batch", "best-effort"]
+
+
+class Memory(msgspec.Struct, frozen=True, gc=False):
+    """GPU memory as a dialect says it; `mib_on` resolves it on a real card.
+
+    kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has
+    M // unit_mib of them (half_up: rounded to the nearest), and all of them together are the
+    whole card. `percent`: of the card. `whole`: all of it. `none`: nothing is charged.
+    """
+
+    kind: MemoryKind = "none"
+    value: int = 0
+    unit_mib: int = 1
+    half_up: bool = False
+
+    def units_on(self, card_mib: int) -> int:
+        """How many of this dialect's units a card of `card_mib` MiB advertises."""
+        return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
+
+    def mib_on(self, card_mib: int) -> int:
+        """MiB that this asks of a card of `card_mib` MiB; more than the card if it can't fit."""
+        if self.kind == "mib":
+            return self.value
+        if self.kind == "none":
+            return 0
+        if self.kind == "whole":
+            return card_mib
+        units = 100 if self.kind == "percent" else self.units_on(card_mib)
+        if self.value > units:
+            return card_mib + 1
+        return self.value * card_mib // units
+
+
+NO_MEMORY = Memory()
+WHOLE_CARD = Memory(kind="whole")
+
+
+class GpuClaim(msgspec.Struct, frozen=True, gc=False):
+    """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
+
+    `whole` asks for idle cards and charges all of each. `split` makes `memory` the total, spread
+    over the fewest GPUs that hold it together (genius/gpu-memory-total); `count` is then the
+    least number of GPUs. `headroom_mib` must be free beyond the memory but is not charged
+    (Genius's strict `>`).
+    """
+
+    count: int = 1
+    memory: Memory = NO_MEMORY
+    milli: int = 0
+    whole: bool = False
+    split: bool = False
+    headroom_mib: int = 0
+
+
+class DeviceRule(msgspec.Struct, frozen=True, gc=False):
+    """Which devices a pod accepts. Empty tuples accept everything.
+
+    `models` are compared as `how` says: `exact`, `contains` (case ignored) or `regex`
+    (unanchored, case ignored, as genius/gpu-model). UUIDs are exact.
+    """
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    how: Literal["exact", "contains", "regex"] = "exact"
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+
+    def accepts_model(self, model: str) -> bool:
+        """Whether a device of this model is acceptable."""
+        if self.models and not any(self._same(want, model) for want in self.models):
+            return False
+        return not any(self._same(bad, model) for bad in self.not_models)
+
+    def accepts_uuid(self, uuid: str) -> bool:
+        """Whether the device with this UUID is acceptable."""
+        return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
+
+    def _same(self, pattern: str, model: str) -> bool:
+        if self.how == "exact":
+            return pattern == model
+        if self.how == "contains":
+            return pattern.lower() in model.lower()
+        return _compiled(pattern).search(model) is not None
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+ANY_DEVICE = DeviceRule()
+
+
+class Shape(msgspec.Struct, frozen=True, gc=False):
+    """Everything about a request that filters and scores may read; hashable, so cacheable.
+
+    `claims` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs) are
+    what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
+    but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod
+    was written in, if it has one. `application` and `job_class` matter to interference-aware
+    policies only; `trace_spec` keeps the raw model string of a trace (FGD counts pods by it).
+    """
+
+    claims: tuple[GpuClaim, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    extended: tuple[tuple[str, int], ...] = ()
+    devices: DeviceRule = ANY_DEVICE
+    needs_gpu_node: bool = False
+    unit_mib: int = 0
+    node_name: str = ""
+    application: str = ""
+    job_class: str = ""
+    trace_spec: str = ""
+
+
+class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
+    """One container: what it asked itself (`asked`), and which of the shape's claims it uses.
+
+    `asked` is None for a container without a GPU: it holds none and sees none. `claims` are
+    indexes into `Shape.claims`. `init` is True for init containers that end before the others
+    start (restartable sidecars are not).
+    """
+
+    name: str
+    asked: GpuClaim | None = None
+    claims: tuple[int, ...] = ()
+    init: bool = False
+
+
+class PodRequest(msgspec.Struct, frozen=True, gc=False):
+    """One pod as Weft sees it.
+
+    `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
+    first. `created_ns` is the creation time in nanoseconds. `shared_by_containers` says that one
+    card serves the whole pod (gpushare). `warnings` are for people.
+    """
+
+    uid: str
+    name: str
+    shape: Shape
+    namespace: str = "default"
+    dialect: str = "weft"
+    scheduler_name: str = "weft"
+    priority: int = 0
+    queue_priority: int = 0
+    created_ns: int = 0
+    containers: tuple[ContainerRequest, ...] = ()
+    shared_by_containers: bool = False
+    isolation: str = ""
+    warnings: tuple[str, ...] = ()
