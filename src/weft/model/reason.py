@@ -6,39 +6,45 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """The first check a node fails, in the order the checks are made. 0 means it fits."""
+    """The first check a node fails, in the order the checks are made. 0 means it fits.
+
+    Up to `OUT_OF_SERVICE` a check depends on the node as it is told, from `CPU` on it depends on
+    what others hold there.
+    """
 
     FITS = 0
     UNSCHEDULABLE = 1
     OTHER_NODE = 2
-    CPU = 3
-    NODE_MEMORY = 4
-    EXTENDED = 5
-    NO_GPU = 6
-    WRONG_UNIT = 7
-    WRONG_MODEL = 8
-    TOO_FEW_GPUS = 9
-    OUT_OF_SERVICE = 10
-    GPU_MEMORY = 11
-    GPU_CORES = 12
-    GPU_SHARE = 13
-    NOT_IDLE = 14
-    TOGETHER = 15
-    POLICY = 16
+    NO_GPU = 3
+    WRONG_UNIT = 4
+    WRONG_MODEL = 5
+    GPU_TOO_SMALL = 6
+    TOO_FEW_GPUS = 7
+    OUT_OF_SERVICE = 8
+    CPU = 9
+    NODE_MEMORY = 10
+    EXTENDED = 11
+    GPU_MEMORY = 12
+    GPU_CORES = 13
+    GPU_SHARE = 14
+    NOT_IDLE = 15
+    TOGETHER = 16
+    POLICY = 17
 
 
 TEXT: dict[Code, str] = {
     Code.FITS: "fits",
     Code.UNSCHEDULABLE: "node is cordoned or not ready",
     Code.OTHER_NODE: "pod names another node",
-    Code.CPU: "insufficient cpu",
-    Code.NODE_MEMORY: "insufficient memory",
-    Code.EXTENDED: "insufficient extended resource",
     Code.NO_GPU: "node has no GPU",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "no GPU of an accepted model or UUID",
+    Code.GPU_TOO_SMALL: "no GPU is that large",
     Code.TOO_FEW_GPUS: "fewer GPUs than asked for",
     Code.OUT_OF_SERVICE: "GPUs out of service",
+    Code.CPU: "insufficient cpu",
+    Code.NODE_MEMORY: "insufficient memory",
+    Code.EXTENDED: "insufficient extended resource",
     Code.GPU_MEMORY: "insufficient memory on any one GPU",
     Code.GPU_CORES: "insufficient cores on any one GPU",
     Code.GPU_SHARE: "memory and cores are not free on the same GPU",

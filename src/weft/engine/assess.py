@@ -1,0 +1,203 @@
+"""Which nodes fit a shape, and how good they are: kept per shape, mended where nodes changed.
+
+Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
+true at. Asking again looks only at nodes changed since; past a quarter of them, at all. The least
+recently used shapes are forgotten.
+"""
+
+from collections import OrderedDict
+
+import numpy as np
+
+from weft.framework import NEVER, Demand, Policy, Profile, Query, feasibility, placing
+from weft.framework.feasibility import Codes
+from weft.ledger import Ledger
+from weft.ledger.table import Bools, Ints
+from weft.model import Code, Shape
+
+CODES = len(Code)
+
+
+class Assessment:
+    """Answers for one shape: `codes` (0 fits) and `total` (score or NEVER) over all nodes.
+
+    `raw` holds each scoring policy's own scores, `position` the best device of each node where a
+    policy scores devices. `counts[c]` is the number of nodes with code c.
+    """
+
+    __slots__ = ("codes", "counts", "demand", "generation", "position", "raw", "shape", "told",
+                 "total", "version")  # fmt: skip
+
+    def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
+        self.shape = shape
+        self.generation = ledger.generation
+        self.version = -1
+        self.demand = Demand(shape, ledger.table)
+        self.told: Codes = feasibility.told_codes(ledger.table, self.demand)
+        rows = ledger.table.count
+        self.codes: Codes = np.zeros(rows, dtype=np.int8)
+        self.counts: Ints = np.zeros(CODES, dtype=np.int64)
+        self.counts[0] = rows
+        self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
+        self.total: Ints = self.raw[0] if len(self.raw) == 1 else np.zeros(rows, dtype=np.int64)
+        self.position: Ints | None = (
+            np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
+        )
+
+
+class Assessor:
+    """Keeps `Assessment`s true to the ledger. One per engine."""
+
+    def __init__(self, ledger: Ledger, keep: int = 256) -> None:
+        self._ledger = ledger
+        self._keep = keep
+        self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
+
+    def forget(self) -> None:
+        """Drop every answer (a policy's own state changed)."""
+        self._known.clear()
+
+    def assess(self, profile: Profile, shape: Shape) -> Assessment:
+        """The answers for `shape` as of the ledger's current version."""
+        key = (profile.name, shape)
+        ledger = self._ledger
+        known = self._known.get(key)
+        if known is None or known.generation != ledger.generation:
+            known = self._known[key] = Assessment(shape, ledger, profile)
+            if len(self._known) > self._keep:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        if known.version != ledger.version:
+            self._mend(known, profile)
+            known.version = ledger.version
+        if len(known.raw) > 1:
+            _weigh(known, profile)
+        return known
+
+    def _mend(self, known: Assessment, profile: Profile) -> None:
+        table = self._ledger.table
+        rows: Ints | None = None
+        if known.version >= 0:
+            rows = np.flatnonzero(table.changed_at > known.version)
+            if len(rows) == 0:
+                return
+            if len(rows) * 4 > table.count:
+                rows = None
+        query = Query(table, known.demand, rows)
+        told = known.told if rows is None else known.told.take(rows)
+        found = feasibility.codes(query, told)
+        if profile.node_filters or profile.device_filters:
+            found = _filter(query, found, profile)
+        fits = found == 0
+        if known.demand.mode == "many":
+            found, fits, scores, position = _many(query, found, fits, profile)
+        elif known.demand.needs and profile.device_scorer is not None:
+            scores, position = _score_feasible(query, fits, profile)
+        else:
+            scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
+        _store(known, rows, found, fits, scores, position)
+
+
+def _filter(query: Query, found: Codes, profile: Profile) -> Codes:
+    """Apply the policies' filters; device filters narrow `query.device_fits` for the scores."""
+    for policy in profile.node_filters:
+        mask = policy.filter_nodes(query)
+        if mask is not None:
+            found = np.where((found == 0) & ~mask, Code.POLICY, found)
+    if query.demand.needs and query.demand.mode != "many":
+        narrowed = False
+        for policy in profile.device_filters:
+            mask = policy.filter_devices(query)
+            if mask is not None:
+                query.narrow(mask)
+                narrowed = True
+        if narrowed:
+            enough = query.count(query.device_fits) >= query.demand.need.count
+            found = np.where((found == 0) & ~enough, Code.POLICY, found)
+    return found
+
+
+def _node_scores(query: Query, policy: Policy) -> Ints:
+    scores = policy.score_nodes(query)
+    return np.zeros(query.n, dtype=np.int64) if scores is None else scores
+
+
+def _score_feasible(
+    query: Query, fits: Bools, profile: Profile
+) -> tuple[list[Ints], Ints | None]:
+    """Scores where devices are scored: only feasible nodes are worth the work."""
+    some = np.flatnonzero(fits)
+    scores = [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers]
+    position = np.zeros(query.n, dtype=np.int64)
+    if len(some) == 0:
+        return scores, position
+    rows = some if query.rows is None else query.rows.take(some)
+    part = query if len(some) == query.n else Query(query.table, query.demand, rows)
+    if part is not query:
+        for policy in profile.device_filters:
+            mask = policy.filter_devices(part)
+            if mask is not None:
+                part.narrow(mask)
+    for index, plugin in enumerate(profile.scorers):
+        found = _node_scores(part, plugin.policy)
+        by_device = plugin.policy.score_devices(part)
+        if by_device is not None:
+            best, where = part.best(by_device)
+            found = found + best
+            if plugin.policy is profile.device_scorer:
+                position[some] = where
+        scores[index][some] = found
+    return scores, position
+
+
+def _many(
+    query: Query, found: Codes, fits: Bools, profile: Profile
+) -> tuple[Codes, Bools, list[Ints], Ints | None]:
+    """Several claims: search where the node beside the GPUs is roomy enough."""
+    some = np.flatnonzero(fits)
+    scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
+    if len(some):
+        rows = some if query.rows is None else query.rows.take(some)
+        part = Query(query.table, query.demand, rows)
+        answer = placing.place(part, profile)
+        found = found.copy()
+        found[some] = np.where(answer.fits, 0, answer.codes)
+        fits = found == 0
+        for index, plugin in enumerate(profile.scorers):
+            if plugin.policy is profile.device_scorer:
+                scores[index] = scores[index].copy()
+                scores[index][some] += answer.score
+    return found, fits, scores, None
+
+
+def _store(
+    known: Assessment, rows: Ints | None, found: Codes, fits: Bools,
+    scores: list[Ints], position: Ints | None,
+) -> None:  # fmt: skip
+    """Write the mended answers into the columns and adjust the histogram."""
+    where = slice(None) if rows is None else rows
+    if rows is None:
+        known.counts = np.bincount(found, minlength=CODES)
+    else:
+        before = known.codes.take(rows)
+        known.counts += np.bincount(found, minlength=CODES)
+        known.counts -= np.bincount(before, minlength=CODES)
+    known.codes[where] = found
+    for raw, score in zip(known.raw, scores, strict=True):
+        raw[where] = np.where(fits, score, NEVER)
+    if not known.raw:
+        known.total[where] = np.where(fits, 0, NEVER)
+    if position is not None and known.position is not None:
+        known.position[where] = position
+
+
+def _weigh(known: Assessment, profile: Profile) -> None:
+    """Several scoring policies: normalise each over the feasible nodes and add by weight."""
+    fits = np.flatnonzero(known.codes == 0)
+    known.total[:] = NEVER
+    if len(fits):
+        total = np.zeros(len(fits), dtype=np.int64)
+        for plugin, raw in zip(profile.scorers, known.raw, strict=True):
+            total += plugin.weight * plugin.policy.normalize(raw.take(fits))
+        known.total[fits] = total

@@ -1,0 +1,95 @@
+"""Which devices of the chosen node the pod gets, as shares."""
+
+import numpy as np
+
+from weft.engine.assess import Assessment
+from weft.framework import Demand, Need, Policy, Profile, Query, placing
+from weft.ledger.table import Ints, Table
+from weft.model import Share
+
+
+def shares_on(
+    table: Table, row: int, known: Assessment, profile: Profile, key: str
+) -> tuple[Share, ...]:
+    """Shares for all claims of the demand on node `row`, which is known to fit."""
+    demand = known.demand
+    if demand.mode == "none":
+        return ()
+    if demand.mode == "many":
+        return _many(table, row, demand, profile)
+    need = demand.need
+    if known.position is not None and not need.whole:
+        return (_share(table, row, int(known.position[row]), 0, need),)
+    if need.whole:
+        positions = _first_idle(table, row, demand, profile)
+    else:
+        positions = [_shared(table, row, demand, profile, key)]
+    return tuple(_share(table, row, position, 0, need) for position in positions)
+
+
+def _share(table: Table, row: int, position: int, claim: int, need: Need) -> Share:
+    device = table.start[row] + position
+    gpu = table.nodes[row].gpus[position]
+    memory = int(need.memory_mib[table.kind_of[device]])
+    milli = gpu.milli if need.whole else need.milli
+    return Share(claim, gpu.index, memory, milli, gpu.uuid)
+
+
+def _first_idle(table: Table, row: int, demand: Demand, profile: Profile) -> list[int]:
+    """The first idle devices that are accepted."""
+    if demand.mode == "device" or profile.device_filters:
+        fits = _fitting(table, row, demand, profile)[1]
+        return [int(position) for position in fits[: demand.need.count]]
+    begin, end = table.start[row], table.start[row + 1]
+    idle = [device - begin for device in range(begin, end) if table.state[device].idle]
+    return idle[: demand.need.count]
+
+
+def _fitting(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[Query, Ints]:
+    """The question about this node alone, and the positions of the devices that fit."""
+    query = Query(table, demand, np.array([row], dtype=np.int64))
+    for policy in profile.device_filters:
+        mask = policy.filter_devices(query)
+        if mask is not None:
+            query.narrow(mask)
+    return query, np.flatnonzero(query.device_fits)
+
+
+def _shared(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> int:
+    custom = type(profile.lead).choose_device is not Policy.choose_device
+    if custom or profile.device_filters or demand.mode == "device":
+        query, fits = _fitting(table, row, demand, profile)
+        return int(fits[profile.lead.choose_device(query, fits, key)])
+    return _tightest(table, row, demand.need)
+
+
+def _tightest(table: Table, row: int, need: Need) -> int:
+    """`Policy.choose_device`'s default for a demand by one number, without arrays."""
+    begin, end = table.start[row], table.start[row + 1]
+    ask = int(need.ask_mib[table.kind_of[begin]])
+    best, best_left = -1, -1
+    for device in range(begin, end):
+        state = table.state[device]
+        left = state.memory if need.asks_memory else state.milli
+        if state.usable and state.memory >= ask and state.milli >= need.milli and (
+            best < 0 or left < best_left
+        ):  # fmt: skip
+            best, best_left = device - begin, left
+    return best
+
+
+def _many(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[Share, ...]:
+    query = Query(table, demand, np.array([row], dtype=np.int64))
+    if demand.needs[0].claim.split:
+        gpus = table.nodes[row].gpus
+        return tuple(
+            Share(0, gpus[position].index, memory, demand.needs[0].milli, gpus[position].uuid)
+            for position, memory in placing.split_shares(query)
+        )
+    answer = placing.place(query, profile)
+    chosen = answer.chosen[0].tolist()
+    shares = [
+        _share(table, row, position, claim, need)
+        for position, (claim, need) in zip(chosen, placing.steps(demand), strict=True)
+    ]
+    return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))

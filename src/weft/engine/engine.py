@@ -1,0 +1,253 @@
+"""The engine: events in, commands out, nothing else.
+
+What may change here: the ledger, the queue, and which pods are bound or being bound. It must not
+know the time (passed in), the world (hosts), or how a policy thinks (it asks and compares).
+Every decision is a pure function of the events so far, the configuration and the seed.
+
+A pod's life here
+    PodAdded ──▶ queue ──cycle──▶ reserved ──(permit)──▶ Bind command
+                   ▲                 │                      │ PodBound ──▶ committed
+                   │   BindFailed / expired / not permitted ◀┘
+                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
+"""
+
+from collections.abc import Iterable, Sequence
+
+from weft.engine import choosing
+from weft.engine.assess import Assessment, Assessor
+from weft.engine.events import (
+    Bind,
+    BindFailed,
+    Command,
+    Event,
+    NodesChanged,
+    Permit,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    PolicyInput,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.engine.queue import Queue, Waiting
+from weft.engine.records import Candidate, Outcome, Record
+from weft.framework import NEVER, Profile
+from weft.ledger import Ledger
+from weft.ledger.ledger import FAR, Holding
+from weft.model import Node, Placement, PodRequest, Share
+
+
+class Placed:
+    """A pod with a place that is not certain yet, or is: what unwinding it needs."""
+
+    __slots__ = ("pod", "profile", "record", "tries", "waits")
+
+    def __init__(self, waiting: Waiting, record: Record) -> None:
+        self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
+        self.record = record
+        self.waits = False
+
+
+class Engine:
+    """Decides for its profiles on one ledger.
+
+    `profiles` by schedulerName (the first also serves unknown names if `adopt_unknown`), `seed`
+    for policies that draw, `keep_top` how many best nodes each record lists.
+    """
+
+    def __init__(
+        self,
+        profiles: Sequence[Profile],
+        nodes: Iterable[Node] = (),
+        *,
+        seed: int = 0,
+        keep_top: int = 0,
+        bind_timeout_ns: int = FAR,
+    ) -> None:
+        self.profiles = {profile.name: profile for profile in profiles}
+        self.ledger = Ledger(nodes)
+        self.assessor = Assessor(self.ledger)
+        self.queue = Queue()
+        self.placed: dict[str, Placed] = {}
+        self.seed, self.keep_top = seed, keep_top
+        self.bind_timeout_ns = bind_timeout_ns
+        self._seq = 0
+        self._default = profiles[0]
+
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
+        """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
+        out: list[Command] = []
+        match event:
+            case PodAdded():
+                self._add(event.pod)
+            case PodBound():
+                self._bound(event.uid)
+                return out
+            case PodGone():
+                self._gone(event.uid, now_ns)
+            case NodesChanged():
+                if self.ledger.set_nodes(event.nodes, event.removed):
+                    self.queue.wake_all(now_ns)
+            case PodSeenBound():
+                self._seen_bound(event.placement)
+            case BindFailed():
+                self._lost(event.uid, now_ns)
+            case Permit():
+                self._permitted(event, now_ns, out)
+            case PolicyInput():
+                self._policy_input(event, now_ns)
+            case Tick():
+                for uid in self.ledger.expire(now_ns):
+                    self._unwind(uid, now_ns)
+        self.queue.tick(now_ns)
+        while (waiting := self.queue.pop()) is not None:
+            self._cycle(waiting, now_ns, out)
+        wake = self.queue.next_ns()
+        if wake is not None:
+            out.append(Wake(wake))
+        return out
+
+    # --- one event each ----------------------------------------------------------------------
+
+    def profile_of(self, pod: PodRequest) -> Profile:
+        """The profile that decides for this pod."""
+        return self.profiles.get(pod.scheduler_name, self._default)
+
+    def _add(self, pod: PodRequest) -> None:
+        if pod.uid not in self.placed and pod.uid not in self.ledger.holdings:
+            self.queue.add(pod, self.profile_of(pod))
+
+    def _bound(self, uid: str) -> None:
+        self.ledger.commit(uid)
+
+    def _gone(self, uid: str, now_ns: int) -> None:
+        self.queue.remove(uid)
+        self.placed.pop(uid, None)
+        self._free(self.ledger.release(uid), now_ns)
+
+    def _seen_bound(self, placement: Placement) -> None:
+        self.queue.remove(placement.uid)
+        self.ledger.adopt(placement)
+
+    def _lost(self, uid: str, now_ns: int) -> None:
+        """The bind was refused: free the place and try again after a rest."""
+        held = self.ledger.release(uid)
+        if held is not None:
+            self._unwind(uid, now_ns)
+            self._free(held, now_ns)
+
+    def _permitted(self, event: Permit, now_ns: int, out: list[Command]) -> None:
+        placed = self.placed.get(event.uid)
+        if placed is None or not placed.waits:
+            return
+        placed.waits = False
+        held = self.ledger.holdings.get(event.uid)
+        if event.allow and held is not None:
+            out.append(Bind(placed.pod, held.placement, placed.record))
+        else:
+            self._lost(event.uid, now_ns)
+
+    def _policy_input(self, event: PolicyInput, now_ns: int) -> None:
+        for profile in self.profiles.values():
+            for policy in profile.policies:
+                if policy.name == event.policy:
+                    policy.take_input(event.value)
+        self.assessor.forget()
+        self.queue.wake_all(now_ns)
+
+    def _unwind(self, uid: str, now_ns: int) -> None:
+        placed = self.placed.pop(uid, None)
+        if placed is not None:
+            for policy in placed.profile.policies:
+                policy.unreserved(placed.pod, placed.record.node)
+            self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+
+    def _free(self, held: Holding | None, now_ns: int) -> None:
+        """Room appeared on one node: wake whom it could help."""
+        if held is not None:
+            row = self.ledger.table.row_of.get(held.placement.node)
+            if row is not None:
+                self.queue.room_on(self.ledger.table.cells[:, row].tolist(), now_ns)
+
+    # --- the cycle -----------------------------------------------------------------------------
+
+    def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+        """One pod's turn: preFilter, filter and score (assess), choose, reserve, permit."""
+        pod, profile = waiting.pod, waiting.profile
+        shape = pod.shape
+        for policy in profile.pre_filters:
+            shape = policy.pre_filter(shape)
+        known = self.assessor.assess(profile, shape)
+        key = f"{self.seed}/{pod.uid}/{waiting.tries}"
+        row = self._best_row(known, profile, key)
+        if row < 0:
+            self.queue.park(waiting, shape, known.demand, now_ns)
+            record = self._record(waiting, known, now_ns, "unschedulable")
+            out.append(Unschedulable(pod, record))
+            return
+        shares = choosing.shares_on(self.ledger.table, row, known, profile, key)
+        placement = Placement(
+            pod.uid, self.ledger.table.nodes[row].name, shares,
+            shape.cpu_milli, shape.memory_mib, shape.extended,
+        )  # fmt: skip
+        record = self._record(waiting, known, now_ns, "placed", row, shares)
+        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns):
+            raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        self.queue.done(waiting)
+        self.queue.next_of_group(waiting, now_ns)
+        placed = self.placed[pod.uid] = Placed(waiting, record)
+        for policy in profile.reservers:
+            policy.reserved(pod, placement.node)
+        for policy in profile.permitters:
+            wait_ns = policy.permit(pod, placement.node, now_ns)
+            if wait_ns > 0:
+                placed.waits = True
+                self.ledger.hold_until(pod.uid, now_ns + wait_ns)
+                out.append(Wake(now_ns + wait_ns))
+                return
+        out.append(Bind(pod, placement, record))
+
+    def _best_row(self, known: Assessment, profile: Profile, key: str) -> int:
+        if len(known.total) == 0:
+            return -1
+        row = int(known.total.argmax())
+        best = known.total[row]
+        if best == NEVER:
+            return -1
+        if profile.breaks_ties:
+            rows = (known.total == best).nonzero()[0]
+            row = int(rows[profile.lead.choose_node(rows, key)])
+        return row
+
+    def _record(
+        self, waiting: Waiting, known: Assessment, now_ns: int, outcome: Outcome,
+        row: int = -1, shares: tuple[Share, ...] = (),
+    ) -> Record:  # fmt: skip
+        self._seq += 1
+        pod = waiting.pod
+        return Record(
+            self._seq, now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
+            waiting.tries, known.version, outcome,
+            self.ledger.table.nodes[row].name if row >= 0 else "",
+            shares,
+            int(known.total[row]) if row >= 0 else 0,
+            tuple(known.counts.tolist()),
+            self._top(known, waiting.profile) if self.keep_top else (),
+        )  # fmt: skip
+
+    def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:
+        """The best nodes in order, by masked argmax: records are no place for a sort."""
+        total, found = known.total.copy(), []
+        for _ in range(min(self.keep_top, len(total))):
+            row = int(total.argmax())
+            if total[row] == NEVER:
+                break
+            scores = {
+                plugin.policy.name: int(raw[row])
+                for plugin, raw in zip(profile.scorers, known.raw, strict=True)
+            }
+            found.append(Candidate(self.ledger.table.nodes[row].name, int(total[row]), scores))
+            total[row] = NEVER
+        return tuple(found)

@@ -1,0 +1,193 @@
+"""Pods waiting: to be tried (active), for their back-off to end, or for something to change.
+
+    added ──▶ ACTIVE ──fits──▶ (out)
+                │ ▲
+          fails │ │ back-off over
+                ▼ │
+             PARKED ──an event that could help──▶ BACKING OFF
+Pods of one profile and shape fit alike, so only the first of each parked group is woken; when it
+gets a place, the next one is.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from weft.framework import Demand, Profile
+from weft.model import PodRequest, Shape
+
+BACKOFF_FIRST_NS = 1_000_000_000
+BACKOFF_MOST_NS = 10_000_000_000
+"""kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+
+Key = tuple[int, ...]
+
+
+class Waiting:
+    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits."""
+
+    __slots__ = ("key", "pod", "profile", "ready_ns", "shape", "state", "tries", "woken")
+
+    def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
+        self.pod, self.profile = pod, profile
+        self.key: Key = (*profile.lead.queue_key(pod), seq)
+        self.shape: Shape = pod.shape
+        self.tries = 0
+        self.ready_ns = 0
+        self.state = "active"
+        self.woken = False
+
+
+class Group:
+    """Parked pods of one profile and shape, with what a node must have to be worth a try."""
+
+    __slots__ = ("demand", "heap")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.heap: list[tuple[Key, Waiting]] = []
+
+    def could_fit(self, cells: list[int]) -> bool:
+        """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order."""
+        demand = self.demand
+        if cells[0] < demand.cpu_milli or cells[1] < demand.memory_mib:
+            return False
+        for need in demand.needs:
+            if need.whole:
+                if cells[5] < need.count:
+                    return False
+            elif cells[3] < need.milli or (
+                not need.claim.split and cells[4] < int(need.ask_mib.min(initial=0))
+            ):
+                return False
+        return True
+
+
+class Queue:
+    """All waiting pods. Heads of different profiles are compared by priority, then age."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, list[tuple[Key, Waiting]]] = {}
+        self._backoff: list[tuple[int, int, Waiting]] = []
+        self._parked: dict[tuple[str, Shape], Group] = {}
+        self._known: dict[str, Waiting] = {}
+        self._seq = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._known
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Every pod in the queue, wherever it waits."""
+        return iter(self._known.values())
+
+    def add(self, pod: PodRequest, profile: Profile) -> None:
+        """A new pod; one with the same UID is replaced."""
+        self.remove(pod.uid)
+        self._seq += 1
+        waiting = Waiting(pod, profile, self._seq)
+        self._known[pod.uid] = waiting
+        self._activate(waiting)
+
+    def remove(self, uid: str) -> None:
+        """Forget the pod. Its heap entries are skipped when they surface."""
+        waiting = self._known.pop(uid, None)
+        if waiting is not None:
+            waiting.state = "gone"
+
+    def pop(self) -> Waiting | None:
+        """The pod to try next, taken out of the active queue; None when there is none."""
+        best: list[tuple[Key, Waiting]] | None = None
+        best_key: tuple[int, int, int] | None = None
+        for heap in self._active.values():
+            while heap and heap[0][1].state != "active":
+                heapq.heappop(heap)
+            if heap:
+                pod = heap[0][1].pod
+                key = (-pod.priority, pod.created_ns, heap[0][0][-1])
+                if best_key is None or key < best_key:
+                    best, best_key = heap, key
+        if best is None:
+            return None
+        waiting = heapq.heappop(best)[1]
+        waiting.state = "trying"
+        waiting.tries += 1
+        return waiting
+
+    def done(self, waiting: Waiting) -> None:
+        """It has a place. If it was woken from a group, the group's next one may try."""
+        self._known.pop(waiting.pod.uid, None)
+        waiting.state = "gone"
+
+    def next_of_group(self, waiting: Waiting, now_ns: int) -> None:
+        """A woken pod got its place: let the next of its kind try."""
+        group = self._parked.get((waiting.profile.name, waiting.shape))
+        if waiting.woken and group is not None:
+            self._wake_first(group, now_ns)
+
+    def park(self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int) -> None:
+        """It fits nowhere: wait for an event that could help."""
+        waiting.shape = shape
+        waiting.state = "parked"
+        waiting.ready_ns = now_ns + backoff_ns(waiting.tries)
+        group = self._parked.setdefault((waiting.profile.name, shape), Group(demand))
+        group.demand = demand
+        heapq.heappush(group.heap, (waiting.key, waiting))
+
+    def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
+        """A pod that lost its place (bind refused): back in after its back-off."""
+        self._seq += 1
+        waiting = Waiting(pod, profile, self._seq)
+        waiting.tries = tries
+        waiting.ready_ns = now_ns + backoff_ns(tries)
+        self._known[pod.uid] = waiting
+        self._hold(waiting, now_ns)
+
+    def room_on(self, cells: list[int], now_ns: int) -> None:
+        """A node gained room: wake the first pod of each group that could fit there."""
+        for group in self._parked.values():
+            if group.heap and group.could_fit(cells):
+                self._wake_first(group, now_ns)
+
+    def wake_all(self, now_ns: int) -> None:
+        """Anything may have changed (nodes, a policy's input): wake every group's first."""
+        for group in self._parked.values():
+            self._wake_first(group, now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Move pods whose back-off has ended to the active queue."""
+        while self._backoff and self._backoff[0][0] <= now_ns:
+            waiting = heapq.heappop(self._backoff)[2]
+            if waiting.state == "backoff":
+                self._activate(waiting)
+
+    def next_ns(self) -> int | None:
+        """When the next back-off ends."""
+        while self._backoff and self._backoff[0][2].state != "backoff":
+            heapq.heappop(self._backoff)
+        return self._backoff[0][0] if self._backoff else None
+
+    def _activate(self, waiting: Waiting) -> None:
+        waiting.state = "active"
+        heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
+
+    def _wake_first(self, group: Group, now_ns: int) -> None:
+        while group.heap:
+            waiting = heapq.heappop(group.heap)[1]
+            if waiting.state == "parked":
+                waiting.woken = True
+                self._hold(waiting, now_ns)
+                return
+
+    def _hold(self, waiting: Waiting, now_ns: int) -> None:
+        if waiting.ready_ns <= now_ns:
+            self._activate(waiting)
+        else:
+            waiting.state = "backoff"
+            heapq.heappush(self._backoff, (waiting.ready_ns, waiting.key[-1], waiting))
+
+
+def backoff_ns(tries: int) -> int:
+    """How long a pod rests after its `tries`-th failed try, nanoseconds."""
+    return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

@@ -1,0 +1,52 @@
+"""Decision records: what was decided, on what, and why.
+
+Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes (`encode`).
+"""
+
+from typing import Literal
+
+import msgspec
+
+from weft.model import Code, Share
+from weft.model.reason import TEXT
+
+Outcome = Literal["placed", "unschedulable", "refused"]
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """One of the best nodes and each scoring policy's raw score for it."""
+
+    node: str
+    score: int
+    scores: dict[str, int] = {}
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One decision.
+
+    `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
+    `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
+    `top` lists the best nodes, where the engine was asked to keep them.
+    """
+
+    seq: int
+    at_ns: int
+    uid: str
+    namespace: str
+    name: str
+    profile: str
+    attempt: int
+    version: int
+    outcome: Outcome
+    node: str = ""
+    shares: tuple[Share, ...] = ()
+    score: int = 0
+    counts: tuple[int, ...] = ()
+    top: tuple[Candidate, ...] = ()
+    error: str = ""
+
+    def reasons(self) -> dict[str, int]:
+        """Nodes that did not fit, by reason text."""
+        return {
+            TEXT[Code(code)]: count for code, count in enumerate(self.counts) if code and count
+        }

@@ -1,0 +1,154 @@
+"""Does a demand fit? One reason code per node, vectorised; 0 means it fits.
+
+Told facts (model, size, cordon) are checked once per shape and layout (`told_codes`), what others
+hold each time a node's account changes (`codes`).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.framework.demand import Demand, Need
+from weft.framework.query import Query
+from weft.ledger.table import Bools, Ints, Table
+from weft.model import Code
+
+Codes = npt.NDArray[np.int8]
+
+
+def told_codes(table: Table, demand: Demand) -> Codes:
+    """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
+    found = _gpu_told(table, demand)
+    if demand.shape.unit_mib:
+        other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
+        found[other & (found == 0)] = Code.WRONG_UNIT
+    if demand.shape.node_name:
+        found[:] = Code.OTHER_NODE
+        row = table.row_of.get(demand.shape.node_name)
+        if row is not None:
+            found[row] = Code.FITS
+    if not table.schedulable.all():
+        found[~table.schedulable] = Code.UNSCHEDULABLE
+    return found
+
+
+def _gpu_told(table: Table, demand: Demand) -> Codes:
+    if not demand.needs:
+        found = np.zeros(table.count, dtype=np.int8)
+        if demand.shape.needs_gpu_node:
+            found[table.gpus == 0] = Code.NO_GPU
+        return found
+    plain = table.uniform and table.all_in_service and demand.device_accepts is None
+    if plain and demand.mode != "many":
+        return _told_by_kind(table, demand.need)
+    found = np.zeros(table.count, dtype=np.int8)
+    for need in demand.needs:
+        this = _told_by_device(table, demand, need)
+        found = np.where(found == 0, this, found)
+    return found
+
+
+def _kind_codes(table: Table, need: Need) -> Codes:
+    """Code per device kind, and for kind −1 (no GPU) in the last place."""
+    sizes = np.array([memory for _, memory, _ in table.kinds], dtype=np.int64)
+    milli = np.array([milli for _, _, milli in table.kinds], dtype=np.int64)
+    small = (need.ask_mib > sizes) | (0 if need.whole else need.milli > milli)
+    codes = np.where(need.accepts, np.where(small, Code.GPU_TOO_SMALL, 0), Code.WRONG_MODEL)
+    return np.append(codes, Code.NO_GPU).astype(np.int8)
+
+
+def _told_by_kind(table: Table, need: Need) -> Codes:
+    found = _kind_codes(table, need).take(table.node_kind)
+    if need.count > 1:
+        found[(found == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
+    return found
+
+
+def _told_by_device(table: Table, demand: Demand, need: Need) -> Codes:
+    query = Query(table, demand)
+    code = _kind_codes(table, need).take(query.device_kind)
+    if demand.device_accepts is not None:
+        code[~demand.device_accepts] = Code.WRONG_MODEL
+    right = code != Code.WRONG_MODEL
+    large = code == 0
+    counts = [query.count(right), query.count(large)]
+    need_count = np.int64(need.count)
+    found = np.zeros(table.count, dtype=np.int8)
+    found[table.in_service() < need_count] = Code.OUT_OF_SERVICE
+    found[table.gpus < need_count] = Code.TOO_FEW_GPUS
+    found[counts[1] < need_count] = Code.TOO_FEW_GPUS
+    found[counts[1] == 0] = Code.GPU_TOO_SMALL
+    found[counts[0] == 0] = Code.WRONG_MODEL
+    found[table.gpus == 0] = Code.NO_GPU
+    return found
+
+
+def codes(query: Query, told: Codes) -> Codes:
+    """Reason codes now, int8[n]; `told` are the query's rows of `told_codes`.
+
+    Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
+    claims fit together is for `placing` to find.
+    """
+    demand = query.demand
+    found = told
+    if demand.needs and demand.mode != "many":
+        fits = _gpu_fits(query, demand.need)
+        if not fits.all():
+            reason = np.where(fits, 0, _gpu_code(query, demand.need, fits))
+            found = np.where(found == 0, reason, found)
+    if demand.extended:
+        found = np.where((found == 0) & ~_extended_fits(query), Code.EXTENDED, found)
+    lacks_memory = query.memory_free < demand.memory_mib
+    lacks_cpu = query.cpu_free < demand.cpu_milli
+    beside = lacks_memory | lacks_cpu
+    if beside.any():
+        reason = np.where(lacks_cpu, Code.CPU, Code.NODE_MEMORY)
+        told_ok = (told == 0) & beside
+        found = np.where(told_ok, reason, found)
+    return found
+
+
+def _gpu_fits(query: Query, need: Need) -> Bools:
+    if query.demand.mode == "node":
+        if need.whole:
+            return query.idle >= need.count
+        if need.asks_memory:
+            ask = need.uniform_ask_mib
+            if ask is None:
+                return query.max_memory_free >= need.ask_mib.take(query.node_kind)
+            return query.max_memory_free >= ask
+        return query.max_milli_free >= need.milli
+    return query.count(query.device_fits) >= need.count
+
+
+def _gpu_code(query: Query, need: Need, fits: Bools) -> npt.NDArray[np.integer] | int:
+    if need.whole:
+        return Code.NOT_IDLE
+    if not need.asks_memory:
+        return Code.GPU_CORES if need.milli else Code.OUT_OF_SERVICE
+    if not need.milli:
+        return Code.GPU_MEMORY
+    del fits
+    enough_memory = query.max(
+        (query.device_memory_free >= query.device_ask_mib).astype(np.int64), 0
+    )
+    enough_cores = query.max_milli_free >= need.milli
+    return np.where(
+        enough_memory == 0,
+        Code.GPU_MEMORY,
+        np.where(enough_cores, Code.GPU_SHARE, Code.GPU_CORES),
+    )
+
+
+def _extended_fits(query: Query) -> Bools:
+    fits = np.ones(query.n, dtype=np.bool_)
+    for name, amount in query.demand.extended:
+        column = query.table.extended.get(name)
+        if column is None:
+            return np.zeros(query.n, dtype=np.bool_)
+        fits &= (column if query.rows is None else column.take(query.rows)) >= amount
+    return fits
+
+
+def rows_that_fit(found: Codes) -> Ints:
+    """Row numbers with code 0."""
+    return np.flatnonzero(found == 0)

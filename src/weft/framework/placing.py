@@ -1,0 +1,264 @@
+"""Where each claim goes when a pod has several: greedily over all nodes at once, exactly if need be.
+
+The claims are taken largest first, one GPU at a time, each on the best device the policy knows
+in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
+ends without a place, `search` looks through every distinct assignment, so that "does not fit" is
+never the fault of the order. A policy that rates whole assignments (`rate_option`) gets the
+search for every node.
+"""
+
+import numpy as np
+
+from weft.framework.demand import Demand, Need
+from weft.framework.feasibility import Codes
+from weft.framework.policy import Policy
+from weft.framework.profile import Profile
+from weft.framework.query import NEVER, Query
+from weft.framework.search import Step, search_best, search_first
+from weft.ledger.table import Bools, Ints
+from weft.model import Code
+
+
+class Answer:
+    """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
+    and the `chosen` position for each step of `steps(demand)`, [n, steps]."""
+
+    __slots__ = ("chosen", "codes", "fits", "score")
+
+    def __init__(self, n: int, steps: int) -> None:
+        self.fits: Bools = np.ones(n, dtype=np.bool_)
+        self.codes: Codes = np.zeros(n, dtype=np.int8)
+        self.score: Ints = np.zeros(n, dtype=np.int64)
+        self.chosen: Ints = np.full((n, steps), -1, dtype=np.int64)
+
+
+def steps(demand: Demand) -> list[tuple[int, Need]]:
+    """(claim index, need) once per GPU asked for, largest claims first."""
+    order = sorted(
+        range(len(demand.needs)),
+        key=lambda i: (-demand.needs[i].whole, -int(demand.needs[i].ask_mib.max(initial=0)),
+                       -demand.needs[i].milli, i),
+    )  # fmt: skip
+    return [(i, demand.needs[i]) for i in order for _ in range(demand.needs[i].count)]
+
+
+def place(query: Query, profile: Profile) -> Answer:
+    """Find devices for all claims on every node of `query`."""
+    policy = profile.device_scorer or profile.lead
+    if type(policy).rate_option is not Policy.rate_option:
+        return _search_all(query, policy)
+    if query.demand.needs[0].claim.split:
+        return _split(query)
+    answer = _greedy(query, profile, policy, None)
+    stuck = np.flatnonzero(~answer.fits)
+    if len(stuck):
+        _search_stuck(query, profile, policy, answer, stuck)
+    return answer
+
+
+class _Scratch(Query):
+    """The query's nodes as they would be after the steps so far. Policies see an ordinary query."""
+
+    hypothetical = True
+    __slots__ = ("alone",)
+
+    def __init__(self, query: Query) -> None:
+        super().__init__(query.table, query.demand, query.rows)
+        self._cells = self._cells.copy()
+        self._device_cells = self._devices().copy()
+        self._cells[0] -= self.demand.cpu_milli
+        self._cells[1] -= self.demand.memory_mib
+        self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
+
+    def ask(self, need: Need, same_claim: bool) -> None:
+        """Turn to the next step; `same_claim` keeps it off the devices its claim already has."""
+        self.need = need
+        self._fits = None
+        if not same_claim:
+            self.alone[:] = True
+        self._fits = self.device_fits & self.alone
+
+    def take(self, need: Need, devices: Ints) -> None:
+        """Charge the step on these devices (positions in the query's device columns)."""
+        cells = self._devices()
+        cells[0, devices] -= need.memory_mib.take(cells[5, devices])
+        cells[1, devices] -= need.milli
+        cells[2, devices] = 0
+        self.alone[devices] = False
+        cells[4] = 1
+        self._cells[2] = self.sum(self.device_milli_free)
+        self._cells[3] = self.max(self.device_milli_free, -1)
+        self._cells[4] = self.max(self.device_memory_free, -1)
+        self._cells[5] = self.sum(self.device_idle.astype(np.int64))
+
+    def at(self, positions: Ints) -> Ints:
+        """Device columns' index of these positions on each node."""
+        self._devices()
+        assert self._offsets is not None
+        return self._offsets + positions
+
+
+def _greedy(query: Query, profile: Profile, policy: Policy, forced: Ints | None) -> Answer:
+    """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
+    todo = steps(query.demand)
+    answer = Answer(query.n, len(todo))
+    scratch = _Scratch(query)
+    before = -1
+    for index, (claim, need) in enumerate(todo):
+        scratch.ask(need, same_claim=claim == before)
+        before = claim
+        for filtering in profile.device_filters:
+            mask = filtering.filter_devices(scratch)
+            if mask is not None:
+                scratch.narrow(mask)
+        scores = policy.score_devices(scratch)
+        wanted = _tightness(scratch, need) if scores is None else scores
+        if forced is None:
+            best, position = scratch.best(wanted)
+            fits = best != NEVER
+        else:
+            position = forced[:, index]
+            fits = np.ones(query.n, dtype=np.bool_)
+            best = wanted[scratch.at(position)]
+        answer.chosen[:, index] = np.where(fits, position, -1)
+        if scores is not None:
+            answer.score += np.where(fits, best, 0)
+        new = answer.fits & ~fits
+        if new.any():
+            alone = len(query.demand.needs) == 1 and index > 0
+            lone = Code.TOGETHER if index and not alone else _code(need)
+            answer.codes[new] = lone
+            answer.fits &= fits
+        good = np.flatnonzero(answer.fits)
+        if len(good) == 0:
+            break
+        scratch.take(need, scratch.at(position)[good])
+    return answer
+
+
+def _tightness(query: Query, need: Need) -> Ints:
+    """Default order among devices: the least room left, in what the claim shares by."""
+    by_memory = need.asks_memory and not need.whole
+    return -(query.device_memory_free if by_memory else query.device_milli_free)
+
+
+def _code(need: Need) -> Code:
+    if need.whole:
+        return Code.NOT_IDLE
+    if need.asks_memory and need.milli:
+        return Code.GPU_SHARE
+    return Code.GPU_MEMORY if need.asks_memory else Code.GPU_CORES
+
+
+def _split(query: Query) -> Answer:
+    """A memory total over the fewest GPUs: fits where all usable cards together have it."""
+    need = query.demand.needs[0]
+    fits = query.device_usable & need.accepts.take(query.device_kind)
+    room = query.sum(np.where(fits, query.device_memory_free, 0))
+    answer = Answer(query.n, 1)
+    answer.fits = (room >= need.claim.memory.value) & (query.count(fits) >= need.count)
+    answer.codes[~answer.fits] = Code.GPU_MEMORY
+    return answer
+
+
+def split_shares(query: Query) -> list[tuple[int, int]]:
+    """(position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly."""
+    need = query.demand.needs[0]
+    room = query.device_memory_free.tolist()
+    usable = (query.device_usable & need.accepts.take(query.device_kind)).tolist()
+    roomiest = sorted((i for i, ok in enumerate(usable) if ok), key=lambda i: (-room[i], i))
+    left, count = need.claim.memory.value, max(1, need.count)
+    while count < len(roomiest) and sum(room[i] for i in roomiest[:count]) < left:
+        count += 1
+    shares = []
+    for rest, position in enumerate(reversed(roomiest[:count])):
+        amount = min(room[position], -(-left // (count - rest)))
+        shares.append((position, amount))
+        left -= amount
+    return sorted(shares)
+
+
+# --- the exact search, for the nodes where the greedy pass found nothing ------------------------
+
+
+def _steps_on(scratch: _Scratch, profile: Profile) -> list[Step]:
+    """Each step with what every device column answers to it in the untouched state."""
+    found = []
+    for claim, need in steps(scratch.demand):
+        scratch.ask(need, same_claim=False)
+        allowed = _acceptable(scratch, need, profile)
+        kinds = scratch.device_kind
+        found.append(
+            Step(claim, need.whole, need.milli, need.ask_mib.take(kinds).tolist(),
+                 need.memory_mib.take(kinds).tolist(), allowed.tolist())
+        )  # fmt: skip
+    return found
+
+
+def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
+    allowed = query.device_usable & need.accepts.take(query.device_kind)
+    by_uuid = query.demand.device_accepts
+    if by_uuid is not None:
+        rows = query._device_rows
+        allowed &= by_uuid if rows is None else by_uuid.take(rows)
+    for filtering in profile.device_filters:
+        mask = filtering.filter_devices(query)
+        if mask is not None:
+            allowed &= mask
+    return allowed
+
+
+def _columns(scratch: _Scratch) -> tuple[list[int], list[int], list[bool], list[int], list[int]]:
+    scratch._devices()
+    assert scratch._offsets is not None
+    return (
+        scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist(),
+        scratch.device_idle.tolist(), scratch._offsets.tolist(), scratch.gpus.tolist(),
+    )  # fmt: skip
+
+
+def _search_stuck(
+    query: Query, profile: Profile, policy: Policy, answer: Answer, stuck: Ints
+) -> None:
+    """Give every node on which the greedy pass failed the exact search; score what it finds."""
+    rows = stuck if query.rows is None else query.rows.take(stuck)
+    part = Query(query.table, query.demand, rows)
+    scratch = _Scratch(part)
+    todo = _steps_on(scratch, profile)
+    memory, milli, idle, offsets, counts = _columns(scratch)
+    known: dict[object, list[int] | None] = {}
+    found: list[tuple[int, list[int]]] = []
+    for index, (begin, count) in enumerate(zip(offsets, counts, strict=True)):
+        positions = search_first(todo, begin, count, memory, milli, idle, known)
+        if positions is not None:
+            found.append((index, positions))
+    if not found:
+        return
+    at = np.array([index for index, _ in found], dtype=np.int64)
+    chosen = np.array([positions for _, positions in found], dtype=np.int64)
+    forced = _greedy(Query(query.table, query.demand, rows.take(at)), profile, policy, chosen)
+    where = stuck.take(at)
+    answer.fits[where] = True
+    answer.codes[where] = 0
+    answer.chosen[where] = chosen
+    answer.score[where] = forced.score
+
+
+def _search_all(query: Query, policy: Policy) -> Answer:
+    """The policy rates whole assignments: look through all distinct ones on every node."""
+    scratch = _Scratch(query)
+    todo = _steps_on(scratch, Profile("search", [policy]))
+    in_order = sorted(range(len(todo)), key=lambda i: todo[i].claim)
+    ordered = [todo[i] for i in in_order]
+    memory, milli, idle, offsets, counts = _columns(scratch)
+    answer = Answer(query.n, len(todo))
+    known: dict[object, tuple[int, list[int]] | None] = {}
+    for index, (begin, count) in enumerate(zip(offsets, counts, strict=True)):
+        best = search_best(ordered, begin, count, memory, milli, idle, policy, known)
+        if best is None:
+            answer.fits[index] = False
+            answer.codes[index] = Code.TOGETHER if len(ordered) > 1 else _code(query.demand.needs[0])
+        else:
+            answer.score[index] = best[0]
+            answer.chosen[index, in_order] = best[1]
+    return answer

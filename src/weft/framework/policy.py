@@ -1,0 +1,125 @@
+"""The policy contract: override what you need, return arrays, keep no secrets.
+
+The extension points carry the names of the Kubernetes scheduling framework. Filters and scores
+are asked about a `Query` (some nodes, their devices) and must depend on nothing but it, the
+policy's own parameters and what `reads` declares, because answers are cached per shape and only
+changed nodes are asked about again.
+"""
+
+import hashlib
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from weft.framework.query import Query
+from weft.ledger.table import Bools, Ints
+from weft.model import PodRequest, Shape
+
+
+class Option(NamedTuple):
+    """One way to place all claims of a pod on a node: the node's devices afterwards.
+
+    `memory_free` (MiB) and `milli_free` are per device of the node, after the claims are charged;
+    `chosen[i]` is the device that serves a GPU of claim `claims[i]`.
+    """
+
+    memory_free: tuple[int, ...]
+    milli_free: tuple[int, ...]
+    claims: tuple[int, ...]
+    chosen: tuple[int, ...]
+
+
+class Policy:
+    """Base of every policy. All defaults mean "no opinion".
+
+    `name` is how configurations call it, `summary` one line for people, `source` the system or
+    paper it comes from. `reads` names what besides requests its answers depend on: any of
+    `occupants`, `signals`. `ties` says which of equally good devices is taken where whole
+    assignments are rated.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    ties: ClassVar[Literal["first", "last"]] = "first"
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """queueSort: pods with smaller keys go first. Default: priority, then age."""
+        return (-pod.queue_priority, -pod.priority, pod.created_ns)
+
+    def pre_filter(self, shape: Shape) -> Shape:
+        """preFilter: the shape to place instead (an exclusive policy asks for whole cards)."""
+        return shape
+
+    def filter_nodes(self, query: Query) -> Bools | None:
+        """Filter: nodes this policy accepts, [n]."""
+        return None
+
+    def filter_devices(self, query: Query) -> Bools | None:
+        """Filter: devices this policy accepts, [d]."""
+        return None
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Score: how good each node is as a whole, integers, higher wins, [n]."""
+        return None
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """Score: how good each device is for `query.need`, integers, higher wins, [d].
+
+        A node's score is its best fitting device's plus `score_nodes`. Devices that do not fit
+        may get any value. Of equal devices the first is taken.
+        """
+        return None
+
+    def rate_option(self, option: Option) -> int:
+        """Score: how good one way to place several claims on one node is, higher wins.
+
+        A policy that overrides this has every distinct assignment of a pod with several claims
+        rated (Elastic's raters need it); others get the claims placed one after another.
+        """
+        raise NotImplementedError
+
+    def normalize(self, scores: Ints) -> Ints:
+        """normalizeScore: raw scores of the feasible nodes to 0–100. Default: by their range."""
+        low, high = int(scores.min()), int(scores.max())
+        if low == high:
+            return np.zeros_like(scores)
+        return np.asarray((scores - low) * 100 // (high - low))
+
+    def choose_node(self, rows: Ints, key: str) -> int:
+        """Which of the equally best nodes (in tie-break order): an index into `rows`."""
+        return 0
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """Which device of the chosen node, where the policy scores none: an index into `fits`.
+
+        `query` is about that node alone; `fits` are the positions of devices that fit. Default:
+        the tightest that fits, the first of equals.
+        """
+        left = query.device_memory_free if _by_memory(query) else query.device_milli_free
+        return int(left.take(fits).argmin())
+
+    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
+        """permit: 0 to bind now, or how long to hold the reservation for a `Permit` event, ns."""
+        return 0
+
+    def reserved(self, pod: PodRequest, node: str) -> None:
+        """reserve: told after a pod got its place."""
+
+    def unreserved(self, pod: PodRequest, node: str) -> None:
+        """unreserve: told after a pod lost its place before it was bound."""
+
+    def take_input(self, value: Any) -> None:
+        """New input by a `PolicyInput` event (typical pods, a table); kept answers are dropped."""
+
+
+def _by_memory(query: Query) -> bool:
+    """Whether memory is what this claim shares by (else cores are)."""
+    return query.need is not None and query.need.asks_memory and not query.need.whole
+
+
+def draw(key: str, choices: int) -> int:
+    """A number below `choices`, evenly drawn, the same for the same key on every machine."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % choices

@@ -1,0 +1,229 @@
+"""The question a policy answers: this demand, over these nodes and their devices.
+
+A query covers all nodes, or only those whose accounts changed since the last answer. Columns are
+arrays over the query's nodes (length n) or over their devices (length d, grouped by node in the
+same order); a policy returns arrays of the same lengths and never knows which nodes it is about.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.framework.demand import Demand, Need
+from weft.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, Table
+
+NEVER = -(1 << 62)
+"""The score of what does not fit."""
+
+_LOCAL_BITS = 12
+_LOCAL_MASK = (1 << _LOCAL_BITS) - 1
+
+
+class _NodeColumn:
+    """A column of the query's nodes, fetched by name."""
+
+    def __init__(self, name: str) -> None:
+        self._at = NODE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Ints:
+        column: Ints = query._cells[self._at]
+        return column
+
+
+class _DeviceColumn:
+    """A column of the query's devices, gathered when first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._at = DEVICE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Ints:
+        column: Ints = query._devices()[self._at]
+        return column
+
+
+class _DeviceFlag:
+    """A yes/no column of the query's devices."""
+
+    def __init__(self, name: str) -> None:
+        self._at = DEVICE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Bools:
+        flags: Bools = query._devices()[self._at] != 0
+        return flags
+
+
+class Query:
+    """One demand over some rows of the ledger's table. `rows` None means all of them."""
+
+    hypothetical: ClassVar[bool] = False
+    """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
+
+    __slots__ = ("_cells", "_device_cells", "_device_rows", "_fits", "_offsets", "demand", "n",
+                 "need", "rows", "table")  # fmt: skip
+
+    def __init__(self, table: Table, demand: Demand, rows: Ints | None = None) -> None:
+        self.table, self.demand, self.rows = table, demand, rows
+        self.need: Need | None = demand.needs[0] if demand.needs else None
+        self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
+        self.n = self._cells.shape[1]
+        self._device_cells: Ints | None = None
+        self._device_rows: Ints | None = None
+        self._offsets: Ints | None = None
+        self._fits: Bools | None = None
+
+    # --- columns over nodes ------------------------------------------------------------------
+
+    cpu_free = _NodeColumn("cpu_free")
+    """Free CPU, thousandths of a core, [n]."""
+    cpu_total = _NodeColumn("cpu_total")
+    """Allocatable CPU, thousandths of a core, [n]."""
+    memory_free = _NodeColumn("memory_free")
+    """Free host memory, MiB, [n]."""
+    milli_free = _NodeColumn("milli_free")
+    """Free GPU cores over all usable GPUs, thousandths of a card, [n]."""
+    max_milli_free = _NodeColumn("max_milli_free")
+    """Most free cores on one usable GPU, thousandths; −1 without one, [n]."""
+    max_memory_free = _NodeColumn("max_memory_free")
+    """Most free memory on one usable GPU, MiB; −1 without one, [n]."""
+    idle = _NodeColumn("idle")
+    """Usable GPUs without a pod, [n]."""
+    gpus = _NodeColumn("gpus")
+    """GPUs on the node, [n]."""
+    usable_gpus = _NodeColumn("usable_gpus")
+    """GPUs in service and not blocked by a MIG relative, [n]."""
+    node_kind = _NodeColumn("node_kind")
+    """Device kind of the node's first GPU, −1 without GPUs, [n]."""
+
+    @property
+    def hosted(self) -> Ints:
+        """Pods by class (0 shared, k on k whole GPUs), [n, classes]."""
+        hosted = self.table.hosted
+        return hosted if self.rows is None else hosted.take(self.rows, axis=0)
+
+    # --- columns over devices ----------------------------------------------------------------
+
+    def _devices(self) -> Ints:
+        if self._device_cells is None:
+            table = self.table
+            if self.rows is None:
+                self._device_cells, self._device_rows = table.device_cells, None
+                self._offsets = table.starts[:-1]
+            else:
+                counts = self.gpus
+                ends = counts.cumsum()
+                self._offsets = ends - counts
+                total = int(ends[-1]) if self.n else 0
+                shift = table.starts.take(self.rows) - self._offsets
+                self._device_rows = np.repeat(shift, counts) + np.arange(total)
+                self._device_cells = table.device_cells.take(self._device_rows, axis=1)
+        return self._device_cells
+
+    device_memory_free = _DeviceColumn("device_memory_free")
+    """Free memory, MiB, 0 on unusable devices, [d]."""
+    device_milli_free = _DeviceColumn("device_milli_free")
+    """Free cores, thousandths of a card, 0 on unusable devices, [d]."""
+    device_memory_total = _DeviceColumn("device_memory_total")
+    """The card's memory, MiB, [d]."""
+    device_kind = _DeviceColumn("device_kind")
+    """Number of the (model, memory) kind, [d]."""
+    device_local = _DeviceColumn("device_local")
+    """Position among the node's devices, [d]."""
+    device_idle = _DeviceFlag("device_idle")
+    """Usable and without a pod, [d]."""
+    device_usable = _DeviceFlag("device_usable")
+    """In service, and no MIG relative is held, [d]."""
+    device_first = _DeviceFlag("device_first")
+    """The first device of its node in its state: scoring these alone is enough, [d]."""
+
+    @property
+    def device_node(self) -> Ints:
+        """Which of the query's nodes the device is on, [d]."""
+        if self.rows is None:
+            return self.table.device_node
+        return np.repeat(np.arange(self.n), self.gpus)
+
+    @property
+    def device_ask_mib(self) -> Ints | int:
+        """Memory the claim asks of each device, MiB: [d], or one number for all."""
+        need = self._need()
+        if need.uniform_ask_mib is not None:
+            return need.uniform_ask_mib
+        return need.ask_mib.take(self.device_kind)
+
+    @property
+    def device_fits(self) -> Bools:
+        """Whether the claim fits on the device, [d]."""
+        if self._fits is None:
+            self._fits = self._find_fits()
+        return self._fits
+
+    def narrow(self, mask: Bools) -> None:
+        """Let only devices in `mask` fit (a policy's filter_devices)."""
+        self._fits = self.device_fits & mask
+
+    def _find_fits(self) -> Bools:
+        need = self._need()
+        if need.whole:
+            fits = self.device_idle
+        else:
+            fits = self.device_milli_free >= need.milli
+            if need.asks_memory:
+                fits &= self.device_memory_free >= self.device_ask_mib
+            if not need.milli or need.asks_memory:
+                fits &= self.device_usable
+        if not need.takes_any_kind:
+            fits &= need.accepts.take(self.device_kind)
+        by_uuid = self.demand.device_accepts
+        if by_uuid is not None:
+            self._devices()
+            fits &= by_uuid if self._device_rows is None else by_uuid.take(self._device_rows)
+        return fits
+
+    def _need(self) -> Need:
+        if self.need is None:
+            raise ValueError("this demand asks for no GPU: it has no device columns to fit")
+        return self.need
+
+    # --- from devices to nodes -----------------------------------------------------------------
+
+    def count(self, devices: Bools) -> Ints:
+        """How many of each node's devices are true, [n]."""
+        return self.sum(devices.astype(np.int64))
+
+    def sum(self, values: npt.NDArray[np.generic]) -> Ints:
+        """Sum of a device column over each node, [n]."""
+        return self._reduce(np.add, values, 0)
+
+    def max(self, values: Ints, empty: int) -> Ints:
+        """Greatest of a device column on each node, `empty` for nodes without devices, [n]."""
+        return self._reduce(np.maximum, values, empty)
+
+    def min(self, values: Ints, empty: int) -> Ints:
+        """Least of a device column on each node, `empty` for nodes without devices, [n]."""
+        return self._reduce(np.minimum, values, empty)
+
+    def best(self, scores: Ints) -> tuple[Ints, Ints]:
+        """Each node's best fitting device: (score or NEVER, position on the node), both [n].
+
+        Ties go to the first device, or to the last where `scores` come from a policy that says so
+        by passing `last` positions itself. Scores must stay below 2**50.
+        """
+        local = self.device_local
+        packed = (scores << _LOCAL_BITS) | (_LOCAL_MASK - local)
+        packed = np.where(self.device_fits, packed, NEVER)
+        best = self.max(packed, NEVER)
+        position = _LOCAL_MASK - (best & _LOCAL_MASK)
+        return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
+
+    def _reduce(self, how: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
+        self._devices()
+        assert self._offsets is not None
+        counts = self.gpus
+        if self.n and counts.all():
+            return np.asarray(how.reduceat(values, self._offsets))
+        result = np.full(self.n, empty, dtype=np.int64)
+        filled = np.flatnonzero(counts)
+        if len(filled):
+            result[filled] = how.reduceat(values, self._offsets[filled])
+        return result

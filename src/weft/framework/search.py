@@ -1,0 +1,158 @@
+"""Exhaustive search for several claims on one node, over *distinct* device states.
+
+Devices in the same state are interchangeable, so trying one of each is enough; which one stands
+for its kind is the tie-break (the first, or the last for Elastic). Plain lists: a node has few
+devices, and answers are remembered by node state.
+"""
+
+from typing import NamedTuple
+
+from weft.framework.policy import Option, Policy
+
+
+class Step(NamedTuple):
+    """One GPU for one claim; the lists are per device column of the query."""
+
+    claim: int
+    whole: bool
+    milli: int
+    ask_mib: list[int]
+    memory_mib: list[int]
+    allowed: list[bool]
+
+
+class _Node:
+    """One node's devices during the search."""
+
+    def __init__(
+        self, todo: list[Step], begin: int, count: int,
+        memory: list[int], milli: list[int], idle: list[bool],
+    ) -> None:  # fmt: skip
+        cells = slice(begin, begin + count)
+        self.count = count
+        self.memory, self.milli, self.idle = memory[cells], milli[cells], idle[cells]
+        self.ask = [step.ask_mib[cells] for step in todo]
+        self.charge = [step.memory_mib[cells] for step in todo]
+        self.allowed = [step.allowed[cells] for step in todo]
+        self.steps = todo
+        self.chosen: list[int] = []
+
+    def key(self) -> object:
+        """Everything the answer depends on, in device order."""
+        return (tuple(self.memory), tuple(self.milli), tuple(self.idle),
+                tuple(map(tuple, self.ask)), tuple(map(tuple, self.allowed)))  # fmt: skip
+
+    def fits(self, index: int, device: int) -> bool:
+        step = self.steps[index]
+        if not self.allowed[index][device] or device in self._same_claim(index):
+            return False
+        if step.whole:
+            return self.idle[device]
+        return self.milli[device] >= step.milli and self.memory[device] >= self.ask[index][device]
+
+    def _same_claim(self, index: int) -> list[int]:
+        claim = self.steps[index].claim
+        return [d for d, s in zip(self.chosen, self.steps, strict=False) if s.claim == claim]
+
+    def state(self, index: int, device: int) -> object:
+        """Devices with equal states here are interchangeable for all steps from `index` on."""
+        later = range(index, len(self.steps))
+        return (self.memory[device], self.milli[device], self.idle[device],
+                tuple((self.ask[i][device], self.charge[i][device], self.allowed[i][device])
+                      for i in later),
+                device in self._same_claim(index))  # fmt: skip
+
+    def choices(self, index: int, last: bool) -> list[int]:
+        """One fitting device of each distinct state; whole cards are taken in order, unbranched."""
+        order = range(self.count - 1, -1, -1) if last else range(self.count)
+        if self.steps[index].whole:
+            return next(([d] for d in range(self.count) if self.fits(index, d)), [])
+        seen, found = set(), []
+        for device in order:
+            if self.fits(index, device):
+                state = self.state(index, device)
+                if state not in seen:
+                    seen.add(state)
+                    found.append(device)
+        return found
+
+    def take(self, index: int, device: int) -> bool:
+        was_idle = self.idle[device]
+        self.memory[device] -= self.charge[index][device]
+        self.milli[device] -= self.steps[index].milli
+        self.idle[device] = False
+        self.chosen.append(device)
+        return was_idle
+
+    def give_back(self, index: int, device: int, was_idle: bool) -> None:
+        self.chosen.pop()
+        self.memory[device] += self.charge[index][device]
+        self.milli[device] += self.steps[index].milli
+        self.idle[device] = was_idle
+
+
+def search_first(
+    todo: list[Step], begin: int, count: int, memory: list[int], milli: list[int],
+    idle: list[bool], known: dict[object, list[int] | None],
+) -> list[int] | None:  # fmt: skip
+    """Positions for all steps on this node, tightest devices tried first; None if there are none."""
+    node = _Node(todo, begin, count, memory, milli, idle)
+    key = node.key()
+    if key not in known:
+        known[key] = _first(node, 0, set())
+    return known[key]
+
+
+def _first(node: _Node, index: int, dead: set[object]) -> list[int] | None:
+    if index == len(node.steps):
+        return list(node.chosen)
+    here = (index, tuple(sorted(map(repr, (node.state(index, d) for d in range(node.count))))))
+    if here in dead:
+        return None
+    choices = node.choices(index, last=False)
+    for device in sorted(choices, key=lambda d: (node.memory[d], node.milli[d], d)):
+        was_idle = node.take(index, device)
+        found = _first(node, index + 1, dead)
+        node.give_back(index, device, was_idle)
+        if found is not None:
+            return found
+    dead.add(here)
+    return None
+
+
+def search_best(
+    todo: list[Step], begin: int, count: int, memory: list[int], milli: list[int],
+    idle: list[bool], policy: Policy, known: dict[object, tuple[int, list[int]] | None],
+) -> tuple[int, list[int]] | None:  # fmt: skip
+    """The best-rated assignment on this node, ties by the policy's `ties`; None if there is none."""
+    node = _Node(todo, begin, count, memory, milli, idle)
+    key = node.key()
+    if key not in known:
+        last = policy.ties == "last"
+        best: list[tuple[int, list[int]]] = []
+        _visit(node, 0, policy, last, best)
+        known[key] = best[0] if best else None
+    return known[key]
+
+
+def _visit(
+    node: _Node, index: int, policy: Policy, last: bool, best: list[tuple[int, list[int]]]
+) -> None:
+    if index == len(node.steps):
+        claims = tuple(step.claim for step in node.steps)
+        option = Option(tuple(node.memory), tuple(node.milli), claims, tuple(node.chosen))
+        score = policy.rate_option(option)
+        leaf = (score, list(node.chosen))
+        if not best or _beats(leaf, best[0], last):
+            best[:] = [leaf]
+        return
+    for device in node.choices(index, last):
+        was_idle = node.take(index, device)
+        _visit(node, index + 1, policy, last, best)
+        node.give_back(index, device, was_idle)
+
+
+def _beats(leaf: tuple[int, list[int]], best: tuple[int, list[int]], last: bool) -> bool:
+    if leaf[0] != best[0]:
+        return leaf[0] > best[0]
+    return leaf[1] > best[1] if last else leaf[1] < best[1]

@@ -1,0 +1,296 @@
+"""Who holds what, exactly. The only place that changes an account.
+
+What may change here: holdings (who holds what, by pod UID), and the table's *used* columns that
+follow from them. It knows no policy, no clock (times are passed in) and no API.
+
+Invariants
+  1. No GPU is reserved beyond its memory or cores. The one exception is declared: a memory
+     overcommit limit, set for the whole ledger and recorded in `overcommit_permille`. Pods that
+     others placed (`adopt`) are facts and are charged even where they overbook; `audit` says so.
+  2. Used columns equal the sum over holdings; free columns follow from used ones.
+  3. The ledger is a pure function of (nodes, holdings): rebuilt from both, it equals itself.
+     A holding whose node is unknown waits, uncharged, until the node appears.
+  4. Each operation is idempotent by pod UID; every one can be undone by `rollback`.
+
+A pod's life here
+    reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
+                   │  expire(now) / release ──────────────▶ gone
+    adopt (seen bound on the API) ──▶ COMMITTED
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from weft.ledger.table import POD_CLASSES, Table
+from weft.model import Node, Placement, Share
+
+State = Literal["reserved", "committed"]
+FAR = 1 << 62
+
+
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """What a pod holds, and whether it is certain yet. `deadline_ns` ends a reservation."""
+
+    placement: Placement
+    state: State
+    deadline_ns: int = FAR
+
+    @property
+    def pod_class(self) -> int:
+        """0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering counts)."""
+        shares = self.placement.shares
+        if not shares:
+            return -1
+        if len(shares) == 1 and shares[0].milli < 1000:
+            return 0
+        return min(len({share.gpu for share in shares}), POD_CLASSES - 1)
+
+
+class Ledger:
+    """Accounts over a cluster's nodes. See the module's docstring for the rules."""
+
+    def __init__(self, nodes: Iterable[Node] = (), overcommit_permille: int = 1000) -> None:
+        self.kinds: dict[tuple[str, int, int], int] = {}
+        self.overcommit_permille = overcommit_permille
+        self.holdings: dict[str, Holding] = {}
+        self.version = 0
+        self.generation = 0
+        self._on_node: dict[str, dict[str, Holding]] = {}
+        self._undo: list[tuple[str, Holding | None]] | None = None
+        self._lay_out(list(nodes))
+
+    # --- nodes -----------------------------------------------------------------------------
+
+    def set_nodes(self, changed: Iterable[Node], removed: Iterable[str] = ()) -> list[str]:
+        """Add, replace and remove nodes in one step; returns the names whose state changed.
+
+        Holdings stay: those of a removed node wait until it comes back or their pods go.
+        """
+        if self._undo is not None:
+            raise RuntimeError("nodes cannot change under a checkpoint")
+        table = self.table
+        nodes = {node.name: node for node in table.nodes}
+        touched = [name for name in removed if nodes.pop(name, None) is not None]
+        relayout = bool(touched)
+        for node in changed:
+            old = nodes.get(node.name)
+            if old == node:
+                continue
+            touched.append(node.name)
+            relayout = True
+            nodes[node.name] = node
+        if relayout:
+            self._lay_out(list(nodes.values()))
+        return touched
+
+    def _lay_out(self, nodes: list[Node]) -> None:
+        self.generation += 1
+        self.version += 1
+        self.table = Table(nodes, self.kinds, self.overcommit_permille)
+        self.table.changed_at[:] = self.version
+        for name, pods in self._on_node.items():
+            row = self.table.row_of.get(name)
+            if row is not None:
+                for holding in pods.values():
+                    self._charge(row, holding, 1)
+                self.table.refresh_row(row)
+
+    # --- holdings --------------------------------------------------------------------------
+
+    def reserve(self, placement: Placement, deadline_ns: int = FAR) -> bool:
+        """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
+
+        Reserving the same placement again is True and changes nothing; another placement for a
+        pod that holds one is refused.
+        """
+        held = self.holdings.get(placement.uid)
+        if held is not None:
+            return held.placement == placement
+        if not self.fits(placement):
+            return False
+        self._put(Holding(placement, "reserved", deadline_ns))
+        return True
+
+    def commit(self, uid: str) -> bool:
+        """Make a reservation certain; False if the pod holds nothing."""
+        held = self.holdings.get(uid)
+        if held is None:
+            return False
+        if held.state != "committed":
+            self._log(uid, held)
+            sure = Holding(held.placement, "committed")
+            self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
+        return True
+
+    def hold_until(self, uid: str, deadline_ns: int) -> None:
+        """Move a reservation's deadline."""
+        held = self.holdings.get(uid)
+        if held is not None and held.state == "reserved":
+            self._log(uid, held)
+            new = Holding(held.placement, "reserved", deadline_ns)
+            self.holdings[uid] = self._on_node[held.placement.node][uid] = new
+
+    def adopt(self, placement: Placement) -> bool:
+        """Charge a pod that the API shows bound, whoever bound it; True if anything changed.
+
+        Never refused: it is a fact. A different placement replaces the one held before.
+        """
+        held = self.holdings.get(placement.uid)
+        if held is not None:
+            if held.placement == placement:
+                changed = held.state != "committed"
+                self.commit(placement.uid)
+                return changed
+            self.release(placement.uid)
+        self._put(Holding(placement, "committed"))
+        return True
+
+    def release(self, uid: str) -> Holding | None:
+        """Free what the pod holds; returns it, or None where it held nothing."""
+        held = self.holdings.get(uid)
+        if held is not None:
+            self._log(uid, held)
+            self._take_away(held)
+        return held
+
+    def expire(self, now_ns: int) -> list[str]:
+        """Free reservations whose deadline has passed; returns their pods' UIDs."""
+        late = [
+            uid for uid, held in self.holdings.items()
+            if held.state == "reserved" and held.deadline_ns <= now_ns
+        ]  # fmt: skip
+        for uid in late:
+            self.release(uid)
+        return late
+
+    def fits(self, placement: Placement) -> bool:
+        """Whether the placement keeps every invariant right now."""
+        table = self.table
+        row = table.row_of.get(placement.node)
+        if row is None or not table.schedulable[row]:
+            return False
+        if placement.cpu_milli > table.cpu_free[row] or placement.memory_mib > table.memory_free[row]:
+            return False
+        for name, amount in placement.extended:
+            column = table.extended.get(name)
+            if amount > (0 if column is None else column[row]):
+                return False
+        if len(placement.shares) == 1:
+            return self._share_fits(row, placement.shares[0])
+        return self._shares_fit(row, placement.shares)
+
+    def _share_fits(self, row: int, share: Share) -> bool:
+        table = self.table
+        device = table.device_row(row, share.gpu)
+        return (
+            device >= 0
+            and bool(table.device_usable[device])
+            and share.memory_mib <= table.device_memory_free[device]
+            and share.milli <= table.device_milli_free[device]
+        )
+
+    def _shares_fit(self, row: int, shares: tuple[Share, ...]) -> bool:
+        """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
+        together: dict[int, Share] = {}
+        for share in shares:
+            sofar = together.get(share.gpu)
+            together[share.gpu] = share if sofar is None else Share(
+                claim=share.claim, gpu=share.gpu, memory_mib=sofar.memory_mib + share.memory_mib,
+                milli=sofar.milli + share.milli,
+            )  # fmt: skip
+        if not all(self._share_fits(row, share) for share in together.values()):
+            return False
+        if self.table.has_parents:
+            devices = {self.table.device_row(row, gpu) for gpu in together}
+            return all(self.table.parents[device] not in devices for device in devices)
+        return True
+
+    def occupants(self, node: str, gpu: int) -> list[str]:
+        """UIDs of the pods with a share of this GPU, in the order they came."""
+        pods = self._on_node.get(node, {})
+        return [
+            uid for uid, held in pods.items()
+            if any(share.gpu == gpu for share in held.placement.shares)
+        ]  # fmt: skip
+
+    def pods_on(self, node: str) -> Iterator[Holding]:
+        """Everything held on this node."""
+        return iter(list(self._on_node.get(node, {}).values()))
+
+    # --- checkpoint and rollback -----------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """From here on, `rollback` undoes everything. One checkpoint at a time."""
+        if self._undo is not None:
+            raise RuntimeError("a checkpoint is already open")
+        self._undo = []
+
+    def keep(self) -> None:
+        """Close the checkpoint and keep what was done since."""
+        self._undo = None
+
+    def rollback(self) -> None:
+        """Undo everything since the checkpoint, newest first, and close it."""
+        log, self._undo = self._undo or [], None
+        for uid, before in reversed(log):
+            now = self.holdings.get(uid)
+            if now is not None:
+                self._take_away(now)
+            if before is not None:
+                self._put(before)
+
+    # --- the only code that charges ----------------------------------------------------------
+
+    def _log(self, uid: str, before: Holding | None) -> None:
+        if self._undo is not None:
+            self._undo.append((uid, before))
+
+    def _put(self, holding: Holding) -> None:
+        uid, name = holding.placement.uid, holding.placement.node
+        self._log(uid, None)
+        self.holdings[uid] = holding
+        self._on_node.setdefault(name, {})[uid] = holding
+        self._book(name, holding, 1)
+
+    def _take_away(self, holding: Holding) -> None:
+        uid, name = holding.placement.uid, holding.placement.node
+        del self.holdings[uid]
+        pods = self._on_node[name]
+        del pods[uid]
+        if not pods:
+            del self._on_node[name]
+        self._book(name, holding, -1)
+
+    def _book(self, name: str, holding: Holding, sign: int) -> None:
+        self.version += 1
+        row = self.table.row_of.get(name)
+        if row is not None:
+            devices = self._charge(row, holding, sign)
+            if devices:
+                self.table.refresh_row(row, devices)
+            self.table.changed_at[row] = self.version
+
+    def _charge(self, row: int, holding: Holding, sign: int) -> list[int]:
+        """Add (`sign` 1) or take back (−1) a holding in the used columns; its device rows."""
+        table, placement = self.table, holding.placement
+        table.cpu_free[row] -= sign * placement.cpu_milli
+        table.memory_free[row] -= sign * placement.memory_mib
+        for name, amount in placement.extended:
+            if name in table.extended:
+                table.extended[name][row] -= sign * amount
+        devices: list[int] = []
+        for share in placement.shares:
+            device = table.device_row(row, share.gpu)
+            if device < 0:
+                continue
+            table.memory_used[device] += sign * share.memory_mib
+            table.milli_used[device] += sign * share.milli
+            if device not in devices:
+                devices.append(device)
+                table.pods[device] += sign
+        pod_class = holding.pod_class
+        if pod_class >= 0:
+            table.hosted[row, pod_class] += sign
+        return devices

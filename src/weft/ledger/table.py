@@ -1,0 +1,245 @@
+"""The ledger's columns: one row a node, one row a device, devices grouped by node.
+
+No padding: a node with 56 MIG instances has 56 device rows and costs its neighbours nothing.
+Rows are kept in tie-break order (`Node.rank`, then name), so that the first best row is the
+decision and a table rebuilt from the same nodes decides alike.
+
+What is *told* (`*_total`, `in_service`, `schedulable`) comes from nodes, what is *used* from
+holdings; everything `*_free`, `idle`, `usable` and every node aggregate is derived from those two
+by `refresh_row`, and by nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.model import Gpu, Node
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+POD_CLASSES = 18
+"""Columns of `hosted`: 0 shared, k for whole pods on k GPUs (17 and up together)."""
+
+NODE_COLUMNS = (
+    "cpu_free", "memory_free", "milli_free", "max_milli_free", "max_memory_free", "idle", "gpus",
+    "usable_gpus", "cpu_total", "memory_total", "node_kind", "unit_mib",
+)  # fmt: skip
+"""Rows of `Table.cells`, in order: one gather fetches all of them for the nodes asked about."""
+
+DEVICE_COLUMNS = (
+    "device_memory_free", "device_milli_free", "device_idle", "device_usable", "device_first",
+    "device_kind", "device_local", "device_memory_total",
+)  # fmt: skip
+"""Rows of `Table.device_cells`, likewise."""
+
+
+class DeviceState(NamedTuple):
+    """One device now; devices of one node with equal states are interchangeable."""
+
+    kind: int
+    milli: int
+    memory: int
+    usable: bool
+    idle: bool
+
+
+class Table:
+    """Columns over nodes and devices.
+
+    Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`,
+    `milli_free` (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest
+    usable GPU, −1 without one), `idle` (usable GPUs without a pod), `hosted` (pods by class).
+    Device columns have D rows, node n owning `start[n]:start[n + 1]`: total and free memory
+    (MiB) and cores (thousandths), `device_idle`, `device_kind` (equal model and size),
+    `device_first` (the first of its node in its state: enumerating these is enough).
+    What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
+    at a time and never scanned.
+    """
+
+    cpu_free: Ints
+    memory_free: Ints
+    milli_free: Ints
+    max_milli_free: Ints
+    max_memory_free: Ints
+    idle: Ints
+    gpus: Ints
+    usable_gpus: Ints
+    cpu_total: Ints
+    memory_total: Ints
+    node_kind: Ints
+    unit_mib: Ints
+    device_memory_free: Ints
+    device_milli_free: Ints
+    device_idle: Ints
+    device_usable: Ints
+    device_first: Ints
+    device_kind: Ints
+    device_local: Ints
+    device_memory_total: Ints
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        kinds: dict[tuple[str, int, int], int],
+        overcommit_permille: int = 1000,
+    ) -> None:
+        """Lay out `nodes` (any order; sorted here). `kinds` numbers (model, MiB, milli)."""
+        self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
+        self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
+        self.kinds = kinds
+        self.count = len(self.nodes)
+        self.start: list[int] = [0]
+        for node in self.nodes:
+            self.start.append(self.start[-1] + len(node.gpus))
+        self.starts = np.asarray(self.start, dtype=np.int64)
+        self.devices = self.start[-1]
+        self.cells: Ints = np.zeros((len(NODE_COLUMNS), self.count), dtype=np.int64)
+        self.device_cells: Ints = np.zeros((len(DEVICE_COLUMNS), self.devices), dtype=np.int64)
+        for name, column in zip(NODE_COLUMNS, self.cells, strict=True):
+            setattr(self, name, column)
+        for name, column in zip(DEVICE_COLUMNS, self.device_cells, strict=True):
+            setattr(self, name, column)
+        self.device_node: Ints = np.zeros(self.devices, dtype=np.int64)
+        self.schedulable: Bools = np.zeros(self.count, dtype=np.bool_)
+        self.hosted = np.zeros((self.count, POD_CLASSES), dtype=np.int64)
+        self.extended: dict[str, Ints] = {}
+        self.uuid_of: list[str] = []
+        self.memory_used = [0] * self.devices
+        self.milli_used = [0] * self.devices
+        self.pods = [0] * self.devices
+        self._memory_left = [0] * self.devices
+        self._milli_left = [0] * self.devices
+        self.state = [DeviceState(0, 0, 0, False, False)] * self.devices
+        self.changed_at = np.zeros(self.count, dtype=np.int64)
+        self._limit = [0] * self.devices
+        self._tell_all(overcommit_permille)
+
+    def _tell_all(self, overcommit_permille: int) -> None:
+        """Fill the told columns from the nodes, in whole-column writes."""
+        nodes = self.nodes
+        gpus = [gpu for node in nodes for gpu in node.gpus]
+        self.cpu_total[:] = [node.cpu_milli for node in nodes]
+        self.memory_total[:] = [node.memory_mib for node in nodes]
+        self.cpu_free[:] = self.cpu_total
+        self.memory_free[:] = self.memory_total
+        self.gpus[:] = [len(node.gpus) for node in nodes]
+        self.unit_mib[:] = [node.unit_mib for node in nodes]
+        self.schedulable[:] = [node.schedulable for node in nodes]
+        self.device_memory_total[:] = [gpu.memory_mib for gpu in gpus]
+        self.device_node[:] = np.repeat(np.arange(self.count), self.gpus)
+        self.device_local[:] = np.arange(self.devices) - self.starts[self.device_node]
+        self.uuid_of = [gpu.uuid for gpu in gpus]
+        self.device_kind[:] = [self._kind(gpu) for gpu in gpus]
+        self.parents = [-1] * len(gpus)
+        for row, node in enumerate(nodes):
+            self._tell_odd_parts(row, node)
+        self.has_parents = any(parent >= 0 for parent in self.parents)
+        self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
+        self.node_kind[:] = -1
+        with_gpus = np.flatnonzero(self.gpus)
+        self.node_kind[with_gpus] = self.device_kind[self.starts[with_gpus]]
+        self.kind_of: list[int] = self.device_kind.tolist()
+        self._serves = [gpu.in_service for gpu in gpus]
+        self.milli_total = [gpu.milli for gpu in gpus]
+        self._limit = (self.device_memory_total * overcommit_permille // 1000).tolist()
+        self.all_in_service = all(self._serves)
+        for row in range(self.count):
+            self.refresh_row(row)
+
+    def _kind(self, gpu: Gpu) -> int:
+        key = (gpu.model, gpu.memory_mib, gpu.milli)
+        return self.kinds.setdefault(key, len(self.kinds))
+
+    def _tell_odd_parts(self, row: int, node: Node) -> None:
+        """MIG parents and extended resources: rare, so one node at a time."""
+        for name, amount in node.extended.items():
+            column = self.extended.get(name)
+            if column is None:
+                column = self.extended[name] = np.zeros(self.count, dtype=np.int64)
+            column[row] = amount
+        local = {gpu.index: offset for offset, gpu in enumerate(node.gpus)}
+        for offset, gpu in enumerate(node.gpus):
+            if gpu.parent is not None and gpu.parent in local:
+                self.parents[self.start[row] + offset] = self.start[row] + local[gpu.parent]
+
+    def _each_node_is_of_one_kind(self) -> bool:
+        if self.devices == 0:
+            return True
+        first = self.device_kind[self.starts[self.device_node]]
+        return bool((self.device_kind == first).all())
+
+    def in_service(self) -> Ints:
+        """GPUs in service on each node, whoever holds them, [N]."""
+        counts = np.zeros(self.count, dtype=np.int64)
+        np.add.at(counts, self.device_node, np.asarray(self._serves, dtype=np.int64))
+        return counts
+
+    def device_row(self, row: int, gpu_index: int) -> int:
+        """The device row of the GPU with this index on node row `row`; −1 if it has none."""
+        gpus = self.nodes[row].gpus
+        if gpu_index < len(gpus) and gpus[gpu_index].index == gpu_index:
+            return self.start[row] + gpu_index
+        for offset, gpu in enumerate(gpus):
+            if gpu.index == gpu_index:
+                return self.start[row] + offset
+        return -1
+
+    def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
+        """Derive what is free on node `row` from what is told and what is used.
+
+        `devices` are the device rows whose use changed; all of the node's when left out.
+        """
+        begin, end = self.start[row], self.start[row + 1]
+        if begin == end:
+            self.max_milli_free[row] = self.max_memory_free[row] = -1
+            return
+        if devices is None or self.has_parents:
+            devices = range(begin, end)
+        for device in devices:
+            self._derive_device(device)
+        states = self.state[begin:end]
+        distinct = set(states)
+        if len(distinct) == end - begin:
+            self.device_first[begin:end] = 1
+        else:
+            self.device_first[begin:end] = 0
+            for state in distinct:
+                self.device_first[begin + states.index(state)] = 1
+        milli = self._milli_left[begin:end]
+        usable = idle = 0
+        for state in states:
+            usable += state[3]
+            idle += state[4]
+        self.cells[2:6, row] = (
+            (sum(milli), max(milli), max(self._memory_left[begin:end]), idle)
+            if usable else (0, -1, -1, 0)
+        )  # fmt: skip
+        self.usable_gpus[row] = usable
+
+    def _derive_device(self, device: int) -> None:
+        usable = self._serves[device] and not (self.has_parents and self._relative_is_busy(device))
+        milli = memory = 0
+        if usable:
+            milli = max(0, self.milli_total[device] - self.milli_used[device])
+            memory = max(0, self._limit[device] - self.memory_used[device])
+        idle = usable and self.pods[device] == 0
+        # A MIG instance's parent is part of its state: instances of two cards are not alike.
+        kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)
+        self._milli_left[device] = milli
+        self._memory_left[device] = memory
+        self.state[device] = DeviceState(kind, milli, memory, usable, idle)
+        self.device_cells[:4, device] = (memory, milli, idle, usable)
+
+    def _relative_is_busy(self, device: int) -> bool:
+        """A card and the MIG instances cut from it are never held at the same time."""
+        parent = self.parents[device]
+        if parent >= 0 and self.pods[parent]:
+            return True
+        row = int(self.device_node[device])
+        return any(
+            self.parents[other] == device and self.pods[other]
+            for other in range(self.start[row], self.start[row + 1])
+        )

@@ -1,0 +1,170 @@
+"""Reads clusters and workloads in the openb format (Alibaba cluster-trace-gpu-v2023).
+
+openb knows GPU shares in thousandths of a card and no GPU memory, so each model gets the nominal
+memory of `NOMINAL_MIB`; its pods ask for none, and policies that rank by memory rank by cores.
+"""
+
+import csv
+import gzip
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
+
+NOMINAL_MIB = {
+    "P100": 16_280, "T4": 15_360, "V100M16": 16_160, "V100M32": 32_510, "A10": 23_028,
+    "G1": 24_576, "G2": 24_576, "G3": 40_960,
+}  # fmt: skip
+"""Memory per model, MiB: what the public models report, a common size for the masked ones."""
+OTHER_MIB = 16_384
+
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
+
+
+class TracePod(msgspec.Struct, frozen=True, gc=False):
+    """One row of a pod list. Times are seconds from the trace's start, None where not given."""
+
+    name: str
+    shape: Shape
+    gpus: int
+    milli: int
+    created_s: int | None = None
+    deleted_s: int | None = None
+    scheduled_s: int | None = None
+
+    @property
+    def total_milli(self) -> int:
+        """GPU milli over all its GPUs."""
+        return self.gpus * self.milli
+
+
+class _Row:
+    """One CSV row with the place it stands at, for errors."""
+
+    def __init__(self, path: Path, line: int, cells: dict[str, str]) -> None:
+        self._path, self._line, self._cells = path, line, cells
+
+    def text(self, column: str) -> str:
+        return (self._cells.get(column) or "").strip()
+
+    def number(self, column: str, low: int, high: int, *, optional: bool = False) -> int | None:
+        text = self.text(column)
+        if not text and optional:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is not a whole number") from None
+        if not low <= value <= high:
+            raise self.error(column, f"{value} is not between {low} and {high}")
+        return value
+
+    def count(self, column: str, high: int, low: int = 0) -> int:
+        value = self.number(column, low, high)
+        assert value is not None
+        return value
+
+    def error(self, column: str, what: str) -> BadInputError:
+        return BadInputError(f"{self._path}, line {self._line}, column {column}", what)
+
+
+def read_nodes(path: Path) -> list[Node]:
+    """The nodes of a node list, in file order. Raises `BadInputError` with line and column."""
+    nodes: list[Node] = []
+    seen: set[str] = set()
+
+    def take(row: _Row) -> None:
+        name = row.text("sn")
+        if not name or name in seen:
+            raise row.error("sn", f"{name!r} is empty or stands twice; names must be unique")
+        seen.add(name)
+        model, gpus = row.text("model"), row.count("gpu", 1024)
+        memory = NOMINAL_MIB.get(model, OTHER_MIB)
+        cards = tuple(Gpu(index, memory, model) for index in range(gpus))
+        nodes.append(
+            Node(name, cards, row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9))
+        )
+
+    _read(path, NODE_COLUMNS, take)
+    return nodes
+
+
+def read_pods(path: Path) -> list[TracePod]:
+    """The pods of a pod list, in file order. Raises `BadInputError` with line and column."""
+    pods: list[TracePod] = []
+    shapes: dict[Shape, Shape] = {}
+
+    def take(row: _Row) -> None:
+        gpus, milli = row.count("num_gpu", 1024), row.count("gpu_milli", 1000)
+        if gpus and not milli:
+            raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
+        if gpus > 1 and milli < 1000:
+            raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; only whole GPUs come in "
+                                         "several, so write 1000")  # fmt: skip
+        shape = shape_of(
+            row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9),
+            gpus, milli, row.text("gpu_spec"),
+        )  # fmt: skip
+        shape = shapes.setdefault(shape, shape)
+        times = [row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS]
+        pods.append(TracePod(row.text("name"), shape, gpus, milli if gpus else 0, *times))
+
+    _read(path, POD_COLUMNS, take)
+    return pods
+
+
+def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str = "") -> Shape:
+    """What an openb row asks: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
+    claims: tuple[GpuClaim, ...] = ()
+    if gpus:
+        whole = milli >= 1000
+        claims = (GpuClaim(gpus, milli=0 if whole else milli, whole=whole),)
+    models = tuple(sorted(filter(None, spec.split("|"))))
+    return Shape(
+        claims, cpu_milli, memory_mib,
+        devices=DeviceRule(models=models) if models and gpus else DeviceRule(),
+        trace_spec=spec,
+    )  # fmt: skip
+
+
+def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> None:
+    reader = csv.reader(io.StringIO(read_text(path)))
+    header = next(reader, None)
+    if header is None:
+        raise BadInputError(str(path), f"is empty; its first line must be {','.join(wanted)},…")
+    missing = [column for column in wanted if column not in header]
+    if missing:
+        raise BadInputError(
+            f"{path}, line 1", f"column {missing[0]} is missing; need {', '.join(wanted)}"
+        )
+    try:
+        for line, cells in enumerate(reader, start=2):
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise BadInputError(
+                    f"{path}, line {line}", f"{len(cells)} columns, the header has {len(header)}"
+                )
+            take(_Row(path, line, dict(zip(header, cells, strict=True))))
+    except csv.Error as error:
+        raise BadInputError(f"{path}, line {reader.line_num}", f"not CSV: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """A text file, plain or gzipped; `BadInputError` where there is none."""
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        return raw.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise BadInputError(str(path), "no such file") from None
+    except IsADirectoryError:
+        raise BadInputError(str(path), "is a directory; name a file") from None
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise BadInputError(str(path), f"cannot be read: {error}") from None
