@@ -79,7 +79,7 @@ class Assessor:
         table = self._ledger.table
         rows: Ints | None = None
         if known.version >= 0:
-            rows = np.flatnonzero(table.changed_at > known.version)
+            rows = (table.changed_at > known.version).nonzero()[0]
             if len(rows) == 0:
                 return
             if len(rows) * 4 > table.count:

@@ -3,9 +3,12 @@
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from weft.ledger.table import POD_CLASSES, Bools, Ints, Table
-from weft.model import GpuClaim, Shape
+from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, Ints, Table
+from weft.model import Code, GpuClaim, Shape
+
+Codes = npt.NDArray[np.int8]
 
 Mode = Literal["none", "node", "device", "many"]
 
@@ -17,8 +20,8 @@ class Need:
     charged where the dialect wants headroom), `accepts[k]` says whether the kind will do.
     """
 
-    __slots__ = ("accepts", "ask_mib", "asks_memory", "claim", "count", "memory_mib", "milli",
-                 "takes_any_kind", "uniform_ask_mib", "whole")  # fmt: skip
+    __slots__ = ("accepts", "ask_mib", "asks_memory", "claim", "count", "lack_code", "memory_mib",
+                 "milli", "takes_any_kind", "uniform_ask_mib", "whole")  # fmt: skip
 
     def __init__(self, claim: GpuClaim, shape: Shape, kinds: list[tuple[str, int, int]]) -> None:
         self.claim, self.count, self.whole = claim, claim.count, claim.whole
@@ -33,6 +36,12 @@ class Need:
         self.asks_memory = bool((self.ask_mib > 0).any())
         same = len(set(self.ask_mib.tolist())) == 1
         self.uniform_ask_mib = int(self.ask_mib[0]) if same else None
+        if claim.whole:
+            self.lack_code = Code.NOT_IDLE
+        elif self.asks_memory:
+            self.lack_code = Code.GPU_SHARE if self.milli else Code.GPU_MEMORY
+        else:
+            self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
 
 
 class Demand:
@@ -55,6 +64,7 @@ class Demand:
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
         self.mode: Mode = self._cheapest_mode(table)
+        self.node_columns, self.node_needs, self.code_of = self._node_checks()
         shared = self.gpus == 1 and not self.needs[0].whole and self.milli < 1000
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
 
@@ -69,13 +79,37 @@ class Demand:
             return None
         return np.array([rule.accepts_uuid(uuid) for uuid in table.uuid_of], dtype=np.bool_)
 
+    def _node_checks(self) -> tuple[Ints, Ints, Codes]:
+        """Node columns to compare, the least they must be [checks, 1], and the code by failures.
+
+        The code table is indexed by the checks as bits, the first one highest (`np.packbits`).
+        """
+        checks = [("cpu_free", self.cpu_milli, Code.CPU),
+                  ("memory_free", self.memory_mib, Code.NODE_MEMORY)]  # fmt: skip
+        if self.mode == "node":
+            need = self.need
+            column, least = "max_milli_free", need.milli
+            if need.whole:
+                column, least = "idle", need.count
+            elif need.asks_memory:
+                column, least = "max_memory_free", need.uniform_ask_mib or 0
+            checks.append((column, least, need.lack_code))
+        codes = np.zeros(256, dtype=np.int8)
+        for bit, (_, _, code) in reversed(list(enumerate(checks))):
+            failing = np.arange(256) >> (7 - bit) & 1 == 1
+            codes[failing] = code
+        columns = [NODE_COLUMNS.index(column) for column, _, _ in checks]
+        least_of = np.array([[least] for _, least, _ in checks], dtype=np.int64)
+        return np.array(columns, dtype=np.int64), least_of, codes
+
     def _cheapest_mode(self, table: Table) -> Mode:
         if not self.needs:
             return "none"
         need = self.needs[0]
         if len(self.needs) > 1 or need.claim.split or (need.count > 1 and not need.whole):
             return "many"
-        one_number = need.whole or not (need.asks_memory and need.milli)
+        by_memory = need.asks_memory and not need.milli and need.uniform_ask_mib is not None
+        one_number = need.whole or not need.asks_memory or by_memory
         if table.uniform and self.device_accepts is None and one_number:
             return "node"
         return "device"

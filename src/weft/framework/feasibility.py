@@ -13,6 +13,9 @@ from weft.ledger.table import Bools, Ints, Table
 from weft.model import Code
 
 Codes = npt.NDArray[np.int8]
+# Plain numbers: looking a member up in an enum costs more than the comparison it is for.
+_EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
+_CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
 def told_codes(table: Table, demand: Demand) -> Codes:
@@ -89,54 +92,27 @@ def codes(query: Query, told: Codes) -> Codes:
     claims fit together is for `placing` to find.
     """
     demand = query.demand
-    found = told
-    if demand.needs and demand.mode != "many":
-        fits = _gpu_fits(query, demand.need)
-        if not fits.all():
-            reason = np.where(fits, 0, _gpu_code(query, demand.need, fits))
-            found = np.where(found == 0, reason, found)
+    lacks = query.below(demand.node_columns, demand.node_needs)
+    gpu_code: npt.NDArray[np.integer] | None = None
+    if demand.mode == "device":
+        short = query.count(query.device_fits) < demand.need.count
+        gpu_code = np.where(short, _gpu_code(query, demand.need), 0)
+    # One bit a check, the first one highest: a table of 256 entries names the first that fails.
+    found: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
+    if gpu_code is not None:
+        found = np.where(found == 0, gpu_code, found).astype(np.int8)
     if demand.extended:
-        found = np.where((found == 0) & ~_extended_fits(query), Code.EXTENDED, found)
-    lacks_memory = query.memory_free < demand.memory_mib
-    lacks_cpu = query.cpu_free < demand.cpu_milli
-    beside = lacks_memory | lacks_cpu
-    if beside.any():
-        reason = np.where(lacks_cpu, Code.CPU, Code.NODE_MEMORY)
-        told_ok = (told == 0) & beside
-        found = np.where(told_ok, reason, found)
-    return found
+        found = np.where((found == 0) & ~_extended_fits(query), _EXTENDED, found)
+    return np.where(told == 0, found, told)
 
 
-def _gpu_fits(query: Query, need: Need) -> Bools:
-    if query.demand.mode == "node":
-        if need.whole:
-            return query.idle >= need.count
-        if need.asks_memory:
-            ask = need.uniform_ask_mib
-            if ask is None:
-                return query.max_memory_free >= need.ask_mib.take(query.node_kind)
-            return query.max_memory_free >= ask
-        return query.max_milli_free >= need.milli
-    return query.count(query.device_fits) >= need.count
-
-
-def _gpu_code(query: Query, need: Need, fits: Bools) -> npt.NDArray[np.integer] | int:
-    if need.whole:
-        return Code.NOT_IDLE
-    if not need.asks_memory:
-        return Code.GPU_CORES if need.milli else Code.OUT_OF_SERVICE
-    if not need.milli:
-        return Code.GPU_MEMORY
-    del fits
-    enough_memory = query.max(
-        (query.device_memory_free >= query.device_ask_mib).astype(np.int64), 0
-    )
+def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
+    """Why no (or not enough) devices of a node fit the claim, checked device by device."""
+    if need.whole or not (need.asks_memory and need.milli):
+        return int(need.lack_code)
+    enough_memory = query.count(query.device_memory_free >= query.device_ask_mib) > 0
     enough_cores = query.max_milli_free >= need.milli
-    return np.where(
-        enough_memory == 0,
-        Code.GPU_MEMORY,
-        np.where(enough_cores, Code.GPU_SHARE, Code.GPU_CORES),
-    )
+    return np.where(enough_memory, np.where(enough_cores, _SHARE, _CORES), _MEMORY)
 
 
 def _extended_fits(query: Query) -> Bools:
@@ -148,7 +124,3 @@ def _extended_fits(query: Query) -> Bools:
         fits &= (column if query.rows is None else column.take(query.rows)) >= amount
     return fits
 
-
-def rows_that_fit(found: Codes) -> Ints:
-    """Row numbers with code 0."""
-    return np.flatnonzero(found == 0)

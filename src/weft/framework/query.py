@@ -72,6 +72,10 @@ class Query:
         self._offsets: Ints | None = None
         self._fits: Bools | None = None
 
+    def below(self, columns: Ints, least: Ints) -> Bools:
+        """Where these node columns are less than `least`, [columns, n]."""
+        return np.asarray(self._cells.take(columns, axis=0) < least)
+
     # --- columns over nodes ------------------------------------------------------------------
 
     cpu_free = _NodeColumn("cpu_free")
