@@ -2,4 +2,8 @@
 
 In: names, units, rounding, tie-breaks and marks of one system each, and the registry that says
 whose a pod is. Out: where the pod goes (that is `engine/` and `policies/`), and any I/O.
+
+`dialect` is the contract, `registry` the way in (`parse_pod`, `write`, `read_placement`, `ALL`).
+`resources`, `containers`, `requests` and `shares` are what the systems have in common: reading
+quantities, containers onto claims, the common part of a request, and placements as text.
 """

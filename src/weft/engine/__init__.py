@@ -3,3 +3,42 @@
 In: the queue and its back-off, the scheduling cycle, decision records, explanations.
 Out: the world (hosts drive the engine and carry out its commands), and any strategy.
 """
+
+from weft.engine.engine import Engine
+from weft.engine.events import (
+    Bind,
+    BindFailed,
+    Command,
+    Event,
+    NodesChanged,
+    Permit,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    PolicyInput,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.engine.records import Candidate, Record
+
+__all__ = [
+    "Bind",
+    "BindFailed",
+    "Candidate",
+    "Command",
+    "Engine",
+    "Event",
+    "NodesChanged",
+    "Permit",
+    "PodAdded",
+    "PodBound",
+    "PodGone",
+    "PodSeenBound",
+    "PolicyInput",
+    "Record",
+    "Tick",
+    "Unschedulable",
+    "Wake",
+]

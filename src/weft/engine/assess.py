@@ -123,9 +123,7 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
     return np.zeros(query.n, dtype=np.int64) if scores is None else scores
 
 
-def _score_feasible(
-    query: Query, fits: Bools, profile: Profile
-) -> tuple[list[Ints], Ints | None]:
+def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
     """Scores where devices are scored: only feasible nodes are worth the work."""
     some = np.flatnonzero(fits)
     scores = [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers]
@@ -143,7 +141,7 @@ def _score_feasible(
         found = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)
         if by_device is not None:
-            best, where = part.best(by_device)
+            best, where = part.best(by_device, last=plugin.policy.ties == "last")
             found = found + best
             if plugin.policy is profile.device_scorer:
                 position[some] = where

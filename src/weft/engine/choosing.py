@@ -16,7 +16,7 @@ def shares_on(
     if demand.mode == "none":
         return ()
     if demand.mode == "many":
-        return _many(table, row, demand, profile)
+        return _many(table, row, demand, profile, key)
     need = demand.need
     if known.position is not None and not need.whole:
         return (_share(table, row, int(known.position[row]), 0, need),)
@@ -78,18 +78,18 @@ def _tightest(table: Table, row: int, need: Need) -> int:
     return best
 
 
-def _many(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[Share, ...]:
+def _many(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> tuple[Share, ...]:
     query = Query(table, demand, np.array([row], dtype=np.int64))
     if demand.needs[0].claim.split:
         gpus = table.nodes[row].gpus
         return tuple(
             Share(0, gpus[position].index, memory, demand.needs[0].milli, gpus[position].uuid)
-            for position, memory in placing.split_shares(query)
+            for position, memory in placing.split_shares(query, profile)
         )
-    answer = placing.place(query, profile)
+    answer = placing.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
     shares = [
         _share(table, row, position, claim, need)
-        for position, (claim, need) in zip(chosen, placing.steps(demand), strict=True)
+        for position, (claim, need) in zip(chosen, answer.todo, strict=True)
     ]
     return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))

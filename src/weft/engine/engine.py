@@ -74,17 +74,28 @@ class Engine:
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns = bind_timeout_ns
         self._seq = 0
+        self._stop: tuple[int, type[Exception]] | None = None
         self._default = profiles[0]
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
         out: list[Command] = []
+        if isinstance(event, PodBound):
+            self.ledger.commit(event.uid)
+            return out
+        self._take_in(event, now_ns, out)
+        self.queue.tick(now_ns)
+        while (waiting := self.queue.pop()) is not None:
+            self._cycle(waiting, now_ns, out)
+        wake = self.queue.next_ns()
+        if wake is not None:
+            out.append(Wake(wake))
+        return out
+
+    def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
             case PodAdded():
                 self._add(event.pod)
-            case PodBound():
-                self._bound(event.uid)
-                return out
             case PodGone():
                 self._gone(event.uid, now_ns)
             case NodesChanged():
@@ -101,13 +112,10 @@ class Engine:
             case Tick():
                 for uid in self.ledger.expire(now_ns):
                     self._unwind(uid, now_ns)
-        self.queue.tick(now_ns)
-        while (waiting := self.queue.pop()) is not None:
-            self._cycle(waiting, now_ns, out)
-        wake = self.queue.next_ns()
-        if wake is not None:
-            out.append(Wake(wake))
-        return out
+
+    def stop_before(self, seq: int, error: type[Exception]) -> None:
+        """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
+        self._stop = (seq, error)
 
     # --- one event each ----------------------------------------------------------------------
 
@@ -118,9 +126,6 @@ class Engine:
     def _add(self, pod: PodRequest) -> None:
         if pod.uid not in self.placed and pod.uid not in self.ledger.holdings:
             self.queue.add(pod, self.profile_of(pod))
-
-    def _bound(self, uid: str) -> None:
-        self.ledger.commit(uid)
 
     def _gone(self, uid: str, now_ns: int) -> None:
         self.queue.remove(uid)
@@ -175,6 +180,8 @@ class Engine:
 
     def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
         """One pod's turn: preFilter, filter and score (assess), choose, reserve, permit."""
+        if self._stop is not None and self._stop[0] == self._seq + 1:
+            raise self._stop[1]
         pod, profile = waiting.pod, waiting.profile
         shape = pod.shape
         for policy in profile.pre_filters:

@@ -47,6 +47,4 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""
-        return {
-            TEXT[Code(code)]: count for code, count in enumerate(self.counts) if code and count
-        }
+        return {TEXT[Code(code)]: count for code, count in enumerate(self.counts) if code and count}

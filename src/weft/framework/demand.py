@@ -17,22 +17,26 @@ class Need:
     """One claim on this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
-    charged where the dialect wants headroom), `accepts[k]` says whether the kind will do.
+    charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
+    `will_do[k]` also that whole cards are as large as the claim says.
     """
 
     __slots__ = ("accepts", "ask_mib", "asks_memory", "claim", "count", "lack_code", "memory_mib",
-                 "milli", "takes_any_kind", "uniform_ask_mib", "whole")  # fmt: skip
+                 "milli", "takes_any_kind", "uniform_ask_mib", "whole", "will_do")  # fmt: skip
 
     def __init__(self, claim: GpuClaim, shape: Shape, kinds: list[tuple[str, int, int]]) -> None:
         self.claim, self.count, self.whole = claim, claim.count, claim.whole
         self.milli = 1000 if claim.whole else claim.milli
         memory = [m if claim.whole else claim.memory.mib_on(m) for _, m, _ in kinds]
         self.memory_mib: Ints = np.array(memory, dtype=np.int64)
-        self.ask_mib: Ints = self.memory_mib + claim.headroom_mib
+        sizes = np.array([m for _, m, _ in kinds], dtype=np.int64)
+        least = np.array([claim.memory.mib_on(m) for _, m, _ in kinds], dtype=np.int64)
+        self.ask_mib: Ints = np.maximum(self.memory_mib, least) + claim.headroom_mib
         self.accepts: Bools = np.array(
             [shape.devices.accepts_model(model) for model, _, _ in kinds], dtype=np.bool_
         )
-        self.takes_any_kind = bool(self.accepts.all())
+        self.will_do: Bools = self.accepts & (least <= sizes) if claim.whole else self.accepts
+        self.takes_any_kind = bool(self.will_do.all())
         self.asks_memory = bool((self.ask_mib > 0).any())
         same = len(set(self.ask_mib.tolist())) == 1
         self.uniform_ask_mib = int(self.ask_mib[0]) if same else None

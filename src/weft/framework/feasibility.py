@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from weft.framework.demand import Demand, Need
 from weft.framework.query import Query
-from weft.ledger.table import Bools, Ints, Table
+from weft.ledger.table import Bools, Table
 from weft.model import Code
 
 Codes = npt.NDArray[np.int8]
@@ -123,4 +123,3 @@ def _extended_fits(query: Query) -> Bools:
             return np.zeros(query.n, dtype=np.bool_)
         fits &= (column if query.rows is None else column.take(query.rows)) >= amount
     return fits
-

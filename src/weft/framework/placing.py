@@ -1,4 +1,4 @@
-"""Where each claim goes when a pod has several: greedily over all nodes at once, exactly if need be.
+"""Where each claim goes when a pod has several: greedily over all nodes, exactly if need be.
 
 The claims are taken largest first, one GPU at a time, each on the best device the policy knows
 in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
@@ -14,42 +14,48 @@ from weft.framework.feasibility import Codes
 from weft.framework.policy import Policy
 from weft.framework.profile import Profile
 from weft.framework.query import NEVER, Query
-from weft.framework.search import Step, search_best, search_first
+from weft.framework.search import Columns, Step, search_best, search_first
 from weft.ledger.table import Bools, Ints
 from weft.model import Code
 
 
 class Answer:
     """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
-    and the `chosen` position for each step of `steps(demand)`, [n, steps]."""
+    and the `chosen` position for each of the `todo` steps, [n, steps]."""
 
-    __slots__ = ("chosen", "codes", "fits", "score")
+    __slots__ = ("chosen", "codes", "fits", "score", "todo")
 
-    def __init__(self, n: int, steps: int) -> None:
+    def __init__(self, n: int, todo: list[tuple[int, Need]]) -> None:
+        self.todo = todo
         self.fits: Bools = np.ones(n, dtype=np.bool_)
         self.codes: Codes = np.zeros(n, dtype=np.int8)
         self.score: Ints = np.zeros(n, dtype=np.int64)
-        self.chosen: Ints = np.full((n, steps), -1, dtype=np.int64)
+        self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
 
-def steps(demand: Demand) -> list[tuple[int, Need]]:
+def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
     """(claim index, need) once per GPU asked for, largest claims first."""
+    sign = -1 if policy.last_claim_first else 1
     order = sorted(
         range(len(demand.needs)),
         key=lambda i: (-demand.needs[i].whole, -int(demand.needs[i].ask_mib.max(initial=0)),
-                       -demand.needs[i].milli, i),
+                       -demand.needs[i].milli, sign * i),
     )  # fmt: skip
     return [(i, demand.needs[i]) for i in order for _ in range(demand.needs[i].count)]
 
 
-def place(query: Query, profile: Profile) -> Answer:
-    """Find devices for all claims on every node of `query`."""
+def place(query: Query, profile: Profile, key: str = "") -> Answer:
+    """Find devices for all claims on every node of `query`.
+
+    With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
+    policy scores them; whether the claims fit never depends on that.
+    """
     policy = profile.device_scorer or profile.lead
+    if query.demand.needs[0].claim.split:
+        return _split(query, profile)
     if type(policy).rate_option is not Policy.rate_option:
         return _search_all(query, policy)
-    if query.demand.needs[0].claim.split:
-        return _split(query)
-    answer = _greedy(query, profile, policy, None)
+    answer = _greedy(query, profile, policy, key=key)
     stuck = np.flatnonzero(~answer.fits)
     if len(stuck):
         _search_stuck(query, profile, policy, answer, stuck)
@@ -57,7 +63,7 @@ def place(query: Query, profile: Profile) -> Answer:
 
 
 class _Scratch(Query):
-    """The query's nodes as they would be after the steps so far. Policies see an ordinary query."""
+    """The query's nodes as they would be after the steps so far; an ordinary query to policies."""
 
     hypothetical = True
     __slots__ = ("alone",)
@@ -98,10 +104,12 @@ class _Scratch(Query):
         return self._offsets + positions
 
 
-def _greedy(query: Query, profile: Profile, policy: Policy, forced: Ints | None) -> Answer:
+def _greedy(
+    query: Query, profile: Profile, policy: Policy, forced: Ints | None = None, key: str = ""
+) -> Answer:
     """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
-    todo = steps(query.demand)
-    answer = Answer(query.n, len(todo))
+    todo = steps(query.demand, policy)
+    answer = Answer(query.n, todo)
     scratch = _Scratch(query)
     before = -1
     for index, (claim, need) in enumerate(todo):
@@ -112,9 +120,11 @@ def _greedy(query: Query, profile: Profile, policy: Policy, forced: Ints | None)
             if mask is not None:
                 scratch.narrow(mask)
         scores = policy.score_devices(scratch)
-        wanted = _tightness(scratch, need) if scores is None else scores
+        wanted = -scratch.room if scores is None else scores
         if forced is None:
-            best, position = scratch.best(wanted)
+            if key and scores is None and not need.whole:
+                wanted = _chosen_first(scratch, policy, f"{key}/{index}")
+            best, position = scratch.best(wanted, last=policy.ties == "last")
             fits = best != NEVER
         else:
             position = forced[:, index]
@@ -126,7 +136,7 @@ def _greedy(query: Query, profile: Profile, policy: Policy, forced: Ints | None)
         new = answer.fits & ~fits
         if new.any():
             alone = len(query.demand.needs) == 1 and index > 0
-            lone = Code.TOGETHER if index and not alone else _code(need)
+            lone = Code.TOGETHER if index and not alone else need.lack_code
             answer.codes[new] = lone
             answer.fits &= fits
         good = np.flatnonzero(answer.fits)
@@ -136,36 +146,31 @@ def _greedy(query: Query, profile: Profile, policy: Policy, forced: Ints | None)
     return answer
 
 
-def _tightness(query: Query, need: Need) -> Ints:
-    """Default order among devices: the least room left, in what the claim shares by."""
-    by_memory = need.asks_memory and not need.whole
-    return -(query.device_memory_free if by_memory else query.device_milli_free)
+def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
+    """Scores that put the policy's own choice first, on the one node of `query`."""
+    wanted = np.zeros(len(query.device_local), dtype=np.int64)
+    fits = np.flatnonzero(query.device_fits)
+    if len(fits):
+        wanted[fits[policy.choose_device(query, fits, key)]] = 1
+    return wanted
 
 
-def _code(need: Need) -> Code:
-    if need.whole:
-        return Code.NOT_IDLE
-    if need.asks_memory and need.milli:
-        return Code.GPU_SHARE
-    return Code.GPU_MEMORY if need.asks_memory else Code.GPU_CORES
-
-
-def _split(query: Query) -> Answer:
+def _split(query: Query, profile: Profile) -> Answer:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
     need = query.demand.needs[0]
-    fits = query.device_usable & need.accepts.take(query.device_kind)
+    fits = _acceptable(query, need, profile)
     room = query.sum(np.where(fits, query.device_memory_free, 0))
-    answer = Answer(query.n, 1)
+    answer = Answer(query.n, [(0, need)])
     answer.fits = (room >= need.claim.memory.value) & (query.count(fits) >= need.count)
     answer.codes[~answer.fits] = Code.GPU_MEMORY
     return answer
 
 
-def split_shares(query: Query) -> list[tuple[int, int]]:
+def split_shares(query: Query, profile: Profile) -> list[tuple[int, int]]:
     """(position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly."""
     need = query.demand.needs[0]
     room = query.device_memory_free.tolist()
-    usable = (query.device_usable & need.accepts.take(query.device_kind)).tolist()
+    usable = _acceptable(query, need, profile).tolist()
     roomiest = sorted((i for i, ok in enumerate(usable) if ok), key=lambda i: (-room[i], i))
     left, count = need.claim.memory.value, max(1, need.count)
     while count < len(roomiest) and sum(room[i] for i in roomiest[:count]) < left:
@@ -181,10 +186,10 @@ def split_shares(query: Query) -> list[tuple[int, int]]:
 # --- the exact search, for the nodes where the greedy pass found nothing ------------------------
 
 
-def _steps_on(scratch: _Scratch, profile: Profile) -> list[Step]:
+def _steps_on(scratch: _Scratch, profile: Profile, todo: list[tuple[int, Need]]) -> list[Step]:
     """Each step with what every device column answers to it in the untouched state."""
     found = []
-    for claim, need in steps(scratch.demand):
+    for claim, need in todo:
         scratch.ask(need, same_claim=False)
         allowed = _acceptable(scratch, need, profile)
         kinds = scratch.device_kind
@@ -196,7 +201,7 @@ def _steps_on(scratch: _Scratch, profile: Profile) -> list[Step]:
 
 
 def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
-    allowed = query.device_usable & need.accepts.take(query.device_kind)
+    allowed = query.device_usable & need.will_do.take(query.device_kind)
     by_uuid = query.demand.device_accepts
     if by_uuid is not None:
         rows = query._device_rows
@@ -208,13 +213,18 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
     return allowed
 
 
-def _columns(scratch: _Scratch) -> tuple[list[int], list[int], list[bool], list[int], list[int]]:
+def _columns(scratch: _Scratch) -> Columns:
+    return Columns(
+        scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist(),
+        scratch.device_idle.tolist(), scratch.device_memory_total.tolist(),
+    )  # fmt: skip
+
+
+def _nodes(scratch: _Scratch) -> list[tuple[int, int]]:
+    """(first device column, devices) of each node."""
     scratch._devices()
     assert scratch._offsets is not None
-    return (
-        scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist(),
-        scratch.device_idle.tolist(), scratch._offsets.tolist(), scratch.gpus.tolist(),
-    )  # fmt: skip
+    return list(zip(scratch._offsets.tolist(), scratch.gpus.tolist(), strict=True))
 
 
 def _search_stuck(
@@ -224,12 +234,12 @@ def _search_stuck(
     rows = stuck if query.rows is None else query.rows.take(stuck)
     part = Query(query.table, query.demand, rows)
     scratch = _Scratch(part)
-    todo = _steps_on(scratch, profile)
-    memory, milli, idle, offsets, counts = _columns(scratch)
+    todo = _steps_on(scratch, profile, answer.todo)
+    columns = _columns(scratch)
     known: dict[object, list[int] | None] = {}
     found: list[tuple[int, list[int]]] = []
-    for index, (begin, count) in enumerate(zip(offsets, counts, strict=True)):
-        positions = search_first(todo, begin, count, memory, milli, idle, known)
+    for index, (begin, count) in enumerate(_nodes(scratch)):
+        positions = search_first(todo, begin, count, columns, known)
         if positions is not None:
             found.append((index, positions))
     if not found:
@@ -247,17 +257,18 @@ def _search_stuck(
 def _search_all(query: Query, policy: Policy) -> Answer:
     """The policy rates whole assignments: look through all distinct ones on every node."""
     scratch = _Scratch(query)
-    todo = _steps_on(scratch, Profile("search", [policy]))
+    answer = Answer(query.n, steps(query.demand, policy))
+    todo = _steps_on(scratch, Profile("search", [policy]), answer.todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i].claim)
     ordered = [todo[i] for i in in_order]
-    memory, milli, idle, offsets, counts = _columns(scratch)
-    answer = Answer(query.n, len(todo))
+    columns = _columns(scratch)
     known: dict[object, tuple[int, list[int]] | None] = {}
-    for index, (begin, count) in enumerate(zip(offsets, counts, strict=True)):
-        best = search_best(ordered, begin, count, memory, milli, idle, policy, known)
+    for index, (begin, count) in enumerate(_nodes(scratch)):
+        best = search_best(ordered, begin, count, columns, policy, known)
         if best is None:
             answer.fits[index] = False
-            answer.codes[index] = Code.TOGETHER if len(ordered) > 1 else _code(query.demand.needs[0])
+            alone = len(ordered) == 1
+            answer.codes[index] = query.demand.needs[0].lack_code if alone else Code.TOGETHER
         else:
             answer.score[index] = best[0]
             answer.chosen[index, in_order] = best[1]

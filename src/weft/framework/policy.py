@@ -19,12 +19,13 @@ from weft.model import PodRequest, Shape
 class Option(NamedTuple):
     """One way to place all claims of a pod on a node: the node's devices afterwards.
 
-    `memory_free` (MiB) and `milli_free` are per device of the node, after the claims are charged;
-    `chosen[i]` is the device that serves a GPU of claim `claims[i]`.
+    `memory_free` (MiB) and `milli_free` are per device of the node, after the claims are charged,
+    `memory_total` is its size; `chosen[i]` is the device that serves a GPU of claim `claims[i]`.
     """
 
     memory_free: tuple[int, ...]
     milli_free: tuple[int, ...]
+    memory_total: tuple[int, ...]
     claims: tuple[int, ...]
     chosen: tuple[int, ...]
 
@@ -34,8 +35,8 @@ class Policy:
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
     paper it comes from. `reads` names what besides requests its answers depend on: any of
-    `occupants`, `signals`. `ties` says which of equally good devices is taken where whole
-    assignments are rated.
+    `occupants`, `signals`. `ties` says which of equally scored devices is taken. Claims are placed
+    largest first; of equal ones the last goes first where `last_claim_first`.
     """
 
     name: ClassVar[str] = ""
@@ -43,6 +44,7 @@ class Policy:
     source: ClassVar[str] = ""
     reads: ClassVar[frozenset[str]] = frozenset()
     ties: ClassVar[Literal["first", "last"]] = "first"
+    last_claim_first: ClassVar[bool] = False
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         """queueSort: pods with smaller keys go first. Default: priority, then age."""
@@ -68,7 +70,7 @@ class Policy:
         """Score: how good each device is for `query.need`, integers, higher wins, [d].
 
         A node's score is its best fitting device's plus `score_nodes`. Devices that do not fit
-        may get any value. Of equal devices the first is taken.
+        may get any value. Of equal devices the one that `ties` says is taken.
         """
         return None
 
@@ -94,11 +96,11 @@ class Policy:
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """Which device of the chosen node, where the policy scores none: an index into `fits`.
 
-        `query` is about that node alone; `fits` are the positions of devices that fit. Default:
+        `query` is about that node alone; `fits` are the positions of devices that fit. A pod with
+        several claims is asked about once per GPU, in the state the earlier ones left. Default:
         the tightest that fits, the first of equals.
         """
-        left = query.device_memory_free if _by_memory(query) else query.device_milli_free
-        return int(left.take(fits).argmin())
+        return int(query.room.take(fits).argmin())
 
     def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
         """permit: 0 to bind now, or how long to hold the reservation for a `Permit` event, ns."""
@@ -112,11 +114,6 @@ class Policy:
 
     def take_input(self, value: Any) -> None:
         """New input by a `PolicyInput` event (typical pods, a table); kept answers are dropped."""
-
-
-def _by_memory(query: Query) -> bool:
-    """Whether memory is what this claim shares by (else cores are)."""
-    return query.need is not None and query.need.asks_memory and not query.need.whole
 
 
 def draw(key: str, choices: int) -> int:

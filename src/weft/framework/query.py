@@ -162,6 +162,13 @@ class Query:
             self._fits = self._find_fits()
         return self._fits
 
+    @property
+    def room(self) -> Ints:
+        """What is free of what the claim shares by: MiB if it asks memory, else milli, [d]."""
+        need = self._need()
+        by_memory = need.asks_memory and not need.whole
+        return self.device_memory_free if by_memory else self.device_milli_free
+
     def narrow(self, mask: Bools) -> None:
         """Let only devices in `mask` fit (a policy's filter_devices)."""
         self._fits = self.device_fits & mask
@@ -177,7 +184,7 @@ class Query:
             if not need.milli or need.asks_memory:
                 fits &= self.device_usable
         if not need.takes_any_kind:
-            fits &= need.accepts.take(self.device_kind)
+            fits &= need.will_do.take(self.device_kind)
         by_uuid = self.demand.device_accepts
         if by_uuid is not None:
             self._devices()
@@ -207,17 +214,18 @@ class Query:
         """Least of a device column on each node, `empty` for nodes without devices, [n]."""
         return self._reduce(np.minimum, values, empty)
 
-    def best(self, scores: Ints) -> tuple[Ints, Ints]:
+    def best(self, scores: Ints, *, last: bool = False) -> tuple[Ints, Ints]:
         """Each node's best fitting device: (score or NEVER, position on the node), both [n].
 
-        Ties go to the first device, or to the last where `scores` come from a policy that says so
-        by passing `last` positions itself. Scores must stay below 2**50.
+        Ties go to the first device, or to the `last`. Scores must stay below 2**50.
         """
-        local = self.device_local
-        packed = (scores << _LOCAL_BITS) | (_LOCAL_MASK - local)
+        local = self.device_local if last else _LOCAL_MASK - self.device_local
+        packed = (scores << _LOCAL_BITS) | local
         packed = np.where(self.device_fits, packed, NEVER)
         best = self.max(packed, NEVER)
-        position = _LOCAL_MASK - (best & _LOCAL_MASK)
+        position = best & _LOCAL_MASK
+        if not last:
+            position = _LOCAL_MASK - position
         return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
 
     def _reduce(self, how: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:

@@ -21,16 +21,23 @@ class Step(NamedTuple):
     allowed: list[bool]
 
 
+class Columns(NamedTuple):
+    """Free memory (MiB) and cores (thousandths), idleness, and the card's memory, by device."""
+
+    memory: list[int]
+    milli: list[int]
+    idle: list[bool]
+    total: list[int]
+
+
 class _Node:
     """One node's devices during the search."""
 
-    def __init__(
-        self, todo: list[Step], begin: int, count: int,
-        memory: list[int], milli: list[int], idle: list[bool],
-    ) -> None:  # fmt: skip
+    def __init__(self, todo: list[Step], begin: int, count: int, columns: Columns) -> None:
         cells = slice(begin, begin + count)
         self.count = count
-        self.memory, self.milli, self.idle = memory[cells], milli[cells], idle[cells]
+        self.memory, self.milli = columns.memory[cells], columns.milli[cells]
+        self.idle, self.total = columns.idle[cells], columns.total[cells]
         self.ask = [step.ask_mib[cells] for step in todo]
         self.charge = [step.memory_mib[cells] for step in todo]
         self.allowed = [step.allowed[cells] for step in todo]
@@ -39,7 +46,7 @@ class _Node:
 
     def key(self) -> object:
         """Everything the answer depends on, in device order."""
-        return (tuple(self.memory), tuple(self.milli), tuple(self.idle),
+        return (tuple(self.memory), tuple(self.milli), tuple(self.idle), tuple(self.total),
                 tuple(map(tuple, self.ask)), tuple(map(tuple, self.allowed)))  # fmt: skip
 
     def fits(self, index: int, device: int) -> bool:
@@ -57,7 +64,7 @@ class _Node:
     def state(self, index: int, device: int) -> object:
         """Devices with equal states here are interchangeable for all steps from `index` on."""
         later = range(index, len(self.steps))
-        return (self.memory[device], self.milli[device], self.idle[device],
+        return (self.memory[device], self.milli[device], self.idle[device], self.total[device],
                 tuple((self.ask[i][device], self.charge[i][device], self.allowed[i][device])
                       for i in later),
                 device in self._same_claim(index))  # fmt: skip
@@ -92,11 +99,11 @@ class _Node:
 
 
 def search_first(
-    todo: list[Step], begin: int, count: int, memory: list[int], milli: list[int],
-    idle: list[bool], known: dict[object, list[int] | None],
+    todo: list[Step], begin: int, count: int, columns: Columns,
+    known: dict[object, list[int] | None],
 ) -> list[int] | None:  # fmt: skip
-    """Positions for all steps on this node, tightest devices tried first; None if there are none."""
-    node = _Node(todo, begin, count, memory, milli, idle)
+    """Positions for all steps on this node, tightest devices tried first; None without any."""
+    node = _Node(todo, begin, count, columns)
     key = node.key()
     if key not in known:
         known[key] = _first(node, 0, set())
@@ -121,11 +128,11 @@ def _first(node: _Node, index: int, dead: set[object]) -> list[int] | None:
 
 
 def search_best(
-    todo: list[Step], begin: int, count: int, memory: list[int], milli: list[int],
-    idle: list[bool], policy: Policy, known: dict[object, tuple[int, list[int]] | None],
+    todo: list[Step], begin: int, count: int, columns: Columns,
+    policy: Policy, known: dict[object, tuple[int, list[int]] | None],
 ) -> tuple[int, list[int]] | None:  # fmt: skip
-    """The best-rated assignment on this node, ties by the policy's `ties`; None if there is none."""
-    node = _Node(todo, begin, count, memory, milli, idle)
+    """The best-rated assignment on this node, ties by the policy's `ties`; None without any."""
+    node = _Node(todo, begin, count, columns)
     key = node.key()
     if key not in known:
         last = policy.ties == "last"
@@ -140,7 +147,8 @@ def _visit(
 ) -> None:
     if index == len(node.steps):
         claims = tuple(step.claim for step in node.steps)
-        option = Option(tuple(node.memory), tuple(node.milli), claims, tuple(node.chosen))
+        option = Option(tuple(node.memory), tuple(node.milli), tuple(node.total),
+                        claims, tuple(node.chosen))  # fmt: skip
         score = policy.rate_option(option)
         leaf = (score, list(node.chosen))
         if not best or _beats(leaf, best[0], last):

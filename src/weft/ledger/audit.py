@@ -20,8 +20,8 @@ def audit(ledger: Ledger) -> list[str]:
 def _capacities(ledger: Ledger) -> list[str]:
     table, found = ledger.table, []
     for device in range(table.devices):
-        node = table.nodes[int(table.device_node[device])].name
-        gpu = device - table.start[int(table.device_node[device])]
+        row = int(table.device_node[device])
+        node, gpu = table.nodes[row].name, table.nodes[row].gpus[device - table.start[row]].index
         limit = int(table.device_memory_total[device]) * ledger.overcommit_permille // 1000
         pairs = (
             ("memory", "MiB", table.memory_used[device], limit),
@@ -66,17 +66,31 @@ def _derived(ledger: Ledger) -> list[str]:
     return differences(ledger.table, fresh.table)
 
 
+_NOT_COMPARED = frozenset(
+    ("nodes", "uuid_of", "changed_at", "cells", "device_cells", "device_kind", "node_kind")
+)
+"""Told, or history, or views of the rest: kinds are numbered in the order they were first seen."""
+
+
+def _comparable(table: Table, name: str) -> np.ndarray:
+    column = getattr(table, name)
+    if name == "kind_of":
+        kinds = list(table.kinds)
+        return np.array([str(kinds[kind]) for kind in column], dtype=object)
+    if name == "state":
+        return np.array([state[1:] for state in column], dtype=np.int64)
+    return np.asarray(column)
+
+
 def differences(left: Table, right: Table) -> list[str]:
     """Columns in which two tables over the same nodes differ, a sentence each."""
     found = []
     if [node.name for node in left.nodes] != [node.name for node in right.nodes]:
         return ["the tables hold different nodes, or in another order"]
-    for name, column in vars(left).items():
-        if name in ("changed_at", "device_kind", "node_kind", "cells", "device_cells") or name.startswith("_"):
+    for name, kept in vars(left).items():
+        if name.startswith("_") or name in _NOT_COMPARED or not isinstance(kept, np.ndarray | list):
             continue
-        if not isinstance(column, np.ndarray | list) or name in ("nodes", "uuid_of"):
-            continue
-        column, other = np.asarray(column), np.asarray(getattr(right, name))
+        column, other = _comparable(left, name), _comparable(right, name)
         if not np.array_equal(column, other):
             at = int(np.flatnonzero((column != other).reshape(len(column), -1).any(axis=1))[0])
             found.append(f"{name}[{at}] is {column[at]}, rebuilt it is {other[at]}")

@@ -58,7 +58,7 @@ class Ledger:
         self.version = 0
         self.generation = 0
         self._on_node: dict[str, dict[str, Holding]] = {}
-        self._undo: list[tuple[str, Holding | None]] | None = None
+        self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
         self._lay_out(list(nodes))
 
     # --- nodes -----------------------------------------------------------------------------
@@ -156,30 +156,41 @@ class Ledger:
         return held
 
     def expire(self, now_ns: int) -> list[str]:
-        """Free reservations whose deadline has passed; returns their pods' UIDs."""
-        late = [
-            uid for uid, held in self.holdings.items()
+        """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
+        late = sorted(
+            (held.deadline_ns, uid) for uid, held in self.holdings.items()
             if held.state == "reserved" and held.deadline_ns <= now_ns
-        ]  # fmt: skip
-        for uid in late:
+        )  # fmt: skip
+        for _, uid in late:
             self.release(uid)
-        return late
+        return [uid for _, uid in late]
 
     def fits(self, placement: Placement) -> bool:
-        """Whether the placement keeps every invariant right now."""
+        """Whether the placement keeps every invariant right now. Negative amounts never do."""
         table = self.table
         row = table.row_of.get(placement.node)
         if row is None or not table.schedulable[row]:
             return False
-        if placement.cpu_milli > table.cpu_free[row] or placement.memory_mib > table.memory_free[row]:
+        if not 0 <= placement.cpu_milli <= table.cpu_free[row]:
             return False
-        for name, amount in placement.extended:
-            column = table.extended.get(name)
-            if amount > (0 if column is None else column[row]):
-                return False
+        if not 0 <= placement.memory_mib <= table.memory_free[row]:
+            return False
+        if placement.extended and not self._extended_fits(row, placement):
+            return False
         if len(placement.shares) == 1:
             return self._share_fits(row, placement.shares[0])
         return self._shares_fit(row, placement.shares)
+
+    def _extended_fits(self, row: int, placement: Placement) -> bool:
+        left: dict[str, int] = {}
+        for name, amount in placement.extended:
+            if name not in left:
+                column = self.table.extended.get(name)
+                left[name] = 0 if column is None else int(column[row])
+            left[name] -= amount
+            if amount < 0 or left[name] < 0:
+                return False
+        return True
 
     def _share_fits(self, row: int, share: Share) -> bool:
         table = self.table
@@ -187,12 +198,14 @@ class Ledger:
         return (
             device >= 0
             and bool(table.device_usable[device])
-            and share.memory_mib <= table.device_memory_free[device]
-            and share.milli <= table.device_milli_free[device]
+            and bool(0 <= share.memory_mib <= table.device_memory_free[device])
+            and bool(0 <= share.milli <= table.device_milli_free[device])
         )
 
     def _shares_fit(self, row: int, shares: tuple[Share, ...]) -> bool:
         """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
+        if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
+            return False
         together: dict[int, Share] = {}
         for share in shares:
             sofar = together.get(share.gpu)
@@ -234,18 +247,22 @@ class Ledger:
     def rollback(self) -> None:
         """Undo everything since the checkpoint, newest first, and close it."""
         log, self._undo = self._undo or [], None
-        for uid, before in reversed(log):
+        for uid, before, order in reversed(log):
             now = self.holdings.get(uid)
             if now is not None:
                 self._take_away(now)
             if before is not None:
                 self._put(before)
+                pods = self._on_node[before.placement.node]
+                self._on_node[before.placement.node] = {uid: pods[uid] for uid in order}
 
     # --- the only code that charges ----------------------------------------------------------
 
     def _log(self, uid: str, before: Holding | None) -> None:
+        """Remember what the pod held, and in which order the pods of that node came."""
         if self._undo is not None:
-            self._undo.append((uid, before))
+            order = () if before is None else tuple(self._on_node[before.placement.node])
+            self._undo.append((uid, before, order))
 
     def _put(self, holding: Holding) -> None:
         uid, name = holding.placement.uid, holding.placement.node

@@ -55,9 +55,9 @@ WHOLE_CARD = Memory(kind="whole")
 class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
 
-    `whole` asks for idle cards and charges all of each. `split` makes `memory` the total, spread
-    over the fewest GPUs that hold it together (genius/gpu-memory-total); `count` is then the
-    least number of GPUs. `headroom_mib` must be free beyond the memory but is not charged
+    `whole` asks for idle cards and charges all of each; `memory` is then the least they must
+    have. `split` makes `memory` the total, spread over the fewest GPUs that hold it together
+    (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free beyond the memory but is not charged
     (Genius's strict `>`).
     """
 

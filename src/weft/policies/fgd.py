@@ -5,6 +5,8 @@ a sigmoid, truncated to an integer: about 40 milli make a step, and ties go to t
 Source: Weng et al., ATC'23, and the authors' simulator.
 """
 
+from typing import Any
+
 import numpy as np
 
 from weft.framework import Policy, Query
@@ -26,16 +28,13 @@ class Fgd(Policy):
     source = "FGD (ATC'23)"
 
     def __init__(self, typical: TypicalPods | None = None) -> None:
-        self.take_input(typical or TypicalPods(COLD_START))
-
-    def take_input(self, value: TypicalPods) -> None:
-        """A fresh histogram of what usually comes."""
-        self.typical = value
+        self.typical = typical or TypicalPods(COLD_START)
         self._kept: NodeShares | None = None
 
-    def cluster_fragments_milli(self, table: Table) -> float:
-        """F summed over all nodes, thousandths of a GPU."""
-        return float(np.cumsum(self._nodes(table).fragments)[-1])
+    def take_input(self, value: Any) -> None:
+        """A fresh histogram of what usually comes, as `fragments.typical_input` makes it."""
+        self.typical = TypicalPods.from_input(value)
+        self._kept = None
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Pods without a GPU, and whole GPUs: there is one way to place each on a node, [n]."""

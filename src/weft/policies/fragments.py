@@ -9,8 +9,10 @@ Source: Weng et al., ATC'23 (section 4), and the authors' simulator.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +33,9 @@ class TypicalPods:
     `card_mib`.
     """
 
-    def __init__(self, shapes: Iterable[Shape], card_mib: int = 16_384) -> None:
+    def __init__(
+        self, shapes: Iterable[Shape] | Mapping[Shape, int], card_mib: int = 16_384
+    ) -> None:
         counts: Counter[Type] = Counter()
         rules: dict[Type, DeviceRule] = {}
         for shape, times in Counter(shapes).items():
@@ -55,11 +59,21 @@ class TypicalPods:
         self.cpu_only_share: Floats = np.array([share for _, share in cpu], dtype=np.float64)
         self.rules = [rules[kind] for kind in self.gpu_types]
 
+    @classmethod
+    def from_input(cls, value: Any) -> "TypicalPods":
+        """From the value of a `PolicyInput`: pairs [shape, how many], as `typical_input` makes."""
+        return cls(dict(msgspec.convert(value, list[tuple[Shape, int]])))
+
     @staticmethod
     def shape(cpu_milli: int, milli: int, count: int = 1) -> Shape:
         """A plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
         whole = milli >= 1000
         return Shape((GpuClaim(count, milli=0 if whole else milli, whole=whole),), cpu_milli)
+
+
+def typical_input(shapes: Iterable[Shape]) -> Any:
+    """What came so far as the plain value of a `PolicyInput` for `fgd`."""
+    return msgspec.to_builtins(list(Counter(shapes).items()))
 
 
 def _type_of(shape: Shape, card_mib: int) -> Type:

@@ -1,0 +1,53 @@
+# Weft. Each target works from a fresh clone: it makes .venv when needed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV_VERSION := 0.13.8
+BIN := .venv/bin
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
+export OMP_NUM_THREADS := 1
+
+.PHONY: help venv demo test test-data check format bench docs clean
+
+help:  ## This list.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+venv: .venv/.made  ## .venv with the locked dependencies.
+
+.venv/.made: pyproject.toml uv.lock
+	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or say make PYTHON=/path/to/python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	@$(BIN)/uv sync --quiet --frozen --inexact
+	@touch $@
+
+demo: venv  ## Generate a cluster, compare six policies on it, write a report.
+	@$(BIN)/python -m weft.cli.main demo --output build/demo
+
+test: venv  ## The tests, in under three minutes.
+	@$(BIN)/pytest -n 2 -m "not data_full"
+
+test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).
+	@$(BIN)/pytest -n 2 -m "data_full"
+
+coverage: venv  ## Line coverage of the core, which must be at least 95 %.
+	@$(BIN)/pytest -n 2 -m "not data_full" --cov --cov-report=term-missing:skip-covered --cov-fail-under=95
+
+check: venv  ## Format, lint, types, import rules, docs.
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/pytest -q tests/architecture
+
+format: venv  ## Format the code.
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: venv  ## Benchmarks; results in build/bench/<name>.json.
+	@mkdir -p build/bench
+	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: venv  ## Check that every page's links, code and names are true.
+	@$(BIN)/pytest -q tests/architecture/test_docs.py
+
+clean:  ## Remove what the targets made.
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

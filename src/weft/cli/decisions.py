@@ -1,0 +1,111 @@
+"""`weft explain` and `weft replay`: what a decisions file knows."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.output import ListOutput
+
+if TYPE_CHECKING:
+    from weft.record import Explanation, Verdict
+
+_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
+
+explain_app = typer.Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
+
+
+@explain_app.callback()
+def _explain_root() -> None:
+    """Why a pod is where it is, or nowhere, and what would have to change."""
+
+
+@explain_app.command("pod")
+def explain_pod(
+    name: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or a UID.")],
+    decisions: Annotated[
+        Path, typer.Option(help="A decisions file (`weft simulate --decisions`).")
+    ],
+    output: _Output = ListOutput.table,
+) -> None:
+    """Why here; or why nowhere, and the smallest change that would make the pod fit."""
+    from weft.cli.policies import registry
+    from weft.record import explain
+
+    found = explain(decisions, name, registry().create)
+    if output is ListOutput.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    else:
+        print("\n".join(lines_of(found)))
+
+
+def lines_of(found: "Explanation") -> list[str]:
+    """The explanation as sentences."""
+    record, pod = found.record, found.pod
+    head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
+    lines = [f"{head}, attempt {record.attempt}, decision {record.seq}"]
+    if record.outcome == "placed":
+        lines.append(f"  placed on {record.node}{_devices(found)}")
+        lines += [
+            f"  {'chosen' if top.node == record.node else 'next  '} {top.node}: score {top.score}"
+            + "".join(f", {name} {score}" for name, score in top.scores.items())
+            for top in record.top
+        ]
+    else:
+        lines.append("  fits nowhere")
+    lines.append(f"  {found.summary}")
+    if record.outcome != "placed":
+        lines.append("  it would fit, if you")
+        lines += [f"    - {change.text}" for change in found.changes]
+        if not found.changes:
+            lines[-1] = "  no single change of the pod, and no one pod's end, would make it fit"
+    if found.other_uids:
+        lines.append(
+            f"  {len(found.other_uids)} more pods have this name; ask by UID: "
+            + ", ".join(found.other_uids[:5])
+        )
+    return lines
+
+
+def _devices(found: "Explanation") -> str:
+    shares = found.record.shares
+    if not shares:
+        return ""
+    each = [
+        f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
+        for share in shares
+    ]
+    return ", " + ", ".join(each)
+
+
+def replay(
+    decisions: Annotated[Path, typer.Argument(help="A decisions file.")],
+    output: _Output = ListOutput.table,
+) -> None:
+    """Decide a decisions file again; exit 1 at the first decision that is not the same."""
+    from weft.cli.policies import registry
+    from weft.record import read
+    from weft.record import replay as run
+
+    header, lines = read(decisions)
+    verdict = run(header, lines, registry().create)
+    if output is ListOutput.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(verdict), indent=1).decode())
+    else:
+        print(_sentence(verdict))
+    if not verdict.identical:
+        sys.exit(1)
+
+
+def _sentence(verdict: "Verdict") -> str:
+    if verdict.identical:
+        return f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events"
+    return (
+        f"decision {verdict.difference_at:,} differs in {', '.join(verdict.fields)}\n"
+        f"  was: {verdict.was}\n  now: {verdict.now}"
+    )

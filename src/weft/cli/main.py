@@ -1,0 +1,71 @@
+"""`weft`: the commands, and how errors end."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import weft
+from weft.model.errors import BadInputError
+
+app = typer.Typer(
+    name="weft",
+    help="GPU sharing for Kubernetes: read GPU pods of any system, decide, simulate, explain.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"weft {weft.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options that come before the command."""
+
+
+def _register() -> None:
+    from weft.cli.decisions import explain_app, replay
+    from weft.cli.parse import parse
+    from weft.cli.policies import policies
+    from weft.cli.simulate import simulate
+
+    app.command("simulate")(simulate)
+    app.command("parse")(parse)
+    app.command("policies")(policies)
+    app.command("replay")(replay)
+    app.add_typer(explain_app, name="explain")
+
+
+_register()
+
+
+def main() -> None:
+    """Entry point: bad input is one line on stderr and exit 1, never a traceback."""
+    try:
+        app()
+    except BadInputError as error:
+        print(f"weft: error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("weft: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`): end quietly, as other tools do.
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""`weft policies`, and the registry with third-party plugins that other commands use."""
+
+import sys
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.output import ListOutput
+
+if TYPE_CHECKING:
+    from weft.framework.registry import Registry
+
+
+def registry() -> "Registry":
+    """All policies: Weft's own and those of installed packages (entry points `weft.policies`).
+
+    A plugin that cannot be loaded is named on stderr and left out; the others work.
+    """
+    from weft.framework.registry import register_entry_points
+    from weft.policies.catalog import builtins
+
+    known = builtins()
+    for problem in register_entry_points(known, entry_points(group="weft.policies")):
+        print(f"weft: warning: {problem}", file=sys.stderr)
+    return known
+
+
+def policies(
+    output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
+) -> None:
+    """List the policies there are, one line each."""
+    found = registry().describe()
+    if output is ListOutput.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        return
+    width = max(len(item.name) for item in found)
+    for item in found:
+        print(f"{item.name:<{width}}  {item.summary}")

@@ -1,0 +1,214 @@
+"""`weft simulate`: policies on a trace."""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.experiment.grid import Grid
+    from weft.simulate.arrivals import Arrivals
+    from weft.simulate.results import Results
+    from weft.simulate.scenario import Scenario
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+_Nodes = Annotated[
+    Path, typer.Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
+]
+_Pods = Annotated[
+    Path, typer.Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+]
+_Policies = Annotated[
+    list[str], typer.Option(help="A policy by name; repeat for several. See `weft policies`.")
+]
+_Seeds = Annotated[int, typer.Option(min=1, help="How many arrival orders.")]
+_Order = Annotated[
+    Path | None,
+    typer.Option(help="Published arrival orders (JSON, plain or .gz): the first --seeds."),
+]
+_Demand = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, show_default=False, help="Arrived GPU demand over capacity.  [default: 1.3]"
+    ),
+]
+_Timed = Annotated[
+    bool,
+    typer.Option("--timed", help="Replay the trace's own arrivals and departures, queueing."),
+]
+_Compress = Annotated[
+    float, typer.Option(min=0.001, help="With --timed: arrivals come this much faster.")
+]
+_FirstSeed = Annotated[
+    int, typer.Option(help="Without --order: the first seed; the others follow.")
+]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, show_default=False, help="Processes.  [default: one per processor]"),
+]
+_Output = Annotated[Output, typer.Option(help="What to print.")]
+_Report = Annotated[
+    Path | None, typer.Option(help="Write report.html and SVG figures into this folder.")
+]
+_Png = Annotated[
+    bool, typer.Option("--png", help="With --report: figures as PNG too (needs the extra `png`).")
+]
+_Decisions = Annotated[
+    Path | None,
+    typer.Option(help="Write the decisions file (one policy, one seed), for replay and explain."),
+]
+_Timing = Annotated[
+    bool,
+    typer.Option(
+        "--timing/--no-timing",
+        help="Print cpu_s and wall_s; without them equal runs print equal bytes.",
+    ),
+]
+
+
+def simulate(
+    nodes: _Nodes,
+    pods: _Pods,
+    policy: _Policies,
+    seeds: _Seeds = 1,
+    order: _Order = None,
+    demand: _Demand = None,
+    timed: _Timed = False,
+    compress: _Compress = 1.0,
+    first_seed: _FirstSeed = 42,
+    jobs: _Jobs = None,
+    output: _Output = Output.table,
+    report: _Report = None,
+    png: _Png = False,
+    decisions: _Decisions = None,
+    timing: _Timing = True,
+) -> None:
+    """Place a workload on a cluster with one or more policies and measure how well it packs.
+
+    By default pods arrive in random order until their GPU demand is 130 % of the cluster and
+    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed.
+    """
+    import msgspec
+
+    from weft.experiment.grid import run_grid
+
+    _check_options(demand, timed, compress, png, report)
+    grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
+    if decisions is not None:
+        if len(grid.cells()) > 1:
+            raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+        grid = msgspec.structs.replace(grid, decisions=decisions)
+    cells = len(grid.cells())
+    workers = min(jobs or os.cpu_count() or 1, cells)
+    results = run_grid(grid, workers, _progress(cells))
+    _print(results, output)
+    if report is not None:
+        _report(results, report, png, grid.scenario, pods.name)
+
+
+def _check_options(
+    demand: float | None, timed: bool, compress: float, png: bool, report: Path | None
+) -> None:
+    if timed and demand is not None:
+        raise BadInputError("--timed", "replays the trace as it came; leave --demand out")
+    if compress != 1.0 and not timed:
+        raise BadInputError("--compress", "only means something with --timed; add it")
+    if png and report is None:
+        raise BadInputError("--png", "needs --report DIR to know where the figures go")
+
+
+def _grid(
+    nodes: Path, pods: Path, policies: list[str], seeds: int, order: Path | None,
+    demand: float | None, timed: bool, compress: float, first_seed: int, timing: bool,
+) -> "Grid":  # fmt: skip
+    from weft.cli.policies import registry
+    from weft.experiment.grid import Grid
+    from weft.simulate.openb import read_nodes, read_pods
+    from weft.simulate.scenario import Scenario
+    from weft.simulate.timed import check_times
+
+    known = registry()
+    for name in policies:
+        known.create(name)  # a wrong name fails before a long file is read
+    scenario = Scenario(read_nodes(nodes), read_pods(pods))
+    if scenario.capacity_milli == 0:
+        raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
+    if not scenario.pods:
+        raise BadInputError(str(pods), "has no pod below its header")
+    if timed:
+        check_times(scenario.pods, str(pods))
+    arrivals = _arrivals(scenario, seeds, order, demand, first_seed)
+    return Grid(
+        scenario, tuple(dict.fromkeys(policies)), tuple(arrivals), known.create,
+        "timed" if timed else "inflation", compress, timing,
+    )  # fmt: skip
+
+
+def _arrivals(
+    scenario: "Scenario", seeds: int, order: Path | None, demand: float | None, first_seed: int
+) -> "list[Arrivals]":
+    from weft.simulate import arrivals
+
+    if order is not None:
+        orders = arrivals.read_orders(order, len(scenario.pods), len(scenario.nodes), seeds)
+        if demand is None:
+            return orders
+        return [arrivals.cut(one, scenario.pods, scenario.capacity_milli, demand) for one in orders]
+    demand = arrivals.DEMAND if demand is None else demand
+    return [
+        arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
+        for seed in range(first_seed, first_seed + seeds)
+    ]
+
+
+def _progress(cells: int) -> "Callable[[str, int, int], None] | None":
+    """A bar on stderr where a person is watching and there is something to wait for."""
+    if cells < 2 or not sys.stderr.isatty():
+        return None
+    from weft.cli.progress import bar
+
+    return bar(cells)
+
+
+def _print(results: "Results", output: Output) -> None:
+    import msgspec
+
+    if output is Output.json:
+        text = msgspec.json.format(msgspec.json.encode(results), indent=1)
+        sys.stdout.write(text.decode() + "\n")
+        return
+    from weft.cli.tables import print_csv, print_results
+
+    if output is Output.csv:
+        print_csv(results)
+    else:
+        print_results(results)
+
+
+def _report(
+    results: "Results", directory: Path, png: bool, scenario: "Scenario", workload: str
+) -> None:
+    from weft.experiment.report import write_report
+
+    gpus = sum(len(node.gpus) for node in scenario.nodes)
+    cluster = f"{len(scenario.nodes):,} nodes, {gpus:,} GPUs"
+    subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
+    page = write_report(
+        results, directory, title="Weft: policies compared", subtitle=subtitle, png=png
+    )
+    typer.echo(f"report: {page}", err=True)

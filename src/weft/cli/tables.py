@@ -1,0 +1,62 @@
+"""Results as tables for people and as CSV for spreadsheets."""
+
+import csv
+import sys
+
+from weft.simulate.results import Results, Summary
+
+CSV_COLUMNS = (
+    "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",
+    "fragmentation_of_idle_percent", "used_gpu_milli", "failed_pods", "pods", "cpu_s", "wall_s",
+)  # fmt: skip
+
+
+def print_csv(results: Results) -> None:
+    """One line a run."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for run in results.runs:
+        cells = [getattr(run, column) for column in CSV_COLUMNS]
+        writer.writerow(["" if cell is None else cell for cell in cells])
+
+
+def print_results(results: Results) -> None:
+    """One row a policy, best allocation first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    timed = any(summary.mean_wait_s is not None for summary in results.summary)
+    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
+    table.add_column("policy")
+    wait = ["mean wait s"] if timed else []
+    for header in ("seeds", "GPU % at 100 %", "GPU % at end", "fragments %", "failed pods",
+                   *wait, "CPU s"):  # fmt: skip
+        table.add_column(header, justify="right")
+    for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
+        table.add_row(*_row(summary, timed))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    console.print(table)
+
+
+def _row(summary: Summary, timed: bool) -> list[str]:
+    waits = [f"{summary.mean_wait_s:.1f}" if summary.mean_wait_s is not None else "–"]
+    return [
+        summary.policy,
+        str(summary.seeds),
+        _with_interval(summary.at_100_percent, summary.at_100_ci95, summary.seeds),
+        _with_interval(summary.gpu_allocation_percent, summary.gpu_allocation_ci95, summary.seeds),
+        _with_interval(
+            summary.gpu_fragmentation_percent, summary.gpu_fragmentation_ci95, summary.seeds
+        ),
+        f"{summary.failed_pods:,.0f}",
+        *(waits if timed else []),
+        "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}",
+    ]
+
+
+def _with_interval(mean: float | None, half: float | None, seeds: int) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if seeds == 1 or half is None else f"{mean:.2f} ± {half:.2f}"

@@ -1,0 +1,144 @@
+"""Alnair: GiB of GPU memory rounded to the nearest, and percent of a card's cores.
+
+The scheduler compares the pod's total with one card, so one card serves the whole pod. The
+original's device plugin picks memory and cores on unrelated cards; Weft keeps both on the card it
+chose, under the names the original writes.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+
+from weft.dialects.containers import one_card
+from weft.dialects.dialect import Marks, Settings
+from weft.dialects.requests import build
+from weft.dialects.resources import Slot, amount, slots, units
+from weft.dialects.shares import find, identity, placement_of, share_on
+from weft.dialects.system import System, by_container
+from weft.model import (
+    GpuClaim,
+    Memory,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Share,
+)
+
+MEMORY = "alnair/vgpu-memory"
+COMPUTE = "alnair/vgpu-compute"
+TIMESTAMP = "ai.centaurus.io/scheduler-timestamp"
+GPU_ID = "ai.centaurus.io/alnair-gpu-id"
+ALNAIR_ID = "ai.centaurus.io/alnair-id"
+# A node's annotations. The device plugin writes the first of the two counts with a letter missing,
+# the scheduler reads the second: Weft writes both and reads either.
+NODE_COUNT = "ai.centaurus.io/physical-gpu-count"
+NODE_UUIDS = "ai.centaurus.io/physical-gpu-uuids"
+NODE_UNITS = ("ai.centaurus.io/vitual-gpu-count", "ai.centaurus.io/virtual-gpu-count")
+
+
+class Alnair(System):
+    """Units of 1 GiB, half up; ties go to the first UUID."""
+
+    name = "alnair"
+    scheduler_names = ("alnair-cost-saving", "alnair-high-performance")
+    tie_break = "uuid"
+    resources = (MEMORY, COMPUTE)
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """The pod's total on one card."""
+        notes: list[str] = []
+        places = slots(pod)
+        asks: list[GpuClaim | None] = []
+        for slot in places:
+            ignored = settings.compat == "exact" and slot.role != "main"
+            asks.append(None if ignored else _ask(slot, notes))
+        layout = one_card(places, asks)
+        if layout.claims and layout.claims[0].memory.kind == "none":
+            notes.append(f"{COMPUTE} without {MEMORY}: no GPU memory is charged")
+        if sum(ask.milli for ask in asks if ask) > 1000:
+            notes.append(
+                f"{COMPUTE}: the containers ask for more than 100 percent together; "
+                "they share one card, so at most all of it is held"
+            )
+        return build(pod, self.name, layout, shared=True, warnings=notes)
+
+    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+        """The scheduler's timestamp, and what the device plugin writes once it has allocated."""
+        share = placement.shares[0]
+        chunks = request.shape.claims[share.claim].memory.value
+        uuid = identity(share)
+        asked = {c.name: c.asked for c in request.containers if c.asked}
+        ids = {name: _short_id(request.uid, name) for name in asked}
+        annotations = {
+            TIMESTAMP: str(now_ns),
+            # The numbers only say how many: which chunk of a card a pod has means nothing.
+            GPU_ID: ",".join(f"{uuid}_{n}" for n in range(max(chunks, 1))),
+            ALNAIR_ID: ",".join(ids.values()),
+        }
+        env = {name: _environment(uuid, ids[name]) for name in by_container(request, placement)}
+        for name, ask in asked.items():
+            if ask.milli:
+                env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
+        return Marks(annotations=annotations, env=env)
+
+    def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
+        """From the device IDs; the original may have mixed the pod's units over several cards."""
+        text = (pod.metadata.annotations or {}).get(GPU_ID, "")
+        chunks = Counter(part.rpartition("_")[0] for part in text.split(",") if part)
+        cards = [(find(node, uuid), n) for uuid, n in chunks.items()]
+        claim = request.shape.claims[0]
+        shares: list[Share] = []
+        for gpu, n in cards:
+            if gpu is None:
+                return None
+            if len(cards) == 1:
+                shares.append(share_on(0, claim, gpu))
+                continue
+            part = Memory("units", n, claim.memory.unit_mib, claim.memory.half_up)
+            milli = 0 if shares else claim.milli
+            shares.append(Share(0, gpu.index, part.mib_on(gpu.memory_mib), milli, gpu.uuid))
+        return placement_of(request, node, shares) if shares else None
+
+
+def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+    memory = units(slot, MEMORY, "GiB")
+    compute = amount(slot, COMPUTE)
+    if compute > 100:
+        notes.append(
+            f"container {slot.container.name}: {COMPUTE} {compute} is held at 100, all of a card"
+        )
+        compute = 100
+    if not memory and not compute:
+        return None
+    kept = Memory("units", memory, unit_mib=1024, half_up=True) if memory else Memory()
+    return GpuClaim(memory=kept, milli=compute * 10)
+
+
+def _environment(uuid: str, alnair_id: str) -> dict[str, str]:
+    return {
+        "NVIDIA_VISIBLE_DEVICES": uuid,
+        "ALNAIR_ID": alnair_id,
+        "ALNAIR_WORKSPACE_PATH": "/var/lib/alnair/workspace",
+        "ALNAIR_SOCKET": "/run/alnair/alnair.sock",
+        "LD_PRELOAD": "/opt/alnair/libcuinterpose.so",
+    }
+
+
+def _short_id(uid: str, container: str) -> str:
+    """Five characters, as the original's random ones, but the same after a restart."""
+    return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:5]
+
+
+def preferred(available: Iterable[str], count: int) -> list[str]:
+    """The original device plugin's choice among free IDs `<UUID>_<n>`.
+
+    The first card, in the order of the IDs as text, that has enough of them; else the first
+    `count` over several cards, which no one asked for.
+    """
+    ids = sorted(available)
+    for start in range(len(ids) - count + 1):
+        run = ids[start : start + count]
+        if len({one.rpartition("_")[0] for one in run}) == 1:
+            return run
+    return ids[:count]

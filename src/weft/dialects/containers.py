@@ -1,0 +1,173 @@
+"""Which GPU claims a pod holds, and which of them each container uses.
+
+Main containers and sidecars (init containers that restart Always) run together: each holds its own
+claim. An init container ends before the main containers start, so it borrows their claims, and
+these grow to whatever it needs beyond them: the pod holds the larger of the two, never the sum.
+A container uses the first `asked.count` GPUs of its claims, in their order.
+
+Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the
+claims hold. Memory of different kinds (MiB beside a percentage) can't be compared before the card
+is known; such an init container holds a claim of its own, which is more than needed, never less.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from weft.dialects.resources import Role, Slot, peak
+from weft.model import ContainerRequest, GpuClaim, Memory
+from weft.model.request import WHOLE_CARD
+
+FULL_MILLI = 1000
+
+
+class Layout(NamedTuple):
+    """The pod's claims, and each container's use of them."""
+
+    claims: tuple[GpuClaim, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()
+
+
+def whole_cards(count: int) -> GpuClaim:
+    """`count` idle cards, all of each."""
+    return GpuClaim(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
+
+
+def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Layout:
+    """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
+
+    Claims come in this order: main containers as written, sidecars, then what init containers
+    need beyond the main containers.
+    """
+    claims: list[GpuClaim] = []
+    uses: list[tuple[int, ...]] = [()] * len(slots)
+    for role in ("main", "sidecar"):
+        for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
+            if slot.role == role and ask is not None:
+                uses[i] = (len(claims),)
+                claims.append(ask)
+    # What init containers may borrow: the main containers' claims, and each other's.
+    pool = [uses[i][0] for i, slot in enumerate(slots) if slot.role == "main" and uses[i]]
+    for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
+        if slot.role == "init" and ask is not None:
+            uses[i] = _borrow(claims, pool, ask)
+    return Layout(tuple(claims), _requests(slots, asks, uses))
+
+
+def one_card(
+    slots: Sequence[Slot], asks: Sequence[GpuClaim | None], most_milli: int = FULL_MILLI
+) -> Layout:
+    """One card serves the whole pod (gpushare, Alnair): a single claim for the pod's peak.
+
+    Asks must be of one card and one kind of memory; cores are held at `most_milli`.
+    """
+    asked = [ask for ask in asks if ask is not None]
+    if not asked:
+        return Layout((), _requests(slots, asks, [()] * len(slots)))
+    memory: list[tuple[Role, int]] = []
+    milli: list[tuple[Role, int]] = []
+    for slot, ask in zip(slots, asks, strict=True):
+        memory.append((slot.role, ask.memory.value if ask else 0))
+        milli.append((slot.role, ask.milli if ask else 0))
+    # The kind is that of a container which asks memory: one that asks cores only has none.
+    kind = max((ask.memory for ask in asked), key=lambda m: m.value)
+    claim = GpuClaim(
+        memory=Memory(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
+        milli=min(peak(milli), most_milli),
+    )
+    return Layout((claim,), _requests(slots, asks, [(0,) if ask else () for ask in asks]))
+
+
+def pod_wide(slots: Sequence[Slot], claims: Sequence[GpuClaim]) -> Layout:
+    """The pod asks as one (Genius, Kube-Knots): every container uses all the claims."""
+    every = tuple(range(len(claims)))
+    asked = claims[0] if claims else None
+    uses = [every] * len(slots)
+    return Layout(tuple(claims), _requests(slots, [asked] * len(slots), uses))
+
+
+def _requests(
+    slots: Sequence[Slot], asks: Sequence[GpuClaim | None], uses: Sequence[tuple[int, ...]]
+) -> tuple[ContainerRequest, ...]:
+    return tuple(
+        ContainerRequest(slot.container.name, ask, use, init=slot.role == "init")
+        for slot, ask, use in zip(slots, asks, uses, strict=True)
+    )
+
+
+def _borrow(claims: list[GpuClaim], pool: list[int], ask: GpuClaim) -> tuple[int, ...]:
+    """Claims that serve this init container; grows or adds to them where they are too small."""
+    order = sorted(pool, key=lambda i: _size(claims[i]), reverse=True)
+    taken, missing = _take_whole(claims, order, ask.count)
+    if missing <= 0:
+        return taken  # idle cards, distinct from one another: anything fits on them
+    if ask.whole:
+        return _become_whole(claims, pool, order, taken, missing)
+    fits: list[tuple[int, GpuClaim]] = []
+    for i in order:
+        together = _larger(claims[i], ask)
+        if together == claims[i]:
+            return (i,)
+        if together is not None:
+            fits.append((i, together))
+    if fits:
+        index, claims[index] = fits[0]
+        return (index,)
+    return (_add(claims, pool, ask),)
+
+
+def _take_whole(
+    claims: list[GpuClaim], order: list[int], count: int
+) -> tuple[tuple[int, ...], int]:
+    taken: list[int] = []
+    for i in order:
+        if claims[i].whole and count > 0:
+            taken.append(i)
+            count -= claims[i].count
+    return tuple(taken), count
+
+
+def _become_whole(
+    claims: list[GpuClaim], pool: list[int], order: list[int], taken: tuple[int, ...], missing: int
+) -> tuple[int, ...]:
+    used = list(taken)
+    for i in order:
+        if not claims[i].whole and claims[i].count <= missing:
+            claims[i] = whole_cards(claims[i].count)
+            used.append(i)
+            missing -= claims[i].count
+    if missing > 0:
+        used.append(_add(claims, pool, whole_cards(missing)))
+    return tuple(used)
+
+
+def _add(claims: list[GpuClaim], pool: list[int], claim: GpuClaim) -> int:
+    claims.append(claim)
+    pool.append(len(claims) - 1)
+    return pool[-1]
+
+
+def _size(claim: GpuClaim) -> tuple[bool, bool, int, int, int]:
+    memory = claim.memory
+    return claim.whole, memory.kind == "whole", memory.value, claim.milli, claim.count
+
+
+def _larger(a: GpuClaim, b: GpuClaim) -> GpuClaim | None:
+    """The least shared claim that serves either of the two; None where that is undecided."""
+    memory = _larger_memory(a.memory, b.memory)
+    if memory is None or a.whole or b.whole:
+        return None
+    return replace(a, count=max(a.count, b.count), memory=memory, milli=max(a.milli, b.milli))
+
+
+def _larger_memory(a: Memory, b: Memory) -> Memory | None:
+    if a.kind == "none":
+        return b
+    if b.kind == "none" or a == b:
+        return a
+    if "whole" in (a.kind, b.kind):
+        return WHOLE_CARD
+    if replace(a, value=0) != replace(b, value=0):
+        return None
+    return a if a.value >= b.value else b

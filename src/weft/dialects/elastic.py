@@ -1,0 +1,128 @@
+"""Elastic GPU and its elder brother nano-gpu: percent of a card's cores, and MiB of its memory.
+
+Each container has GPUs of its own. From 100 percent on it takes whole cards; as in the original
+the memory beside that is ignored and so is what exceeds the last hundred, but not silently.
+The original's sidecar fault (a container without a GPU takes -1 of one) is kept for `exact` only.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from weft.dialects.containers import per_container, whole_cards
+from weft.dialects.dialect import Marks, Settings
+from weft.dialects.requests import build
+from weft.dialects.resources import Slot, amount, slots, units
+from weft.dialects.shares import from_gpus
+from weft.dialects.system import System, by_container
+from weft.model import GpuClaim, Memory, Node, Placement, PodManifest, PodRequest
+
+# The documented spelling first: it is the one Weft advertises.
+CORE = (
+    "elasticgpu.io/gpu-core",
+    "elasticgpu.com/gpu-core",
+    "tke.cloud.tencent.com/qgpu-core",
+    "tke.cloud.tencent.com/qgpu-core-greedy",
+    "nano-gpu/gpu-percent",
+    "elastic-gpu/gpu-percent",
+    "nano-gpu.io/gpu-core",
+)
+# MiB that one unit is.
+MEMORY_MIB = {
+    "elasticgpu.io/gpu-memory": 1,
+    "elasticgpu.com/gpu-memory": 1,
+    "tke.cloud.tencent.com/qgpu-memory": 1024,
+    "nano-gpu.io/gpu-memory": 1,
+}
+ASSUMED = "elasticgpu.io/assumed"
+CONTAINER = "elasticgpu.io/container-"
+NANO_ASSUMED = "nano-gpu/assume"
+NANO_CONTAINER = "nano-gpu/container-"
+
+
+class Elastic(System):
+    """One GPU, or n whole ones, per container; ties go to the highest index."""
+
+    name = "elastic"
+    tie_break = "last"
+    resources = (*CORE, *MEMORY_MIB)
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """MiB and percent per container."""
+        notes: list[str] = []
+        places = slots(pod)
+        exact = settings.compat == "exact"
+        asks: list[GpuClaim | None] = []
+        for slot in places:
+            ask = _ask(slot, notes)
+            if exact:  # init containers are ignored, and containers without a GPU still placed
+                ask = None if slot.role != "main" else ask or GpuClaim()
+            asks.append(ask)
+        return build(pod, self.name, per_container(places, asks), warnings=notes)
+
+    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+        """Indexes per container, and `assumed` both as annotation and label."""
+        annotations, env = {ASSUMED: "true"}, {}
+        for name, held in by_container(request, placement).items():
+            gpus = ",".join(str(share.gpu) for share in held)
+            annotations[CONTAINER + name] = gpus
+            # The original sets `none` and leaves the rest to a patched, closed host hook. GPU
+            # stays, as a name that is equal for equal cards; nothing in Weft reads it.
+            env[name] = {"GPU": agent_hash(gpus.split(",")), "NVIDIA_VISIBLE_DEVICES": gpus}
+        return Marks(annotations=annotations, labels={ASSUMED: "true"}, env=env)
+
+    def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
+        """From the indexes per container, of either generation, if the pod is `assumed`."""
+        marks = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
+        if "true" not in (marks.get(ASSUMED), marks.get(NANO_ASSUMED)):
+            return None
+        gpus = {
+            c.name: marks.get(CONTAINER + c.name, marks.get(NANO_CONTAINER + c.name, "")).split(",")
+            for c in request.containers
+        }
+        return from_gpus(request, node, gpus)
+
+
+def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+    cores = {name: amount(slot, name) for name in CORE}
+    memory = {name: units(slot, name, "GiB" if mib > 1 else "MiB") * mib
+              for name, mib in MEMORY_MIB.items()}  # fmt: skip
+    core = _one(slot, cores, notes)
+    mib = _one(slot, memory, notes)
+    if core == 0 and mib == 0:
+        return None
+    if core < 100:
+        return GpuClaim(memory=Memory("mib", mib) if mib else Memory(), milli=core * 10)
+    count, rest = divmod(core, 100)
+    name = slot.container.name
+    if mib:
+        notes.append(
+            f"container {name}: its GPU memory ({mib} MiB) is ignored, "
+            f"for {core} percent of cores means whole cards"
+        )
+    if rest:
+        notes.append(
+            f"container {name}: {rest} of {core} percent is dropped: it gets {count} whole "
+            "card(s), while the kubelet counts all of it"
+        )
+    return whole_cards(count)
+
+
+def _one(slot: Slot, values: dict[str, int], notes: list[str]) -> int:
+    """The container's value where several spellings may name it; the largest, with a warning."""
+    named = [name for name, value in values.items() if value]
+    if len(named) > 1:
+        notes.append(
+            f"container {slot.container.name} asks by {' and '.join(named)}: the larger counts"
+        )
+    return max(values.values())
+
+
+def agent_hash(device_ids: Iterable[str]) -> str:
+    """The agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them, sorted."""
+    return hashlib.sha256(":".join(sorted(device_ids)).encode()).hexdigest()[:8]
+
+
+def option_hash(requests: Sequence[tuple[int, int, int]]) -> str:
+    """The scheduler's name for a pod's (core, memory, GPU count) per container: 8 hex digits."""
+    text = "".join(f"(core: {c}, memory: {m}, gpu count: {g})" for c, m, g in requests)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

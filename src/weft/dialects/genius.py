@@ -1,0 +1,147 @@
+"""Genius: five pod labels, no resources; the original reserves nothing and trusts live readings.
+
+Weft charges what the labels ask (in `exact`, nothing, as the original), so that two pods cannot be
+promised the same free memory. The strict `>` of memory-each is kept as one MiB that must be free
+beyond what is charged.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from weft.dialects.containers import Layout, per_container, pod_wide, whole_cards
+from weft.dialects.dialect import Settings
+from weft.dialects.nvidia import GPU
+from weft.dialects.requests import build
+from weft.dialects.resources import Slot, amount, asks_for, label_number, slots
+from weft.dialects.system import System
+from weft.model import (
+    BadInputError,
+    DeviceRule,
+    GpuClaim,
+    Memory,
+    PodManifest,
+    PodRequest,
+    Shape,
+)
+
+NUMBER = "genius/gpu-number"
+EACH = "genius/gpu-memory-each"
+TOTAL = "genius/gpu-memory-total"
+MODEL = "genius/gpu-model"
+PRIORITY = "genius/priority"
+ASKING = (NUMBER, EACH, TOTAL, MODEL)
+
+
+class Genius(System):
+    """Counts, MiB and a model pattern for the pod as a whole."""
+
+    name = "genius"
+    scheduler_names = ("genius-scheduler",)
+    asks_by_name = True
+
+    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+        """Whether a label asks for GPUs; genius/priority alone does not."""
+        return any(name in (pod.metadata.labels or {}) for name in ASKING)
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
+        labels = pod.metadata.labels or {}
+        notes: list[str] = []
+        asked = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
+        exact = settings.compat == "exact"
+        claims = (_uncharged if exact else _charged)(asked, notes)
+        places = slots(pod)
+        shared = not asks_for(pod, (GPU,))
+        layout = pod_wide(places, claims) if shared else merged(places, claims, notes)
+        if not layout.claims and MODEL not in labels and not exact:
+            notes.append(
+                "no genius label asks for a GPU: the pod goes to any GPU node and is charged "
+                f"nothing; write {NUMBER} or {EACH}"
+            )
+        shape = Shape(devices=_rule(labels), needs_gpu_node=not layout.claims)
+        return build(
+            pod,
+            self.name,
+            layout,
+            shape=shape,
+            queue_priority=_priority(labels, notes),
+            shared=shared and bool(layout.claims),
+            warnings=notes,
+        )
+
+
+def merged(places: Sequence[Slot], claims: Sequence[GpuClaim], notes: list[str]) -> Layout:
+    """The larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
+
+    Whole cards are more than any part of as many; where labels ask for more cards, the first
+    container that asks gets the difference, for the kubelet can't tell it either.
+    """
+    counts = [amount(slot, GPU) for slot in places]
+    wanted = max((claim.count for claim in claims if not claim.split), default=0)
+    mains = [i for i, n in enumerate(counts) if n and places[i].role == "main"]
+    missing = wanted - sum(counts[i] for i in mains)
+    if mains and missing > 0:
+        counts[mains[0]] += missing
+    if any(claim.split for claim in claims):
+        notes.append(f"{TOTAL} is not checked: {GPU} decides how many whole cards there are")
+    return per_container(places, [whole_cards(n) if n else None for n in counts])
+
+
+def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuClaim]:
+    number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
+    if each:
+        if not number:
+            notes.append(f"{EACH} without {NUMBER} means one GPU (the original ignores it)")
+        count = number or 1
+        claims = [GpuClaim(count=count, memory=Memory("mib", each), headroom_mib=1)]
+        rest = total - count * each
+        if rest > 0:  # the node must offer this much more, wherever it lies
+            claims.append(GpuClaim(memory=Memory("mib", rest), split=True))
+        return claims
+    if total:
+        return [GpuClaim(count=number or 1, memory=Memory("mib", total), split=True)]
+    return [whole_cards(number)] if number else []
+
+
+def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuClaim]:
+    """The original's filter: so many cards, each with more than that free, nothing held."""
+    number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
+    if total:
+        # A sum over cards that nobody charges can't be said in claims.
+        notes.append(f"{TOTAL} is charged even with compat exact")
+        return _charged(asked, notes)
+    if each and not number:
+        notes.append(f"{EACH} without {NUMBER} is ignored, as in the original")
+    if not number:
+        return []
+    return [GpuClaim(count=number, headroom_mib=each + 1 if each else 0)]
+
+
+def _rule(labels: Mapping[str, str]) -> DeviceRule:
+    pattern = labels.get(MODEL, "")
+    if not pattern:
+        return DeviceRule()
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as broken:
+        raise BadInputError(
+            f"metadata.labels[{MODEL}]",
+            f"{pattern!r} is no regular expression ({broken}); write a part of the model's name, "
+            "a dot for each space",
+        ) from None
+    return DeviceRule(models=(pattern,), how="regex")
+
+
+def _number(labels: Mapping[str, str], name: str, notes: list[str]) -> int:
+    number = label_number(labels.get(name))
+    if number is None and name in labels:
+        notes.append(f"label {name}: {labels[name]!r} is no whole number and counts as 0")
+    return number or 0
+
+
+def _priority(labels: Mapping[str, str], notes: list[str]) -> int:
+    text = labels.get(PRIORITY, "0").strip()
+    if not re.fullmatch(r"-?[0-9]{1,9}", text, re.ASCII):
+        notes.append(f"label {PRIORITY}: {text!r} is no whole number and counts as 0")
+        return 0
+    return int(text)

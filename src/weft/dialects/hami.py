@@ -1,0 +1,147 @@
+"""HAMi: `nvidia.com/gpu: n` cards, each shared, with `gpumem`, `gpumem-percentage`, `gpucores`.
+
+Per GPU: MiB or a percentage of its memory, all of it where neither is said, and percent of its
+cores. Annotations name or exclude models (part of the name, case ignored) and UUIDs (exact).
+"""
+
+from collections.abc import Mapping
+
+from weft.dialects.containers import per_container
+from weft.dialects.dialect import Marks, Settings
+from weft.dialects.nvidia import GPU
+from weft.dialects.requests import build, words
+from weft.dialects.resources import Slot, amount, asks_for, percent, slots, units
+from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
+from weft.dialects.system import System
+from weft.model import (
+    ContainerRequest,
+    DeviceRule,
+    GpuClaim,
+    Memory,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Shape,
+    Share,
+)
+from weft.model.request import WHOLE_CARD
+
+MEM = "nvidia.com/gpumem"
+MEM_PERCENT = "nvidia.com/gpumem-percentage"
+CORES = "nvidia.com/gpucores"
+USE_TYPE = "nvidia.com/use-gputype"
+NOUSE_TYPE = "nvidia.com/nouse-gputype"
+USE_UUID = "nvidia.com/use-gpuuuid"
+NOUSE_UUID = "nvidia.com/nouse-gpuuuid"
+RULES = (USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID)
+
+NODE = "hami.io/vgpu-node"
+TIME = "hami.io/vgpu-time"
+TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+class Hami(System):
+    """n distinct GPUs per container, each shared."""
+
+    name = "hami"
+    scheduler_names = ("hami-scheduler",)
+    resources = (MEM, MEM_PERCENT, CORES)
+
+    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+        """HAMi's own resources; or plain GPUs under its schedulerName or device annotations."""
+        if super().carries(pod, settings):
+            return True
+        named = pod.spec.scheduler_name in self.scheduler_names
+        ruled = any(name in (pod.metadata.annotations or {}) for name in RULES)
+        return (named or ruled) and asks_for(pod, (GPU,))
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """Memory and cores of each of n GPUs per container."""
+        notes: list[str] = []
+        places = slots(pod)
+        asks = [_ask(slot, notes) for slot in places]
+        marks = pod.metadata.annotations or {}
+        rule = DeviceRule(
+            models=words(marks.get(USE_TYPE, "")),
+            not_models=words(marks.get(NOUSE_TYPE, "")),
+            how="contains",
+            uuids=words(marks.get(USE_UUID, "")),
+            not_uuids=words(marks.get(NOUSE_UUID, "")),
+        )
+        named = rule.models or rule.not_models or rule.uuids or rule.not_uuids
+        shape = Shape(devices=rule) if named else None
+        return build(pod, self.name, per_container(places, asks), shape=shape, warnings=notes)
+
+    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+        """`UUID,NVIDIA,MiB,percent:` per GPU, `;` after each container; limits for its library."""
+        parts, env = [], {}
+        for container in request.containers:
+            held = of_container(request, container, placement)
+            own = [_own(container, share, node) for share in held]
+            parts.append("".join(_device(share) for share in own))
+            if container.asked is not None:
+                env[container.name] = _environment(own)
+        devices = "".join(f"{part};" for part in parts)
+        annotations = {
+            NODE: node.name,
+            TIME: str(now_ns // 10**9),
+            TO_ALLOCATE: devices,
+            ALLOCATED: devices,
+        }
+        return Marks(annotations=annotations, env=env)
+
+    def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
+        """From the allocated devices, listed for all containers or for the main ones alone."""
+        text = (pod.metadata.annotations or {}).get(ALLOCATED, "")
+        parts = text.split(";")[:-1]
+        containers = request.containers
+        if len(parts) == len(pod.spec.containers):
+            containers = containers[-len(parts) :]
+        elif len(parts) != len(containers):
+            return None
+        gpus: Mapping[str, list[str]] = {
+            container.name: [one.split(",")[0] for one in part.split(":") if one]
+            for container, part in zip(containers, parts, strict=True)
+        }
+        return from_gpus(request, node, gpus)
+
+
+def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+    count = amount(slot, GPU)
+    mib, share, cores = units(slot, MEM, "MiB"), percent(slot, MEM_PERCENT), percent(slot, CORES)
+    if not (count or mib or share or cores):
+        return None
+    name = slot.container.name
+    if not count:
+        notes.append(f"container {name}: {GPU} is missing and counts as 1")
+    if mib and share:
+        notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
+    memory = WHOLE_CARD
+    if mib:
+        memory = Memory("mib", mib)
+    elif share:
+        memory = Memory("percent", share)
+    return GpuClaim(count=count or 1, memory=memory, milli=cores * 10)
+
+
+def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
+    """What the container itself asked of the card: a borrowed claim may hold more."""
+    gpu = find(node, str(share.gpu))
+    if gpu is None or container.asked is None:
+        return share
+    return share_on(share.claim, container.asked, gpu)
+
+
+def _device(share: Share) -> str:
+    return f"{identity(share)},NVIDIA,{share.memory_mib},{share.milli // 10}:"
+
+
+def _environment(held: list[Share]) -> dict[str, str]:
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(identity(share) for share in held)}
+    for i, share in enumerate(held):
+        env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"] = f"{share.memory_mib}m"
+    if held and held[0].milli:
+        env["CUDA_DEVICE_SM_LIMIT"] = str(held[0].milli // 10)
+    return env

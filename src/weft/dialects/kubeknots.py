@@ -1,0 +1,42 @@
+"""Kube-Knots, as the ECE diploma's scheduler has it: the pod label `GPU_MEM_REQ`, in MiB.
+
+The original knows one GPU, and no resource or device plugin: containers see every card. Weft
+charges the label on one card and shows the containers that card alone.
+"""
+
+from weft.dialects.containers import pod_wide
+from weft.dialects.dialect import Settings
+from weft.dialects.genius import merged
+from weft.dialects.nvidia import GPU
+from weft.dialects.requests import build
+from weft.dialects.resources import asks_for, label_number, slots
+from weft.dialects.system import System
+from weft.model import GpuClaim, Memory, PodManifest, PodRequest
+
+LABEL = "GPU_MEM_REQ"
+
+
+class Kubeknots(System):
+    """MiB of one GPU; a missing or unreadable label is 0, with a warning."""
+
+    name = "kubeknots"
+    scheduler_names = ("custom-scheduler", "improved-custom-scheduler")
+    asks_by_name = True
+
+    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+        """Whether the label is there, readable or not."""
+        return LABEL in (pod.metadata.labels or {})
+
+    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+        """The label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands by."""
+        text = (pod.metadata.labels or {}).get(LABEL)
+        number = label_number(text)
+        notes: list[str] = []
+        if number is None:
+            what = "is missing" if text is None else f"{text!r} is no whole number of MiB"
+            notes.append(f"label {LABEL} {what}: 0 MiB are charged, as in the original")
+        claim = GpuClaim(memory=Memory("mib", number or 0))
+        places = slots(pod)
+        shared = not asks_for(pod, (GPU,))
+        layout = pod_wide(places, [claim]) if shared else merged(places, [claim], notes)
+        return build(pod, self.name, layout, shared=shared, warnings=notes)

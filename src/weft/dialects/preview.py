@@ -1,0 +1,68 @@
+"""What Weft would write for a pod, before it is decided where the pod goes.
+
+The dialects write real marks for an invented node whose every number stands for something the
+decision fills in; the numbers are then replaced by what they stand for.
+"""
+
+import re
+
+from msgspec.structs import replace
+
+from weft.dialects.dialect import Marks
+from weft.dialects.registry import write
+from weft.dialects.shares import placement_of
+from weft.model import Gpu, Node, PodRequest, Share
+
+# No real index, size or time begins like these; the GPUs' indexes count up from the first.
+_GPU = 9_100_000_000
+_CARD_UNITS = 9_200_000_000
+_SHARE_MIB = 9_300_000_000
+_SECONDS = 9_400_000_000
+_NODE = "<node>"
+_UUID = "<gpu uuid>"
+
+# Enough to show the form; a pod that asks for a thousand GPUs is shown with these.
+_MOST_GPUS = 16
+
+_STANDS_FOR = (
+    (re.compile(r"9400000000\d{9}"), "<time in ns>"),
+    (re.compile(r"9400000000"), "<time in s>"),
+    (re.compile(r"91000000\d\d"), "<gpu index>"),
+    (re.compile(r"92000000\d\d"), "<units of the card>"),
+    # Also what a percentage of the invented card comes to.
+    (re.compile(r"(?<!\d)\d{8,10}(?!\d)"), "<MiB on the card>"),
+)
+# Names made by hashing: of the decision, so they say nothing yet.
+_OPAQUE = ("GPU", "ALNAIR_ID", "ai.centaurus.io/alnair-id")
+
+
+def preview(request: PodRequest) -> Marks:
+    """Annotations, labels and environment with `<…>` for what only the decision can say."""
+    shares: list[Share] = []
+    gpus: list[Gpu] = []
+    for index, claim in enumerate(request.shape.claims):
+        memory = claim.memory
+        fixed = memory.kind in ("mib", "none") and not claim.whole and not claim.split
+        for _ in range(min(claim.count, _MOST_GPUS)):
+            gpu = Gpu(index=_GPU + len(gpus), memory_mib=_CARD_UNITS * memory.unit_mib, uuid=_UUID)
+            gpus.append(gpu)
+            mib = memory.mib_on(gpu.memory_mib) if fixed else _SHARE_MIB
+            shares.append(Share(index, gpu.index, mib, 1000 if claim.whole else claim.milli, _UUID))
+    node = Node(_NODE, gpus=tuple(gpus))
+    placement = placement_of(replace(request, uid="<pod uid>"), node, shares)
+    marks = write(request, placement, node, _SECONDS * 10**9)
+    return Marks(
+        annotations=_named(marks.annotations),
+        labels=_named(marks.labels),
+        env={container: _named(env) for container, env in marks.env.items()},
+    )
+
+
+def _named(values: dict[str, str]) -> dict[str, str]:
+    return {name: "<id>" if name in _OPAQUE else _name(value) for name, value in values.items()}
+
+
+def _name(value: str) -> str:
+    for pattern, meaning in _STANDS_FOR:
+        value = pattern.sub(meaning, value)
+    return value

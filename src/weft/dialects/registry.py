@@ -1,0 +1,108 @@
+"""All dialects in one place, and whose a pod is.
+
+The schedulerName is looked at first, then what the pod asks with, the most specific first: what
+the resources say is what the pod gets, so a schedulerName that belongs to another system is only
+worth a warning. Two unrelated systems in one pod are an error, for neither reading is what the
+author meant.
+"""
+
+from msgspec.structs import replace
+
+from weft.dialects.alnair import Alnair
+from weft.dialects.coscheml import Coscheml
+from weft.dialects.dialect import Marks, Settings
+from weft.dialects.elastic import Elastic
+from weft.dialects.genius import Genius
+from weft.dialects.gpushare import Gpushare
+from weft.dialects.hami import Hami
+from weft.dialects.kubeknots import Kubeknots
+from weft.dialects.nvidia import Nvidia
+from weft.dialects.plain import Plain
+from weft.dialects.system import System
+from weft.dialects.weft import Weft
+from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
+
+# The more specific before what it refines: coscheml before gpushare, and before nvidia all that
+# read `nvidia.com/gpu` too.
+ALL: tuple[System, ...] = (
+    Weft(),
+    Elastic(),
+    Coscheml(),
+    Gpushare(),
+    Alnair(),
+    Hami(),
+    Genius(),
+    Kubeknots(),
+    Nvidia(),
+)
+NONE = Plain()
+
+_BY_NAME: dict[str, System] = {system.name: system for system in (*ALL, NONE)}
+# What each system reads besides its own words: not a second claim on the pod.
+_INCLUDES = {
+    "coscheml": ("gpushare",),
+    "hami": ("nvidia",),
+    "genius": ("nvidia",),
+    "kubeknots": ("nvidia",),
+}
+
+
+def dialect(name: str) -> System:
+    """The dialect of this name; "none" is the one of pods without a GPU."""
+    if name not in _BY_NAME:
+        raise BadInputError("dialect", f"{name!r} is unknown; write one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]
+
+
+def choose(pod: PodManifest, settings: Settings) -> tuple[System, str]:
+    """Whose the pod is, and a warning ("" for none) where its schedulerName says otherwise."""
+    carried = [system for system in ALL if system.carries(pod, settings)]
+    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    owners = [system for system in carried if system.name not in included]
+    scheduler = pod.spec.scheduler_name
+    named = next((s for s in ALL if scheduler in s.scheduler_names), None)
+    if named is not None and named.asks_by_name:
+        includes = _INCLUDES[named.name]
+        if all(system.name in includes for system in owners):
+            return named, ""
+    if len(owners) > 1:
+        asked = " and ".join(f"{s.name} ({_example(s, pod)})" for s in owners)
+        raise BadInputError(
+            "spec", f"asks for GPUs in the words of {asked}; keep one system and remove the others"
+        )
+    if not owners:
+        return NONE, ""
+    owner = owners[0]
+    if named is None or named.name in (owner.name, "weft"):
+        return owner, ""
+    return owner, (
+        f"schedulerName {scheduler} is {named.name}'s, but the pod asks in {owner.name}'s words: "
+        f"it is read as {owner.name}'s"
+    )
+
+
+def parse_pod(manifest: PodManifest, settings: Settings) -> PodRequest:
+    """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
+    system, warning = choose(manifest, settings)
+    request = system.parse(manifest, settings)
+    return replace(request, warnings=(warning, *request.warnings)) if warning else request
+
+
+def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    """What goes into the Binding and to the node for this placement."""
+    return dialect(request.dialect).write(request, placement, node, now_ns)
+
+
+def read_placement(manifest: PodManifest, node: Node, settings: Settings) -> Placement | None:
+    """What a bound pod holds on `node`, from its marks; None where they do not say."""
+    request = parse_pod(manifest, settings)
+    return dialect(request.dialect).read(manifest, request, node)
+
+
+def _example(system: System, pod: PodManifest) -> str:
+    """A name in the pod that this system reads, for people to find."""
+    names = [name for name in (pod.metadata.labels or {}) if name.startswith(("genius/", "GPU_M"))]
+    for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
+        names += [*(container.resources.limits or ()), *(container.resources.requests or ())]
+    words = system.resources or tuple(names)
+    return next((name for name in names if name in words), system.name)

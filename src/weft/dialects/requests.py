@@ -1,0 +1,144 @@
+"""From a dialect's reading to a `PodRequest`: what every system's pods have in common.
+
+Weft's own annotations (`weft.dev/gpu-model`, `isolation`, `application`, `class`) may stand on a
+pod of any system: they say what the other systems have no words for.
+"""
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from weft.dialects.containers import Layout
+from weft.dialects.resources import node_side, slots
+from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
+from weft.model.request import ANY_DEVICE
+
+MODEL = "weft.dev/gpu-model"
+ISOLATION = "weft.dev/isolation"
+APPLICATION = "weft.dev/application"
+CLASS = "weft.dev/class"
+
+CLASSES = ("latency-critical", "batch", "best-effort")
+ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")
+_CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
+
+
+def build(
+    pod: PodManifest,
+    dialect: str,
+    layout: Layout,
+    *,
+    shape: Shape | None = None,
+    queue_priority: int = 0,
+    shared: bool = False,
+    warnings: Sequence[str] = (),
+) -> PodRequest:
+    """The request: `layout`, what the dialect alone knows in `shape`, and all that is common."""
+    own = shape or Shape()
+    meta = pod.metadata
+    marks = meta.annotations or {}
+    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_claim_notes(marks)]
+    cpu_milli, memory_mib, extended = node_side(pod)
+    full = replace(
+        own,
+        claims=layout.claims,
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+        extended=extended,
+        devices=_devices(own.devices, marks, notes),
+        node_name=pod.spec.node_name,
+        application=marks.get(APPLICATION) or own.application,
+        job_class=_one_of(marks, CLASS, CLASSES),
+    )
+    name = meta.name or meta.generate_name
+    namespace = meta.namespace or "default"
+    return PodRequest(
+        uid=meta.uid or f"{namespace}/{name}",
+        name=name,
+        namespace=namespace,
+        shape=full,
+        dialect=dialect,
+        scheduler_name=pod.spec.scheduler_name or "default-scheduler",
+        priority=pod.spec.priority or 0,
+        queue_priority=queue_priority,
+        created_ns=timestamp_ns(meta.creation_timestamp),
+        containers=layout.containers,
+        shared_by_containers=shared,
+        isolation=_one_of(marks, ISOLATION, ISOLATIONS),
+        warnings=tuple(notes),
+    )
+
+
+def timestamp_ns(text: str | None) -> int:
+    """Nanoseconds since 1970 of a Kubernetes timestamp (RFC 3339, UTC); 0 where there is none."""
+    if not text:
+        return 0
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise BadInputError(
+            "metadata.creationTimestamp", f"{text!r} is no time; write 2026-01-31T08:00:00Z"
+        )
+    year, month, day, hour, minute, second = (int(match[i]) for i in range(1, 7))
+    # Days of the proleptic Gregorian calendar with years that begin in March, so that the leap
+    # day is the last: the core may not import datetime.
+    year -= month < 3
+    days = 365 * year + year // 4 - year // 100 + year // 400
+    days += (153 * ((month - 3) % 12) + 2) // 5 + day - 1 - 719468
+    seconds = ((days * 24 + hour) * 60 + minute) * 60 + second
+    return seconds * 10**9 + int((match[7] or "").ljust(9, "0"))
+
+
+def _one_of(marks: dict[str, str], name: str, allowed: Sequence[str]) -> str:
+    value = marks.get(name, "")
+    if value and value not in allowed:
+        raise BadInputError(
+            f"metadata.annotations[{name}]", f"{value!r} is unknown; write {', '.join(allowed)}"
+        )
+    return value
+
+
+def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> DeviceRule:
+    models = words(marks.get(MODEL, ""))
+    if not models:
+        return own
+    if own != ANY_DEVICE:
+        notes.append(f"{MODEL} is ignored: the pod's own system names its devices already")
+        return own
+    return DeviceRule(models=models, how="contains")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The non-empty parts of a comma-separated list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _environment_notes(pod: PodManifest, layout: Layout, dialect: str) -> list[str]:
+    """Warns of GPU variables in the pod itself: they compete with what the node delivers."""
+    notes: list[str] = []
+    delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
+    for slot, request in zip(slots(pod), layout.containers, strict=True):
+        for variable in slot.container.env or ():
+            if variable.name not in delivered:
+                continue
+            if request.asked is not None:
+                notes.append(
+                    f"container {request.name} sets {variable.name} itself: "
+                    "the value Weft delivers on the node replaces it"
+                )
+            elif variable.value not in ("", "none", "void"):
+                notes.append(
+                    f"container {request.name} sets {variable.name} but asks for no GPU: "
+                    "it gets none"
+                )
+    return notes
+
+
+def _claim_notes(marks: dict[str, str]) -> list[str]:
+    return [
+        f"annotation {name} is ignored: no released system implements Elastic GPU claims"
+        for name in sorted(marks)
+        if name.startswith(_CLAIM_ANNOTATION)
+    ]

@@ -1,0 +1,197 @@
+"""What containers ask for, read exactly: quantities, their places, and the pod's peak of them.
+
+Kubernetes' rules, for every dialect alike. Extended resources are whole numbers whose request
+equals their limit; a pod needs the larger of its init containers (each beside the sidecars started
+before it) and of everything that runs together afterwards.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from weft.model import (
+    BadInputError,
+    Container,
+    PodManifest,
+    PodSpec,
+    parse_cpu_milli,
+    parse_quantity,
+)
+
+Role = Literal["init", "sidecar", "main"]
+
+# Every name that asks for a GPU in one of the systems Weft reads. None of them is a resource "of
+# the node beside the GPUs", whichever dialect the pod turns out to be.
+GPU_RESOURCE = re.compile(
+    r"^(?:elasticgpu\.(?:io|com)/gpu-|tke\.cloud\.tencent\.com/qgpu-|(?:nano-gpu|elastic-gpu)/"
+    r"|nano-gpu\.io/|aliyun\.com/gpu-|alnair/vgpu-|weft\.dev/"
+    r"|nvidia\.com/(?:gpu|gpumem|gpumem-percentage|gpucores|priority)$)"
+)
+
+# No card holds a million MiB: a number this large is a size in bytes (`10G`) given to a resource
+# that counts units. Kubernetes takes it literally, and the pod then waits for ever.
+MORE_THAN_A_CARD = 1_000_000
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
+_ABSURD = re.compile(r"^.{40}|[0-9][eE][+-]?[0-9]{3}", re.DOTALL)
+_MIB = 2**20
+_MOST = (2**63 - 1) // 1000  # in thousandths it must still fit 64 bits
+
+
+class Slot(NamedTuple):
+    """A container in its place: `where` names it in errors, `role` says when it runs."""
+
+    container: Container
+    role: Role
+    where: str
+
+
+def slots(pod: PodManifest) -> list[Slot]:
+    """All containers in the order they start: init containers and sidecars, then the others."""
+    found: list[Slot] = []
+    for i, container in enumerate(pod.spec.init_containers or ()):
+        role: Role = "sidecar" if container.restart_policy == "Always" else "init"
+        found.append(Slot(container, role, f"spec.initContainers[{i}]"))
+    for i, container in enumerate(pod.spec.containers):
+        found.append(Slot(container, "main", f"spec.containers[{i}]"))
+    return found
+
+
+def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
+    """Whether any container names one of these resources with anything but zero."""
+    for slot in slots(pod):
+        for asked in (slot.container.resources.limits, slot.container.resources.requests):
+            if asked and any(str(asked.get(name, 0)).strip() != "0" for name in names):
+                return True
+    return False
+
+
+def amount(slot: Slot, name: str) -> int:
+    """The whole number that this container asks of an extended resource; 0 where it does not.
+
+    The API server refuses pods whose request and limit differ, so that is an error here too.
+    """
+    limits, requests = slot.container.resources.limits, slot.container.resources.requests
+    found: list[int] = []
+    for field, asked in (("limits", limits), ("requests", requests)):
+        if asked and name in asked:
+            found.append(_whole(asked[name], f"{slot.where}.resources.{field}[{name}]"))
+    if len(found) == 2 and found[0] != found[1]:
+        raise BadInputError(
+            f"{slot.where}.resources.requests[{name}]",
+            f"{found[1]} differs from the limit {found[0]}; Kubernetes wants them equal for this "
+            "resource: leave the request out",
+        )
+    return found[0] if found else 0
+
+
+def units(slot: Slot, name: str, unit: str) -> int:
+    """`amount` of a resource that counts `unit`s of GPU memory, refusing sizes in bytes."""
+    value = amount(slot, name)
+    if value >= MORE_THAN_A_CARD:
+        asked = {
+            **(slot.container.resources.requests or {}),
+            **(slot.container.resources.limits or {}),
+        }
+        raise BadInputError(
+            f"{slot.where}.resources.limits[{name}]",
+            f"{str(asked[name])!r} is {value:,} {unit}, more than any card has: the number counts "
+            f"{unit}, not bytes; write it without a suffix",
+        )
+    return value
+
+
+def percent(slot: Slot, name: str) -> int:
+    """`amount` of a resource that is a percentage of one card, refusing more than 100."""
+    value = amount(slot, name)
+    if value > 100:
+        raise BadInputError(
+            f"{slot.where}.resources.limits[{name}]",
+            f"{value} is more than 100 percent of a card; write 1 to 100",
+        )
+    return value
+
+
+def label_number(text: str | None) -> int | None:
+    """A whole number of 0 or more written in a label; None where it is missing or is none."""
+    if text is None or not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
+        return None
+    return int(text)
+
+
+def peak(amounts: Sequence[tuple[Role, int]]) -> int:
+    """The most that runs at any moment of the pod's life, in the order of `slots`."""
+    running = highest = mains = 0
+    for role, value in amounts:
+        if role == "main":
+            mains += value
+        elif role == "sidecar":
+            running += value
+        else:
+            highest = max(highest, running + value)
+    return max(highest, running + mains)
+
+
+def node_side(pod: PodManifest) -> tuple[int, int, tuple[tuple[str, int], ...]]:
+    """What the pod takes of its node beside GPUs: milli-CPU, MiB, and other extended resources.
+
+    Requests count, or limits where a request is missing, and the pod's overhead is added.
+    """
+    places = slots(pod)
+    overhead = pod.spec.overhead or {}
+    cpu = peak([(s.role, _cpu(s)) for s in places])
+    memory = peak([(s.role, _bytes(s)) for s in places])
+    if "cpu" in overhead:
+        cpu += _bounded(parse_cpu_milli, overhead["cpu"], "spec.overhead[cpu]")
+    if "memory" in overhead:
+        memory += _bounded(parse_quantity, overhead["memory"], "spec.overhead[memory]")
+    extended = []
+    for name in sorted(set(_extended_names(pod.spec))):
+        most = peak([(s.role, amount(s, name)) for s in places])
+        if most:
+            extended.append((name, most))
+    return cpu, -(-memory // _MIB), tuple(extended)
+
+
+def _whole(text: str | int | float, where: str) -> int:
+    value = _bounded(parse_quantity, text, where)
+    if _bounded(parse_cpu_milli, text, where) != value * 1000:
+        raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
+    return value
+
+
+def _bounded(
+    parse: Callable[[str | int | float, str], int], text: str | int | float, where: str
+) -> int:
+    """`parse`, refusing what no Kubernetes quantity holds (and no array of the ledger)."""
+    # Looked at as text first: the number 1e999999 alone takes minutes to write out.
+    if _ABSURD.search(str(text)) or (value := parse(text, where)) > _MOST:
+        raise BadInputError(where, f"{text!r} is larger than any Kubernetes quantity")
+    return value
+
+
+def _asked(slot: Slot, name: str) -> tuple[str | int | float, str] | None:
+    resources = slot.container.resources
+    for field, asked in (("requests", resources.requests), ("limits", resources.limits)):
+        if asked and name in asked:
+            return asked[name], f"{slot.where}.resources.{field}[{name}]"
+    return None
+
+
+def _cpu(slot: Slot) -> int:
+    found = _asked(slot, "cpu")
+    return _bounded(parse_cpu_milli, *found) if found else 0
+
+
+def _bytes(slot: Slot) -> int:
+    found = _asked(slot, "memory")
+    return _bounded(parse_quantity, *found) if found else 0
+
+
+def _extended_names(spec: PodSpec) -> Iterator[str]:
+    for container in (*(spec.init_containers or ()), *spec.containers):
+        for asked in (container.resources.limits, container.resources.requests):
+            for name in asked or ():
+                native = name in _NATIVE or name.startswith("hugepages-")
+                if not native and not GPU_RESOURCE.match(name):
+                    yield name

@@ -1,0 +1,133 @@
+"""A placement's shares as marks, and marks as shares.
+
+What a claim takes of a card follows from the two alone, so a system's marks need only name the
+cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
+marks and is believed first. It names the pod and the node it was written for: marks that came
+along when someone copied a manifest are worth nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from weft.model import (
+    ContainerRequest,
+    Gpu,
+    GpuClaim,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Share,
+)
+
+PLACEMENT = "weft.dev/placement"
+
+
+def share_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
+    """What claim number `index` takes of this card (not for `split` claims: those vary)."""
+    if claim.whole:
+        return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
+    return Share(index, gpu.index, claim.memory.mib_on(gpu.memory_mib), claim.milli, gpu.uuid)
+
+
+def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Placement:
+    """The placement with these shares, and with what the pod takes of the node beside them."""
+    shape = request.shape
+    return Placement(
+        uid=request.uid,
+        node=node.name,
+        shares=tuple(shares),
+        cpu_milli=shape.cpu_milli,
+        memory_mib=shape.memory_mib,
+        extended=shape.extended,
+    )
+
+
+def of_container(
+    request: PodRequest, container: ContainerRequest, placement: Placement
+) -> list[Share]:
+    """The shares a container uses: the first `asked.count` of its claims' (all, where shared)."""
+    if container.asked is None:
+        return []
+    found = [s for claim in container.claims for s in placement.shares if s.claim == claim]
+    if request.shared_by_containers or container.asked.split:
+        return found
+    return found
+
+
+def find(node: Node, identity: str) -> Gpu | None:
+    """The GPU with this UUID or index on the node."""
+    for gpu in node.gpus:
+        if identity and identity in (gpu.uuid, str(gpu.index)):
+            return gpu
+    return None
+
+
+def identity(share: Share) -> str:
+    """How a container names the GPU to the NVIDIA runtime: its UUID, or its index if unknown."""
+    return share.uuid or str(share.gpu)
+
+
+def from_gpus(
+    request: PodRequest, node: Node, gpus: Mapping[str, Sequence[str]]
+) -> Placement | None:
+    """The placement in which each container (by name) has these GPUs, by index or UUID.
+
+    None where a claim's GPUs are not all named, or the node lacks one of them.
+    """
+    found: dict[int, list[Share]] = {}
+    # Main containers first: an init container may show fewer GPUs than the claim it borrows.
+    for container in sorted(request.containers, key=lambda c: c.init):
+        named, start = gpus.get(container.name, ()), 0
+        for index in container.claims:
+            claim = request.shape.claims[index]
+            part, start = named[start : start + claim.count], start + claim.count
+            cards = [find(node, name) for name in part]
+            if len(part) == claim.count and index not in found and not claim.split:
+                found[index] = [share_on(index, claim, gpu) for gpu in cards if gpu is not None]
+    if any(len(found.get(i, ())) < c.count for i, c in enumerate(request.shape.claims)):
+        return None
+    return placement_of(request, node, [s for i in sorted(found) for s in found[i]])
+
+
+def encode(placement: Placement) -> str:
+    """The value of `weft.dev/placement`: pod, node, [claim, GPU, MiB, milli, UUID] per share."""
+    shares = [[s.claim, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
+    return json.dumps(
+        {"pod": placement.uid, "node": placement.node, "shares": shares}, separators=(",", ":")
+    )
+
+
+def decode(text: str, request: PodRequest, node: Node) -> Placement | None:
+    """The placement in such a value; None where it is for another pod or node, or is damaged."""
+    try:
+        value = json.loads(text)
+        shares = [Share(*_checked(row, request, node)) for row in value["shares"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if value.get("pod") != request.uid or value.get("node") != node.name:
+        return None
+    return placement_of(request, node, shares)
+
+
+def stale(pod: PodManifest, request: PodRequest, node: Node) -> bool:
+    """Whether all the pod's marks are another pod's, or speak of another node."""
+    if pod.spec.node_name and pod.spec.node_name != node.name:
+        return True
+    try:
+        value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
+    except ValueError:
+        return False
+    if not isinstance(value, dict):
+        return False
+    return value.get("pod") != request.uid or value.get("node") != node.name
+
+
+def _checked(row: list[object], request: PodRequest, node: Node) -> tuple[int, int, int, int, str]:
+    claim, gpu, memory_mib, milli, uuid = row
+    numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
+    if len(numbers) != 4 or not isinstance(uuid, str):
+        raise ValueError(row)
+    if numbers[0] >= len(request.shape.claims) or find(node, str(gpu)) is None:
+        raise ValueError(row)
+    return numbers[0], numbers[1], numbers[2], numbers[3], uuid

@@ -1,0 +1,113 @@
+"""Colours, dashes and letters of the figures, in light and dark.
+
+Every mark carries its light colour as a plain SVG attribute, so that a file looks right anywhere
+(GitHub, Inkscape, a slide), and a class, through which the report's page recolours it for dark
+screens: CSS beats attributes. Lines differ in dash as well as in colour.
+"""
+
+import msgspec
+
+
+class Paint(msgspec.Struct, frozen=True):
+    """A colour with a name: the class is `f-NAME` on filled marks and `l-NAME` on lines."""
+
+    name: str
+    light: str
+    dark: str
+
+
+PAPER = Paint("paper", "#ffffff", "none")
+INK = Paint("ink", "#1a2230", "#e8ecf2")
+SOFT = Paint("soft", "#5a6675", "#9fabba")
+GRID = Paint("grid", "#e6eaef", "#2b333e")
+AXIS = Paint("axis", "#aab4c0", "#566273")
+WINDOW = Paint("window", "#f3f6fa", "#1d242d")
+
+SERIES = (
+    Paint("s0", "#0b5fb3", "#5aa9f5"),  # blue
+    Paint("s1", "#d4541b", "#f58a56"),  # vermilion
+    Paint("s2", "#0d8a66", "#3fc79b"),  # green
+    Paint("s3", "#a83f8e", "#de86c7"),  # purple
+    Paint("s4", "#a97a00", "#e3b43c"),  # ochre
+    Paint("s5", "#2f93c9", "#8fd3f7"),  # sky
+    Paint("s6", "#596574", "#b4bfcc"),  # slate
+    Paint("s7", "#7d3b1c", "#c99b81"),  # brown
+)
+"""After Okabe and Ito, darkened to at least 3:1 on white: told apart by colour-blind readers."""
+
+DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4.5 2.5", "12 3", "1.5 4", "9 2.5 2 2.5 2 2.5")
+"""One dash a series; with colours and dashes running at different lengths 56 series differ."""
+
+HEAT = (
+    Paint("h0", "#f1f5fa", "#1c2630"),
+    Paint("h1", "#dce8f4", "#1f3347"),
+    Paint("h2", "#c2d8ed", "#22415f"),
+    Paint("h3", "#a1c4e4", "#265178"),
+    Paint("h4", "#7aabd7", "#2d6495"),
+    Paint("h5", "#518fc7", "#3a7ab2"),
+    Paint("h6", "#2f73b3", "#5594cb"),
+    Paint("h7", "#1a5896", "#7cb2e0"),
+    Paint("h8", "#0c3f74", "#abd0f0"),
+)
+"""Little to much, one hue, even steps of lightness."""
+
+ON_HEAT = tuple(
+    Paint(f"o{step}", "#1a2230" if step < 5 else "#ffffff", "#e8ecf2" if step < 6 else "#10161d")
+    for step in range(len(HEAT))
+)
+"""Text that stays readable on each step of `HEAT`."""
+
+REASONS = (
+    Paint("r0", "#33475b", "#c3d0de"),
+    Paint("r1", "#c98a2b", "#d9a04a"),
+    Paint("r2", "#7f97ad", "#7d93a9"),
+    Paint("r3", "#8d5a7c", "#b98aab"),
+    Paint("r4", "#b9c7d4", "#4f6275"),
+    Paint("r5", "#5f8f80", "#79ab9b"),
+    Paint("r6", "#dfe5eb", "#36424f"),
+)
+"""Reasons are no policies, so their colours are quieter; neighbours differ in lightness."""
+
+ON_REASONS = tuple(
+    Paint(f"p{i}", "#1a2230" if i in (1, 2, 4, 6) else "#ffffff",
+          "#e8ecf2" if i in (4, 6) else "#10161d")
+    for i in range(len(REASONS))
+)  # fmt: skip
+
+ALL = (PAPER, INK, SOFT, GRID, AXIS, WINDOW, *SERIES, *HEAT, *ON_HEAT, *REASONS, *ON_REASONS)
+
+FONTS = ("Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
+FONT_STACK = ", ".join(f"'{font}'" if " " in font else font for font in FONTS) + ", sans-serif"
+
+
+def series_paint(index: int) -> Paint:
+    """The colour of the index-th policy, the same in every figure."""
+    return SERIES[index % len(SERIES)]
+
+
+def series_dash(index: int) -> str:
+    """Its dash pattern; a second round through the colours meets other dashes."""
+    return DASHES[(index + index // len(SERIES)) % len(DASHES)]
+
+
+def recolour(dark: bool) -> str:
+    """CSS that gives every class its colour on the page, where the paper shows through."""
+    rules = []
+    for paint in ALL:
+        colour = "none" if paint is PAPER else paint.dark if dark else paint.light
+        rules.append(f".f-{paint.name}{{fill:{colour}}}.l-{paint.name}{{stroke:{colour}}}")
+    return "".join(rules)
+
+
+_NARROW, _WIDE = frozenset("fijlrtI.,:;'|!()[]/ -"), frozenset("mwMWGOQ%@—")
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """About how wide a text runs, in pixels: enough to lay labels out without a font engine."""
+    em = sum(0.3 if c in _NARROW else 0.84 if c in _WIDE else 0.57 for c in text)
+    return em * size * (1.06 if bold else 1.0)
+
+
+def shorten(text: str, limit: int = 26) -> str:
+    """A text that fits a label; long third-party names lose their end."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

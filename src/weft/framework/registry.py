@@ -1,0 +1,128 @@
+"""Policies by name, those that come with Weft and those that plugins bring.
+
+A policy class is its own factory: the parameters of its constructor are its options. Finding
+installed plugins is not done here (that is I/O); `register_entry_points` takes what was found.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from weft.framework.policy import Policy
+from weft.model import BadInputError
+
+GROUP = "weft.policies"
+"""The entry-point group in which a distribution names its policies."""
+
+
+class EntryPoint(Protocol):
+    """What is needed of an `importlib.metadata.EntryPoint`."""
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+
+    @property
+    def value(self) -> str:
+        """Where it is: `package.module:Class`."""
+
+    def load(self) -> Any:
+        """The class; raises whatever importing it raises."""
+
+
+class Description(msgspec.Struct, frozen=True):
+    """One policy for people: `options` are its constructor's parameters with their defaults."""
+
+    name: str
+    summary: str
+    source: str
+    reads: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+
+
+class Registry:
+    """Policy classes by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, type[Policy]] = {}
+
+    def register(self, policy: type[Policy]) -> None:
+        """Add a policy under its own name; `BadInputError` if it has none or it is taken."""
+        where = f"policy {policy.name or policy.__name__}"
+        if not policy.name:
+            raise BadInputError(where, "it has no name; set the class attribute `name`")
+        if policy.name in self._known:
+            raise BadInputError(where, f"the name is taken by {_place(self._known[policy.name])}")
+        self._known[policy.name] = policy
+
+    def create(self, name: str, **options: Any) -> Policy:
+        """A policy of this name; `BadInputError` names the valid names or options."""
+        policy = self._known.get(name)
+        if policy is None:
+            valid_names = _listed(self.names())
+            raise BadInputError("policy", f"{name!r} is unknown; write one of {valid_names}")
+        valid = _options(policy)
+        for option in options:
+            if option not in valid:
+                raise BadInputError(
+                    f"policy {name}", f"option {option!r} is unknown; it has {_listed(valid)}"
+                )
+        missing = [
+            option for option, default in valid.items()
+            if default is inspect.Parameter.empty and option not in options
+        ]  # fmt: skip
+        if missing:
+            raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
+        return policy(**options)
+
+    def names(self) -> tuple[str, ...]:
+        """All names, sorted."""
+        return tuple(sorted(self._known))
+
+    def describe(self) -> tuple[Description, ...]:
+        """All policies, sorted by name."""
+        return tuple(
+            Description(name, policy.summary, policy.source, tuple(sorted(policy.reads)),
+                        _options(policy))
+            for name, policy in sorted(self._known.items())
+        )  # fmt: skip
+
+
+def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:
+    """Add what plugins offer; one line for each that is left out, naming it and saying why."""
+    complaints = []
+    for entry in found:
+        try:
+            _register_one(registry, entry)
+        except Exception as error:  # whatever a plugin's import raises must not stop the others
+            what = error.what if isinstance(error, BadInputError) else _one_line(error)
+            complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {what}")
+    return tuple(complaints)
+
+
+def _register_one(registry: Registry, entry: EntryPoint) -> None:
+    policy = entry.load()
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise BadInputError("", "it is not a subclass of weft.framework.Policy")
+    if policy.name != entry.name:
+        raise BadInputError("", f"its class calls itself {policy.name!r}; both names must agree")
+    registry.register(policy)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _options(policy: type[Policy]) -> dict[str, Any]:
+    """Name and default of each parameter of the constructor."""
+    return {p.name: p.default for p in inspect.signature(policy).parameters.values()}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _place(policy: type[Policy]) -> str:
+    return f"{policy.__module__}.{policy.__qualname__}"

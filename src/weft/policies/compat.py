@@ -1,0 +1,16 @@
+"""The option `compat`: `sane` (the default), or `exact` for what the original does, with flaws."""
+
+from typing import Literal
+
+from weft.model import BadInputError
+
+Compat = Literal["sane", "exact"]
+
+
+def is_exact(policy: str, compat: str) -> bool:
+    """Whether `policy` is to reproduce its original; `BadInputError` for an unknown value."""
+    if compat not in {"sane", "exact"}:
+        raise BadInputError(
+            f"policy {policy}, option compat", f"{compat!r} is unknown; write sane or exact"
+        )
+    return compat == "exact"

@@ -1,0 +1,97 @@
+"""Elastic GPU's binpack rater: make the node's GPUs as unequal as possible, on few of them."""
+
+from typing import TypeVar
+
+import numpy as np
+
+from weft.framework import Policy, Query
+from weft.framework.policy import Option
+from weft.ledger.table import Ints
+from weft.policies.compat import Compat, is_exact
+
+Number = TypeVar("Number", int, Ints)
+
+FULL = 100_000
+"""100 percent in a sane score: thousandths keep apart what the original keeps apart."""
+
+
+class ElasticBinpack(Policy):
+    """Rates the node's GPUs as they would be afterwards; of equal assignments the last wins.
+
+    Devices out of service count as full. Containers without a GPU are never charged.
+    """
+
+    name = "elastic-binpack"
+    summary = "the GPUs left most unequal, the fewest GPUs used"
+    source = "elastic-gpu-scheduler, rater Binpack"
+    ties = "last"
+
+    def __init__(self, compat: Compat = "sane") -> None:
+        self.exact = is_exact(self.name, compat)
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Whole cards: there is one way to take them, the first idle ones, [n]."""
+        need = query.need
+        if query.demand.mode == "many" or need is None or not need.whole:
+            return None
+        fits = query.device_fits
+        before = fits.cumsum() - fits
+        first = query.min(before, 0)
+        taken = fits & (before - first.take(query.device_node) < need.count)
+        memory = np.where(taken, 0, query.device_memory_free)
+        milli = np.where(taken, 0, query.device_milli_free)
+        return self._rate(
+            (query.max(memory, 0), query.min(memory, 0)),
+            (query.max(milli, 0), query.min(milli, 0)),
+            query.max(query.device_memory_total, 1), used=1 if need.count == 1 else 0,
+        )  # fmt: skip
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """A share: the node as if this device took it, [d]."""
+        need = query.need
+        if need is None or need.whole:
+            return None
+        memory, milli = query.device_memory_free, query.device_milli_free
+        charged = need.memory_mib.take(query.device_kind)
+        card = query.max(query.device_memory_total, 1).take(query.device_node)
+        return self._rate(
+            _extremes(query, memory, memory - charged),
+            _extremes(query, milli, milli - need.milli), card, used=1,
+        )  # fmt: skip
+
+    def rate_option(self, option: Option) -> int:
+        """Several claims: this assignment. Claims on several GPUs do not count as using any."""
+        single = {
+            gpu for claim, gpu in zip(option.claims, option.chosen, strict=True)
+            if option.claims.count(claim) == 1
+        }  # fmt: skip
+        return self._rate(
+            (max(option.memory_free), min(option.memory_free)),
+            (max(option.milli_free), min(option.milli_free)),
+            max(option.memory_total), used=len(single),
+        )  # fmt: skip
+
+    def _rate(
+        self, memory: tuple[Number, Number], milli: tuple[Number, Number], card: Number, used: int
+    ) -> Number:
+        """From the most and the least free on one GPU (MiB, thousandths) and the largest card.
+
+        Exact: ⌊⌊(range in MiB + range in percent of cores) / 2⌋ / (used + 1)⌋ · 100, without
+        bound. Sane: the mean of both ranges as shares of a card, over used + 1, 0 to `FULL`.
+        """
+        if self.exact:
+            apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
+            return apart // 2 // (used + 1) * 100
+        shares = (memory[0] - memory[1]) * FULL // card + (milli[0] - milli[1]) * (FULL // 1000)
+        return shares // (2 * (used + 1))
+
+
+def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
+    """Most and least free on the device's node once it goes from `before` to `after`, both [d]."""
+    node = query.device_node
+    top = query.max(before, 0).take(node)
+    at_top = before == top
+    others = query.max(np.where(at_top, -1, before), -1).take(node)
+    alone = at_top & (query.count(at_top).take(node) == 1)
+    most = np.maximum(np.where(alone, others, top), after)
+    return most, np.minimum(query.min(before, 0).take(node), after)

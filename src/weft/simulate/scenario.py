@@ -1,0 +1,54 @@
+"""What every run of an experiment shares: the cluster, the workload, and how to start an engine."""
+
+from typing import Any, BinaryIO
+
+import msgspec
+
+from weft.engine import Engine, NodesChanged, PolicyInput
+from weft.framework import Policy, Profile
+from weft.model import Node
+from weft.policies.fragments import TypicalPods, typical_input
+from weft.record import Header, PolicyUse, ProfileUse, Recorder
+from weft.simulate.arrivals import Arrivals
+from weft.simulate.openb import TracePod
+
+PROFILE = "weft"
+TOP_ON_RECORD = 3
+"""How many of the best nodes a written record lists."""
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A cluster and a workload, in file order."""
+
+    nodes: list[Node]
+    pods: list[TracePod]
+
+    @property
+    def capacity_milli(self) -> int:
+        """GPU milli of the whole cluster."""
+        return sum(gpu.milli for node in self.nodes for gpu in node.gpus)
+
+    def typical(self) -> TypicalPods:
+        """The target workload that FGD and the fragment measure go by: the trace's own mix."""
+        return TypicalPods(pod.shape for pod in self.pods)
+
+    def start(
+        self, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None = None
+    ) -> tuple[Engine, Any]:
+        """A fresh engine that knows the cluster, and what to hand events to.
+
+        That is the engine's own `handle`, or where `decisions` is given, a recorder's.
+        """
+        keep_top = TOP_ON_RECORD if decisions is not None else 0
+        engine = Engine([Profile(PROFILE, [policy])], seed=arrivals.seed, keep_top=keep_top)
+        handle = engine.handle
+        if decisions is not None:
+            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name)])]
+            handle = Recorder(engine, Header(uses, arrivals.seed, keep_top), decisions).handle
+        ranked = tuple(
+            msgspec.structs.replace(node, rank=rank)
+            for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)
+        )
+        handle(NodesChanged(ranked), 0)
+        handle(PolicyInput("fgd", typical_input(pod.shape for pod in self.pods)), 0)
+        return engine, handle

@@ -1,0 +1,29 @@
+"""Builders and slow, obvious references, for Weft's own tests and for authors of policies.
+
+In: builders that say only what matters, a reference ledger and a reference of "fits", random
+small clusters, and the engine in one call. Out: anything a running scheduler needs.
+"""
+
+from weft.testing.builders import node, placement, pod, shape
+from weft.testing.deciding import decide
+from weft.testing.random_clusters import random_node, random_nodes, random_shape
+from weft.testing.reference import Account, GpuAccount, ReferenceLedger
+from weft.testing.reference_fit import assignments, fewest_gpus, fits_on, fitting_nodes
+
+__all__ = [
+    "Account",
+    "GpuAccount",
+    "ReferenceLedger",
+    "assignments",
+    "decide",
+    "fewest_gpus",
+    "fits_on",
+    "fitting_nodes",
+    "node",
+    "placement",
+    "pod",
+    "random_node",
+    "random_nodes",
+    "random_shape",
+    "shape",
+]

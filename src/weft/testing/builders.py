@@ -1,0 +1,189 @@
+"""Builders: `pod(memory_mib=300)`, `node("a", gpus=8, model="A100")`. Say only what matters.
+
+Memory is the GPUs' wherever it is not called `host_memory_mib`. What is left out is roomy on
+nodes and nothing on pods, so that only what a test speaks about can decide it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
+
+ROOMY_CPU_MILLI = 128_000
+ROOMY_HOST_MEMORY_MIB = 1_048_576
+CARD_MIB = 16_384
+
+MIG_CUTS = {1: (7, 1), 2: (3, 2), 3: (2, 4), 4: (1, 4), 7: (1, 8)}
+"""Equal instances per card: (compute slices of each, the part of the memory: one in so many)."""
+
+
+def node(
+    name: str,
+    *,
+    gpus: int = 0,
+    model: str | Sequence[str] = "",
+    memory_mib: int | Sequence[int] = CARD_MIB,
+    mig: int = 0,
+    broken: Iterable[int] = (),
+    cpu_milli: int = ROOMY_CPU_MILLI,
+    host_memory_mib: int = ROOMY_HOST_MEMORY_MIB,
+    extended: Mapping[str, int] | None = None,
+    rank: int = 0,
+    unit_mib: int = 0,
+    schedulable: bool = True,
+) -> Node:
+    """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
+
+    `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
+    `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`.
+    """
+    models = [model] * gpus if isinstance(model, str) else list(model)
+    sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
+    cards = [
+        Gpu(index=index, memory_mib=size, model=kind, uuid=f"GPU-{name}-{index}")
+        for index, (kind, size) in enumerate(zip(models, sizes, strict=True))
+    ]
+    found = cards + [part for card in cards for part in _instances(name, card, mig, len(cards))]
+    out = frozenset(broken)
+    return Node(
+        name=name,
+        gpus=tuple(_with_service(gpu, gpu.index not in out) for gpu in found),
+        cpu_milli=cpu_milli,
+        memory_mib=host_memory_mib,
+        extended=dict(extended or {}),
+        rank=rank,
+        unit_mib=unit_mib,
+        schedulable=schedulable,
+    )
+
+
+def _instances(name: str, card: Gpu, mig: int, cards: int) -> list[Gpu]:
+    if mig == 0:
+        return []
+    if mig not in MIG_CUTS:
+        raise ValueError(f"mig is {mig}; a card is cut into 1, 2, 3, 4 or 7 equal instances")
+    compute, part = MIG_CUTS[mig]
+    size = card.memory_mib // part
+    return [
+        Gpu(
+            index=cards + card.index * mig + offset,
+            memory_mib=size,
+            model=f"{card.model}-MIG-{compute}g.{size // 1024}gb",
+            uuid=f"MIG-{name}-{card.index}-{offset}",
+            parent=card.index,
+        )
+        for offset in range(mig)
+    ]
+
+
+def _with_service(gpu: Gpu, in_service: bool) -> Gpu:
+    if in_service:
+        return gpu
+    return Gpu(
+        index=gpu.index, memory_mib=gpu.memory_mib, model=gpu.model, uuid=gpu.uuid,
+        milli=gpu.milli, parent=gpu.parent, in_service=False,
+    )  # fmt: skip
+
+
+def shape(
+    *,
+    gpus: int = 0,
+    memory_mib: int = 0,
+    percent: int = 0,
+    milli: int = 0,
+    claims: Sequence[GpuClaim] = (),
+    cpu_milli: int = 0,
+    host_memory_mib: int = 0,
+    extended: Mapping[str, int] | None = None,
+    models: Sequence[str] = (),
+    not_models: Sequence[str] = (),
+    how: Literal["exact", "contains", "regex"] = "exact",
+    uuids: Sequence[str] = (),
+    not_uuids: Sequence[str] = (),
+    needs_gpu_node: bool = False,
+    unit_mib: int = 0,
+    node_name: str = "",
+    application: str = "",
+    job_class: str = "",
+) -> Shape:
+    """What a pod asks. `gpus=2` alone means two whole cards; with memory, percent or milli it
+    means two cards of which each gives so much; `claims` says it in full."""
+    return Shape(
+        claims=tuple(claims) or _claim(gpus, memory_mib, percent, milli),
+        cpu_milli=cpu_milli,
+        memory_mib=host_memory_mib,
+        extended=tuple(sorted((extended or {}).items())),
+        devices=DeviceRule(tuple(models), tuple(not_models), how, tuple(uuids), tuple(not_uuids)),
+        needs_gpu_node=needs_gpu_node,
+        unit_mib=unit_mib,
+        node_name=node_name,
+        application=application,
+        job_class=job_class,
+    )
+
+
+def _claim(gpus: int, memory_mib: int, percent: int, milli: int) -> tuple[GpuClaim, ...]:
+    if memory_mib or percent or milli:
+        memory = Memory("mib", memory_mib) if memory_mib else Memory()
+        if percent:
+            memory = Memory("percent", percent)
+        return (GpuClaim(count=max(gpus, 1), memory=memory, milli=milli),)
+    if gpus:
+        return (GpuClaim(count=gpus, memory=Memory("whole"), milli=1000, whole=True),)
+    return ()
+
+
+def pod(
+    name: str = "pod",
+    *,
+    gpus: int = 0,
+    memory_mib: int = 0,
+    percent: int = 0,
+    milli: int = 0,
+    claims: Sequence[GpuClaim] = (),
+    cpu_milli: int = 0,
+    host_memory_mib: int = 0,
+    models: Sequence[str] = (),
+    node_name: str = "",
+    application: str = "",
+    job_class: str = "",
+    asks: Shape | None = None,
+    priority: int = 0,
+    queue_priority: int = 0,
+    created_ns: int = 0,
+    scheduler_name: str = "weft",
+) -> PodRequest:
+    """A pod whose UID is its name. `asks` is a shape from `shape(...)` for the rarer wishes."""
+    wanted = asks or shape(
+        gpus=gpus, memory_mib=memory_mib, percent=percent, milli=milli, claims=claims,
+        cpu_milli=cpu_milli, host_memory_mib=host_memory_mib, models=models,
+        node_name=node_name, application=application, job_class=job_class,
+    )  # fmt: skip
+    return PodRequest(
+        uid=name, name=name, shape=wanted, scheduler_name=scheduler_name, priority=priority,
+        queue_priority=queue_priority, created_ns=created_ns,
+    )  # fmt: skip
+
+
+def placement(
+    uid: str,
+    node: str,
+    gpu: int | Sequence[int] = (),
+    *,
+    memory_mib: int = 0,
+    milli: int = 0,
+    shares: Sequence[Share] = (),
+    cpu_milli: int = 0,
+    host_memory_mib: int = 0,
+    extended: Mapping[str, int] | None = None,
+) -> Placement:
+    """Where a pod is: so much memory and cores of each of these GPUs, or `shares` in full."""
+    indexes = (gpu,) if isinstance(gpu, int) else tuple(gpu)
+    return Placement(
+        uid=uid,
+        node=node,
+        shares=tuple(shares) or tuple(Share(0, index, memory_mib, milli) for index in indexes),
+        cpu_milli=cpu_milli,
+        memory_mib=host_memory_mib,
+        extended=tuple(sorted((extended or {}).items())),
+    )

@@ -1,0 +1,27 @@
+"""The engine in one call: these policies, these nodes, these pods in order."""
+
+from collections.abc import Iterable, Sequence
+
+from weft.engine.engine import Engine
+from weft.engine.events import Bind, PodAdded, PodBound
+from weft.framework import Plugin, Policy, Profile
+from weft.model import Node, Placement, PodRequest
+
+
+def decide(
+    policies: Sequence[Plugin | Policy],
+    nodes: Iterable[Node],
+    pods: Iterable[PodRequest],
+    *,
+    seed: int = 0,
+) -> dict[str, Placement | None]:
+    """Where each pod goes (None: nowhere), added one after another; every bind succeeds."""
+    engine = Engine([Profile("weft", policies)], nodes, seed=seed)
+    found: dict[str, Placement | None] = {}
+    for now_ns, pod in enumerate(pods):
+        found[pod.uid] = None
+        for command in engine.handle(PodAdded(pod), now_ns):
+            if isinstance(command, Bind):
+                found[command.pod.uid] = command.placement
+                engine.handle(PodBound(command.pod.uid), now_ns)
+    return found

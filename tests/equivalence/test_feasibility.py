@@ -1,0 +1,229 @@
+"""The engine's answer to "where does it fit?" is the one that trying everything gives.
+
+Random small clusters, random shapes, random pods coming and going: after each change the kept
+(mended) answers must be those of a fresh start, and both those of the slow reference.
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from weft.engine.assess import Assessor
+from weft.engine.choosing import shares_on
+from weft.framework import NEVER, Demand, Policy, Profile, Query
+from weft.framework.policy import Option
+from weft.ledger import Ledger, audit
+from weft.ledger.table import Bools, Ints
+from weft.model import Node, Placement, Shape
+from weft.testing import (
+    ReferenceLedger,
+    assignments,
+    fewest_gpus,
+    fitting_nodes,
+    random_nodes,
+    random_shape,
+)
+from weft.testing.reference_fit import charged_mib
+
+CLUSTERS = 1000
+ROUNDS = 3
+SHAPES = 3
+
+
+class Leaving(Policy):
+    """Scores nodes and devices by what is left: anything that changes with every pod will do."""
+
+    name = "leaving"
+
+    def score_nodes(self, query: Query) -> Ints:
+        return query.cpu_free // 100 + query.milli_free
+
+    def score_devices(self, query: Query) -> Ints | None:
+        return None if query.need is None else query.device_memory_free
+
+
+class Plain(Policy):
+    """No opinion at all."""
+
+    name = "plain"
+
+
+class Rating(Policy):
+    """Rates whole assignments: most memory left on the fullest device."""
+
+    name = "rating"
+
+    def rate_option(self, option: Option) -> int:
+        return min(option.memory_free, default=0)
+
+
+class EvenOnly(Policy):
+    """A filter on devices, to see that every way of placing asks it."""
+
+    name = "even-only"
+
+    def filter_devices(self, query: Query) -> Bools:
+        return np.asarray(query.device_local % 2 == 0)
+
+
+PROFILES = {
+    "plain": [Plain()],
+    "leaving": [Leaving()],
+    "rating": [Rating()],
+    "two scorers": [Leaving(), type("Other", (Leaving,), {"name": "other"})()],
+}
+
+
+class World:
+    """The two ledgers side by side, with one engine-side assessor that lives through it all."""
+
+    def __init__(self, random: Random, nodes: Sequence[Node], policies: Sequence[Policy]) -> None:
+        self.random, self.nodes = random, nodes
+        permille = random.choice((1000, 1000, 1000, 1500))
+        self.live = Ledger(nodes, permille)
+        self.slow = ReferenceLedger(nodes, permille)
+        self.profile = Profile("test", policies)
+        self.kept = Assessor(self.live)
+        self.pods = 0
+
+    def check(self, shape: Shape) -> None:
+        """Kept answers are a fresh start's, and mark the reference's nodes."""
+        kept = self.kept.assess(self.profile, shape)
+        fresh = Assessor(self.live).assess(self.profile, shape)
+        assert kept.codes.tolist() == fresh.codes.tolist(), shape
+        assert kept.counts.tolist() == fresh.counts.tolist(), shape
+        assert kept.total.tolist() == fresh.total.tolist(), shape
+        fits = [self.live.table.nodes[row].name for row in np.flatnonzero(kept.codes == 0)]
+        assert sorted(fits) == fitting_nodes(self.slow, shape), shape
+        assert (kept.total != NEVER).tolist() == (kept.codes == 0).tolist()
+        assert int(kept.counts.sum()) == len(self.nodes)
+
+    def place(self, shape: Shape) -> None:
+        """Put a pod on a random node that fits; the ledgers must both take it."""
+        known = self.kept.assess(self.profile, shape)
+        rows = np.flatnonzero(known.codes == 0).tolist()
+        if not rows:
+            return
+        row = self.random.choice(rows)
+        node = self.nodes_by_row(row)
+        self.pods += 1
+        uid = f"pod-{self.pods}"
+        shares = shares_on(self.live.table, row, known, self.profile, uid)
+        placement = Placement(
+            uid, node, shares, shape.cpu_milli, shape.memory_mib, shape.extended
+        )  # fmt: skip
+        self.check_shares(shape, placement)
+        assert self.live.reserve(placement), (shape, placement)
+        assert self.slow.reserve(placement), (shape, placement)
+
+    def check_shares(self, shape: Shape, placement: Placement) -> None:
+        """Each claim has its count of distinct GPUs with its memory; a split one the fewest."""
+        account = self.slow.account(placement.node)
+        chosen = []
+        for index, claim in enumerate(shape.claims):
+            mine = [share for share in placement.shares if share.claim == index]
+            assert len({share.gpu for share in mine}) == len(mine) >= claim.count
+            if claim.split:
+                assert sum(share.memory_mib for share in mine) == claim.memory.value
+                if len(shape.claims) == 1:
+                    assert len(mine) == fewest_gpus(account, shape)
+                continue
+            assert len(mine) == claim.count
+            for share in mine:
+                entry = account.gpus[share.gpu]
+                assert share.memory_mib == charged_mib(entry, claim)
+                assert share.milli == (1000 if claim.whole else claim.milli)
+                assert share.uuid == entry.gpu.uuid
+            chosen.append(tuple(share.gpu for share in sorted(mine, key=lambda s: s.gpu)))
+        assert len(placement.shares) == len({(s.claim, s.gpu) for s in placement.shares})
+        possible = ({tuple(map(frozenset, way))} for way in assignments(account, shape))
+        assert any(tuple(map(frozenset, chosen)) in way for way in possible)
+
+    def nodes_by_row(self, row: int) -> str:
+        return self.live.table.nodes[row].name
+
+    def release(self) -> None:
+        uid = self.random.choice(sorted(self.live.holdings))
+        self.live.release(uid)
+        self.slow.release(uid)
+
+
+def worlds(profile: str, many: int, *, most: int = 5, mig: bool = True) -> Iterator[World]:
+    for seed in range(many):
+        random = Random(f"{profile}/{seed}")
+        nodes = random_nodes(random, most, mig=mig)
+        yield World(random, nodes, PROFILES[profile])
+
+
+def live_through(world: World, rounds: int = ROUNDS) -> None:
+    shapes = [random_shape(world.random, list(world.nodes)) for _ in range(SHAPES)]
+    for _ in range(rounds):
+        for shape in shapes:
+            world.check(shape)
+        for shape in shapes:
+            world.place(shape)
+        if world.live.holdings and world.random.random() < 0.5:
+            world.release()
+    for shape in shapes:
+        world.check(shape)
+    assert audit(world.live) == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_engine_finds_exactly_the_nodes_that_fit(profile: str) -> None:
+    for world in worlds(profile, CLUSTERS // len(PROFILES)):
+        live_through(world)
+
+
+def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
+    """With 12 nodes most changes touch less than a quarter: answers are mended row by row."""
+    for seed in range(60):
+        random = Random(f"mend/{seed}")
+        nodes = random_nodes(random, 1)
+        while len(nodes) < 12:
+            nodes.append(random_nodes(random, 1)[0])
+        nodes = [_renamed(node, f"n{i}") for i, node in enumerate(nodes)]
+        live_through(World(random, nodes, PROFILES["leaving"]), rounds=4)
+
+
+def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
+    """No pod may get an odd device, whether its claims are searched, rated or placed greedily."""
+    for name in ("plain", "rating"):
+        for world in worlds(name, 150, mig=False):
+            world.profile = Profile("filtered", [*PROFILES[name], EvenOnly()])
+            for _ in range(SHAPES):
+                shape = random_shape(world.random, list(world.nodes))
+                known = world.kept.assess(world.profile, shape)
+                for row in np.flatnonzero(known.codes == 0).tolist():
+                    shares = shares_on(world.live.table, row, known, world.profile, "key")
+                    assert all(share.gpu % 2 == 0 for share in shares), shape
+
+
+def test_nodes_may_come_and_go_between_questions() -> None:
+    for world in worlds("leaving", 60):
+        shape = random_shape(world.random, list(world.nodes))
+        world.check(shape)
+        more = [_renamed(node, f"m{i}") for i, node in enumerate(random_nodes(world.random, 3))]
+        for ledger in (world.live, world.slow):
+            ledger.set_nodes(more, [world.nodes[0].name])
+        world.nodes = world.live.table.nodes
+        world.check(shape)
+
+
+def test_a_shape_that_fits_nothing_has_a_code_on_every_node() -> None:
+    for world in worlds("plain", 40):
+        shape = random_shape(world.random, list(world.nodes))
+        shape = Shape(claims=shape.claims, cpu_milli=10**9)
+        known = world.kept.assess(world.profile, shape)
+        assert (known.codes != 0).all()
+        assert known.counts[0] == 0
+        assert Demand(shape, world.live.table).cpu_milli == 10**9
+
+
+def _renamed(node: Node, name: str) -> Node:
+    return Node(
+        name, node.gpus, node.cpu_milli, node.memory_mib, node.extended, node.labels, node.rank,
+        node.unit_mib, node.schedulable,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""What is written can be read back: with Weft's annotation, and from each system's own marks."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.dialects.dialect import Settings
+from weft.dialects.registry import ALL, choose, dialect, parse_pod, read_placement, write
+from weft.dialects.shares import PLACEMENT, placement_of, share_on
+from weft.model import BadInputError, Gpu, Node, PodManifest, Share
+
+MEM = "aliyun.com/gpu-mem"
+
+
+def limits(**values):
+    return st.fixed_dictionaries(
+        {}, optional={name: st.integers(0, top) for name, top in values.items()}
+    )
+
+
+ELASTIC = limits(**{"elasticgpu.io/gpu-core": 250, "elasticgpu.com/gpu-memory": 4000})
+ALNAIR = limits(**{"alnair/vgpu-memory": 6, "alnair/vgpu-compute": 60})
+HAMI = limits(**{"nvidia.com/gpu": 3, "nvidia.com/gpumem": 900, "nvidia.com/gpucores": 40,
+                 "nvidia.com/gpumem-percentage": 40})  # fmt: skip
+WEFT = limits(**{"weft.dev/gpu-memory": 900, "weft.dev/gpu-cores": 40, "weft.dev/gpu-count": 2})
+OWN_MARKS = {"elastic": ELASTIC, "gpushare": limits(**{MEM: 5}), "coscheml": limits(**{MEM: 5}),
+             "alnair": ALNAIR, "hami": HAMI}  # fmt: skip
+WEFTS_MARK = {**OWN_MARKS, "weft": WEFT, "nvidia": limits(**{"nvidia.com/gpu": 3})}
+
+settings = st.builds(
+    Settings,
+    gpushare_unit=st.sampled_from(["auto", "GiB", "MiB"]),
+    interference_table=st.booleans(),
+    compat=st.sampled_from(["sane", "exact"]),
+)
+
+
+@st.composite
+def pods(draw, asked):
+    names = iter(["cnn", "b", "c", "i", "j", "s"])
+
+    def containers(most, **more):
+        found = []
+        for _ in range(draw(st.integers(0, most))):
+            found.append({"name": next(names), "resources": {"limits": draw(asked)}, **more})
+        return found
+
+    inits = [*containers(1), *containers(1, restartPolicy="Always")]
+    return {
+        "metadata": {"name": "p", "uid": "u-1", "labels": {}, "annotations": {}},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": draw(asked)}}, *containers(2)],
+            "initContainers": inits,
+            "nodeName": "n",
+        },
+    }
+
+
+@st.composite
+def nodes(draw):
+    sizes = draw(st.lists(st.sampled_from([16160, 32510, 81920]), min_size=4, max_size=9))
+    known = draw(st.booleans())
+    gpus = [Gpu(i, mib, uuid=f"GPU-{i:x}-{mib}" if known else "") for i, mib in enumerate(sizes)]
+    return Node("n", gpus=tuple(gpus))
+
+
+def place(draw, request, node):
+    shares = []
+    for index, claim in enumerate(request.shape.claims):
+        if claim.count > len(node.gpus):
+            return None
+        for gpu in draw(st.permutations(node.gpus))[: claim.count]:
+            if claim.split:
+                mib = draw(st.integers(0, claim.memory.value))
+                shares.append(Share(index, gpu.index, mib, 0, gpu.uuid))
+            else:
+                shares.append(share_on(index, claim, gpu))
+    return placement_of(request, node, shares)
+
+
+def bound(manifest, annotations, labels):
+    meta = {**manifest["metadata"], "annotations": annotations, "labels": labels}
+    return msgspec.convert({**manifest, "metadata": meta}, PodManifest)
+
+
+@pytest.mark.parametrize("name", WEFTS_MARK)
+@given(data=st.data())
+def test_wefts_annotation_carries_everything(name, data):
+    manifest = data.draw(pods(WEFTS_MARK[name]))
+    chosen, node = data.draw(settings), data.draw(nodes())
+    pod = msgspec.convert(manifest, PodManifest)
+    request = parse_pod(pod, chosen)
+    placement = place(data.draw, request, node)
+    if placement is None:
+        return
+    marks = write(request, placement, node, 7)
+    back = bound(manifest, marks.annotations, marks.labels)
+    assert read_placement(back, node, chosen) == placement
+    # The dialect's own `read` keeps the same promise without the registry.
+    assert dialect(request.dialect).read(back, request, node) == placement
+
+
+@pytest.mark.parametrize("name", OWN_MARKS)
+@given(data=st.data())
+def test_each_systems_own_marks_name_the_same_gpus(name, data):
+    manifest = data.draw(pods(OWN_MARKS[name]))
+    chosen, node = data.draw(settings), data.draw(nodes())
+    request = parse_pod(msgspec.convert(manifest, PodManifest), chosen)
+    if request.dialect in ("nvidia", "none"):
+        return
+    placement = place(data.draw, request, node)
+    if placement is None:
+        return
+    marks = write(request, placement, node, 7)
+    theirs = {k: v for k, v in marks.annotations.items() if k != PLACEMENT}
+    assert read_placement(bound(manifest, theirs, marks.labels), node, chosen) == placement
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total",
+                         "genius/gpu-model", "GPU_MEM_REQ"]),
+        st.sampled_from(["0", "1", "2", "700", "A100", "-3"]),
+    ),
+    limits(**{"nvidia.com/gpu": 2}),
+    settings,
+    nodes(),
+    st.data(),
+)  # fmt: skip
+def test_pods_that_ask_by_label_round_trip_too(labels, asked, chosen, node, data):
+    manifest = {
+        "metadata": {"name": "p", "uid": "u-1", "labels": labels},
+        "spec": {"containers": [{"name": "a", "resources": {"limits": asked}}]},
+    }
+    pod = msgspec.convert(manifest, PodManifest)
+    try:
+        request = parse_pod(pod, chosen)
+    except BadInputError:
+        assert "GPU_MEM_REQ" in labels
+        return
+    placement = place(data.draw, request, node)
+    if placement is None:
+        return
+    marks = write(request, placement, node, 7)
+    back = bound(manifest, marks.annotations, {**labels, **marks.labels})
+    assert read_placement(back, node, chosen) == placement
+
+
+@given(st.data(), settings)
+def test_whose_a_pod_is_never_depends_on_its_containers_order(data, chosen):
+    manifest = data.draw(pods(st.one_of(*WEFTS_MARK.values())))
+    spec = manifest["spec"]
+    turned = {**manifest, "spec": {**spec, "containers": spec["containers"][::-1]}}
+
+    def owner(value):
+        try:
+            return choose(msgspec.convert(value, PodManifest), chosen)[0].name
+        except BadInputError:
+            return None
+
+    assert owner(manifest) == owner(turned)
+
+
+texts = st.one_of(
+    st.integers(-5, 10**20), st.floats(), st.text(max_size=8),
+    st.sampled_from(["1e9", "10G", "500m", "1e99999", "16k", "2Ei", "-1"]),
+)  # fmt: skip
+names = st.sampled_from([*(r for d in ALL for r in d.resources), "cpu", "memory", "rdma/hca"])
+marked = st.dictionaries(
+    st.sampled_from(["genius/gpu-number", "genius/gpu-model", "genius/priority", "GPU_MEM_REQ",
+                     "weft.dev/class", "weft.dev/placement", "nvidia.com/use-gputype",
+                     "ALIYUN_COM_GPU_MEM_IDX", "ai.centaurus.io/alnair-gpu-id",
+                     "elasticgpu.io/assumed", "hami.io/vgpu-devices-allocated"]),
+    st.text(max_size=12), max_size=3,
+)  # fmt: skip
+
+
+@given(st.dictionaries(names, texts, max_size=3), marked, marked, settings)
+def test_any_manifest_is_read_or_refused_with_one_line(asked, labels, annotations, chosen):
+    manifest = {
+        "metadata": {"labels": labels, "annotations": annotations},
+        "spec": {"containers": [{"name": "a", "resources": {"limits": asked}}]},
+    }
+    pod = msgspec.convert(manifest, PodManifest)
+    node = Node("n", gpus=(Gpu(0, 16160, uuid="GPU-0"), Gpu(1, 16160, uuid="GPU-1")))
+    found = error = None
+    try:
+        found = read_placement(pod, node, chosen)
+    except BadInputError as refused:
+        error = refused
+    assert error is None or (error.where and error.what)
+    assert found is None or {share.gpu for share in found.shares} <= {0, 1}

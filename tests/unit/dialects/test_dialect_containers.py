@@ -1,0 +1,141 @@
+import pytest
+from manifests import ask, asks, box, parsed, pod
+
+from weft.dialects.containers import whole_cards
+from weft.dialects.requests import timestamp_ns
+from weft.dialects.resources import node_side
+from weft.dialects.weft import CORES, COUNT, MEMORY
+from weft.model import BadInputError, GpuClaim, Memory
+
+
+def mib(value, milli=0, count=1):
+    return GpuClaim(count, Memory("mib", value), milli)
+
+
+def layout(*mains, init=()):
+    request = parsed(*mains, init=list(init))
+    return request.shape.claims, {c.name: c.claims for c in request.containers}
+
+
+def m(name, value, **kind):
+    return ask(MEMORY, value, name, **kind)
+
+
+def test_a_smaller_init_container_borrows_without_growing():
+    claims, uses = layout(m("a", 4), m("b", 8), init=[m("i", 6)])
+    assert claims == (mib(4), mib(8))
+    assert uses == {"i": (1,), "a": (0,), "b": (1,)}
+
+
+def test_a_larger_init_container_grows_the_largest_claim():
+    claims, uses = layout(m("a", 4), m("b", 8), init=[m("i", 10), m("j", 9)])
+    assert claims == (mib(4), mib(10))
+    assert uses["i"] == uses["j"] == (1,)
+
+
+def test_the_element_wise_maximum_of_memory_and_cores():
+    claims, _ = layout(asks("a", {MEMORY: 4, CORES: 50}), init=[asks("i", {MEMORY: 9, CORES: 10})])
+    assert claims == (mib(9, 500),)
+
+
+def test_a_sidecar_holds_its_own_beside_everything():
+    claims, uses = layout(m("a", 4), init=[m("s", 3, sidecar=True), m("i", 4)])
+    assert claims == (mib(4), mib(3))
+    assert uses == {"s": (1,), "i": (0,), "a": (0,)}
+
+
+def test_an_init_container_alone_holds_its_claim_for_the_next_one():
+    claims, uses = layout(box("a"), init=[m("i", 4), m("j", 9)])
+    assert claims == (mib(9),)
+    assert uses == {"i": (0,), "j": (0,), "a": ()}
+
+
+def test_whole_cards_are_pooled_over_main_containers():
+    claims, uses = layout(
+        ask(COUNT, 1, "a"), ask(COUNT, 2, "b"), init=[ask(COUNT, 4, "i"), ask(COUNT, 3, "j")]
+    )
+    assert claims == (whole_cards(1), whole_cards(2), whole_cards(1))
+    assert uses["i"] == (1, 0, 2)
+    assert uses["j"] == (1, 0)
+
+
+def test_a_shared_ask_fits_on_borrowed_whole_cards():
+    claims, uses = layout(ask(COUNT, 2, "a"), init=[asks("i", {COUNT: 2, MEMORY: 9})])
+    assert claims == (whole_cards(2),)
+    assert uses["i"] == (0,)
+
+
+def test_a_whole_ask_makes_a_shared_claim_whole():
+    claims, uses = layout(m("a", 4), init=[ask(COUNT, 2, "i")])
+    assert claims == (whole_cards(1), whole_cards(1))
+    assert uses == {"i": (0, 1), "a": (0,)}
+
+
+def test_distinct_gpus_are_never_borrowed_from_claims_that_may_meet():
+    claims, uses = layout(m("a", 4), m("b", 4), init=[asks("i", {COUNT: 2, MEMORY: 2})])
+    assert claims == (mib(4, count=2), mib(4))
+    assert uses["i"] == (0,)
+
+
+def test_memory_of_another_kind_is_held_beside():
+    gpu = "nvidia.com/gpu"
+    request = parsed(
+        asks("a", {gpu: 1, "nvidia.com/gpumem": 9}),
+        init=[asks("i", {gpu: 1, "nvidia.com/gpumem-percentage": 50}), ask(gpu + "cores", 10, "j")],
+    )
+    # i can't borrow MiB for a percentage; j asks for all memory and so makes i's claim whole.
+    assert [claim.memory.kind for claim in request.shape.claims] == ["mib", "whole"]
+    assert [c.claims for c in request.containers] == [(1,), (1,), (0,)]
+
+
+def test_node_side_follows_kubernetes_rules():
+    def c(name, cpu, memory, **kind):
+        made = box(name, **kind)
+        made["resources"] = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "9"}}
+        return made
+
+    manifest = pod(
+        c("a", "100m", "1Mi"),
+        c("b", "200m", "1"),
+        init=[
+            c("s", "50m", "1Mi", sidecar=True),
+            c("i", 1, "10Mi"),
+            c("t", "1", "1Mi", sidecar=True),
+        ],
+        overhead={"cpu": "10m", "memory": "1Mi"},
+    )
+    # init: 50 + 1000; running: 50 + 1000 + 300; memory: 1 + 10 MiB before, 1 + 1 + 1 MiB + 1 after
+    assert node_side(manifest) == (1360, 12, ())
+
+
+def test_limits_stand_in_for_missing_requests():
+    assert node_side(pod(asks("a", {"cpu": 2, "memory": "1Mi"}))) == (2000, 1, ())
+
+
+def test_other_extended_resources_are_summed_or_maximal():
+    manifest = pod(
+        asks("a", {"rdma/hca": 1, "nvidia.com/mig-1g.5gb": 1}),
+        asks("b", {"rdma/hca": 1, "elasticgpu.io/gpu-core": 5, "zero/x": 0}),
+        init=[asks("i", {"rdma/hca": 5})],
+    )
+    assert node_side(manifest)[2] == (("nvidia.com/mig-1g.5gb", 1), ("rdma/hca", 5))
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("2024-02-29T12:34:56Z", 1709210096 * 10**9),
+        ("2026-11-20T23:50:31Z", 1795218631 * 10**9),
+        ("2000-03-01T00:00:00.5Z", 951868800 * 10**9 + 5 * 10**8),
+        (None, 0),
+        ("", 0),
+    ],
+)
+def test_timestamps_in_nanoseconds(text, ns):
+    assert timestamp_ns(text) == ns
+
+
+def test_a_timestamp_that_is_none_is_named():
+    with pytest.raises(BadInputError, match="creationTimestamp"):
+        timestamp_ns("yesterday")

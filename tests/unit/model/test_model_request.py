@@ -1,0 +1,79 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.model import Code, DeviceRule, Memory, Reason
+
+GIB = 1024
+
+
+def alnair(value):
+    return Memory("units", value, unit_mib=GIB, half_up=True)
+
+
+def gpushare(value):
+    return Memory("units", value, unit_mib=GIB)
+
+
+@pytest.mark.parametrize(
+    ("card", "floor", "half_up"),
+    [(16160, 15, 16), (32510, 31, 32), (15109, 14, 15), (16384, 16, 16), (511, 0, 0), (512, 0, 1)],
+)
+def test_units_on_a_card_round_as_each_system_does(card, floor, half_up):
+    assert gpushare(1).units_on(card) == floor
+    assert alnair(1).units_on(card) == half_up
+
+
+def test_all_units_together_are_the_whole_card():
+    assert alnair(16).mib_on(16160) == 16160
+    assert gpushare(15).mib_on(16160) == 16160
+    assert 2 * alnair(8).mib_on(16160) == 16160
+
+
+def test_a_unit_too_many_never_fits():
+    assert alnair(17).mib_on(16160) > 16160
+    assert gpushare(16).mib_on(16160) > 16160
+    assert Memory("percent", 101).mib_on(16160) > 16160
+    assert gpushare(1).mib_on(1000) > 1000
+
+
+def test_the_other_kinds():
+    assert Memory("mib", 300).mib_on(16160) == 300
+    assert Memory("percent", 50).mib_on(16161) == 8080
+    assert Memory("whole").mib_on(16160) == 16160
+    assert Memory().mib_on(16160) == 0
+
+
+@given(st.integers(1, 400_000), st.integers(0, 500), st.integers(0, 500), st.sampled_from([0, 1]))
+def test_parts_that_fit_in_units_fit_in_mib(card, a, b, half_up):
+    first = Memory("units", a, GIB, bool(half_up))
+    second = Memory("units", b, GIB, bool(half_up))
+    units = first.units_on(card)
+    if units and a + b <= units:
+        assert first.mib_on(card) + second.mib_on(card) <= card
+
+
+def test_models_by_part_pattern_or_whole_name():
+    card = "NVIDIA A100-SXM4-40GB"
+    assert DeviceRule(models=("a100",), how="contains").accepts_model(card)
+    assert not DeviceRule(models=("A100",)).accepts_model(card)
+    assert DeviceRule(models=(card,)).accepts_model(card)
+    assert DeviceRule(models=("a100.sxm",), how="regex").accepts_model(card)
+    assert not DeviceRule(not_models=("A100",), how="contains").accepts_model(card)
+    assert not DeviceRule(models=("V100", "T4"), how="contains").accepts_model(card)
+    assert DeviceRule().accepts_model(card)
+
+
+def test_uuids_are_exact_and_the_excluded_ones_win():
+    assert DeviceRule(uuids=("GPU-1",)).accepts_uuid("GPU-1")
+    assert not DeviceRule(uuids=("GPU-1",)).accepts_uuid("GPU-11")
+    assert not DeviceRule(uuids=("GPU-1",), not_uuids=("GPU-1",)).accepts_uuid("GPU-1")
+    assert DeviceRule(not_uuids=("GPU-1",)).accepts_uuid("GPU-2")
+
+
+def test_a_reason_says_how_much_was_missing():
+    text = str(Reason(Code.GPU_MEMORY, nodes=3, asked=16384, best=9000, unit="MiB"))
+    assert text.startswith("3 × ")
+    assert "9,000" in text
+    assert "16,384" in text
+    assert "asked" not in str(Reason(Code.NO_GPU))
