@@ -7,6 +7,7 @@ Random small clusters, random shapes, random pods coming and going: after each c
 from collections.abc import Iterator, Sequence
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -138,8 +139,8 @@ class World:
                 assert share.uuid == entry.gpu.uuid
             chosen.append(tuple(share.gpu for share in sorted(mine, key=lambda s: s.gpu)))
         assert len(placement.shares) == len({(s.claim, s.gpu) for s in placement.shares})
-        possible = ({tuple(map(frozenset, way))} for way in assignments(account, shape))
-        assert any(tuple(map(frozenset, chosen)) in way for way in possible)
+        possible = {tuple(map(frozenset, way)) for way in assignments(account, shape)}
+        assert tuple(map(frozenset, chosen)) in possible
 
     def nodes_by_row(self, row: int) -> str:
         return self.live.table.nodes[row].name
@@ -157,8 +158,14 @@ def worlds(profile: str, many: int, *, most: int = 5, mig: bool = True) -> Itera
         yield World(random, nodes, PROFILES[profile])
 
 
+def anywhere(world: World) -> Shape:
+    """A random shape that names no node (see the test of those that do)."""
+    shape = random_shape(world.random, list(world.nodes))
+    return msgspec.structs.replace(shape, node_name="")
+
+
 def live_through(world: World, rounds: int = ROUNDS) -> None:
-    shapes = [random_shape(world.random, list(world.nodes)) for _ in range(SHAPES)]
+    shapes = [anywhere(world) for _ in range(SHAPES)]
     for _ in range(rounds):
         for shape in shapes:
             world.check(shape)
@@ -188,22 +195,41 @@ def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
         live_through(World(random, nodes, PROFILES["leaving"]), rounds=4)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="feasibility.told_codes writes FITS over the named node's code: its WRONG_UNIT and "
+    "NO_GPU are lost, and where node aggregates are checked its WRONG_MODEL, GPU_TOO_SMALL and "
+    "TOO_FEW_GPUS too",
+)
+def test_a_node_named_by_the_pod_must_still_fit() -> None:
+    for world in worlds("plain", 200):
+        shape = random_shape(world.random, list(world.nodes))
+        named = world.random.choice(world.nodes).name
+        world.check(msgspec.structs.replace(shape, node_name=named))
+
+
 def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
-    """No pod may get an odd device, whether its claims are searched, rated or placed greedily."""
-    for name in ("plain", "rating"):
-        for world in worlds(name, 150, mig=False):
+    """Refusing odd devices is what a rule against their UUIDs is, searched, rated or greedy."""
+    for name in ("plain", "leaving", "rating"):
+        for world in worlds(name, 100):
             world.profile = Profile("filtered", [*PROFILES[name], EvenOnly()])
+            odd = [gpu.uuid for node in world.nodes for gpu in node.gpus if gpu.index % 2]
             for _ in range(SHAPES):
-                shape = random_shape(world.random, list(world.nodes))
+                shape = anywhere(world)
+                rule = msgspec.structs.replace(
+                    shape.devices, not_uuids=(*shape.devices.not_uuids, *odd)
+                )
                 known = world.kept.assess(world.profile, shape)
-                for row in np.flatnonzero(known.codes == 0).tolist():
-                    shares = shares_on(world.live.table, row, known, world.profile, "key")
-                    assert all(share.gpu % 2 == 0 for share in shares), shape
+                fits = [world.live.table.nodes[i].name for i in np.flatnonzero(known.codes == 0)]
+                stricter = msgspec.structs.replace(shape, devices=rule)
+                if shape.claims:
+                    assert sorted(fits) == fitting_nodes(world.slow, stricter), shape
+                world.place(shape)
 
 
 def test_nodes_may_come_and_go_between_questions() -> None:
     for world in worlds("leaving", 60):
-        shape = random_shape(world.random, list(world.nodes))
+        shape = anywhere(world)
         world.check(shape)
         more = [_renamed(node, f"m{i}") for i, node in enumerate(random_nodes(world.random, 3))]
         for ledger in (world.live, world.slow):
@@ -223,7 +249,4 @@ def test_a_shape_that_fits_nothing_has_a_code_on_every_node() -> None:
 
 
 def _renamed(node: Node, name: str) -> Node:
-    return Node(
-        name, node.gpus, node.cpu_milli, node.memory_mib, node.extended, node.labels, node.rank,
-        node.unit_mib, node.schedulable,
-    )  # fmt: skip
+    return msgspec.structs.replace(node, name=name)

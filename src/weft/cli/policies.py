@@ -18,9 +18,9 @@ def registry() -> "Registry":
     A plugin that cannot be loaded is named on stderr and left out; the others work.
     """
     from weft.framework.registry import register_entry_points
-    from weft.policies.catalog import builtins
+    from weft.policies.catalog import built_in
 
-    known = builtins()
+    known = built_in()
     for problem in register_entry_points(known, entry_points(group="weft.policies")):
         print(f"weft: warning: {problem}", file=sys.stderr)
     return known

@@ -25,7 +25,7 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c.
     """
 
-    __slots__ = ("codes", "counts", "demand", "generation", "position", "raw", "shape", "told",
+    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "position", "raw", "shape", "told",
                  "total", "version")  # fmt: skip
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
@@ -35,6 +35,7 @@ class Assessment:
         self.demand = Demand(shape, ledger.table)
         self.told: Codes = feasibility.told_codes(ledger.table, self.demand)
         rows = ledger.table.count
+        self.any_told = bool(self.told.any())
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
@@ -85,8 +86,10 @@ class Assessor:
             if len(rows) * 4 > table.count:
                 rows = None
         query = Query(table, known.demand, rows)
-        told = known.told if rows is None else known.told.take(rows)
-        found = feasibility.codes(query, told)
+        found = feasibility.codes(query)
+        if known.any_told:
+            told = known.told if rows is None else known.told.take(rows)
+            found = np.where(told == 0, found, told)
         if profile.node_filters or profile.device_filters:
             found = _filter(query, found, profile)
         fits = found == 0

@@ -80,16 +80,15 @@ def _tightest(table: Table, row: int, need: Need) -> int:
 
 def _many(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> tuple[Share, ...]:
     query = Query(table, demand, np.array([row], dtype=np.int64))
-    if demand.needs[0].claim.split:
-        gpus = table.nodes[row].gpus
-        return tuple(
-            Share(0, gpus[position].index, memory, demand.needs[0].milli, gpus[position].uuid)
-            for position, memory in placing.split_shares(query, profile)
-        )
     answer = placing.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
     shares = [
         _share(table, row, position, claim, need)
         for position, (claim, need) in zip(chosen, answer.todo, strict=True)
+    ]
+    gpus = table.nodes[row].gpus
+    shares += [
+        Share(claim, gpus[position].index, memory, demand.needs[claim].milli, gpus[position].uuid)
+        for claim, position, memory in placing.split_shares(query, profile, answer)
     ]
     return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))

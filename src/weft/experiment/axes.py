@@ -23,9 +23,10 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A policy's curve: mean over seeds with the smallest and largest, at each `x`.
+    """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
 
-    `index` is the policy's place in the results: it settles colour and dash.
+    `index` is the policy's place in the results: it settles colour and dash. `end` is the value
+    to print beside the line, the same as in the tables.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Series(msgspec.Struct, frozen=True):
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    end: float
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class Panel(msgspec.Struct, frozen=True):
     y: Scale
 
     def frame(self, x_title: str, y_title: str, about: int = 6) -> list[Mark]:
-        """Grid lines, axis, tick labels and titles. Grid lines run across only: the eye follows y."""
+        """Axis, tick labels, titles, and grid lines across only: the eye follows y."""
         marks: list[Mark] = []
         left, right, bottom = self.x.start, self.x.end, self.y.start
         for tick in ticks(self.y.low, self.y.high, 6):
@@ -62,7 +64,7 @@ class Panel(msgspec.Struct, frozen=True):
         return marks
 
     def band(self, series: Series) -> list[Mark]:
-        """From the smallest to the largest of the seeds, where there are several."""
+        """The series' band, where seeds differ."""
         if series.low == series.high:
             return []
         upper = self.inside(series.x, series.high)
@@ -103,9 +105,7 @@ class Panel(msgspec.Struct, frozen=True):
             share = max(share, (self.y.low - y0) / (y1 - y0))
         return self.x(x0 + share * (x1 - x0)), self.y(y0 + share * (y1 - y0))
 
-    def ends(
-        self, series: list[Series], best: str, decimals: int, legend_x: float
-    ) -> list[Group]:
+    def ends(self, series: list[Series], best: str, text_x: float) -> list[Group]:
         """A name and a last value beside each line's end; labels make room for one another."""
         shown = sorted((one for one in series if one.mean), key=lambda one: -one.mean[-1])
         wanted = [self.y(one.mean[-1]) for one in shown]
@@ -114,16 +114,16 @@ class Panel(msgspec.Struct, frozen=True):
         for one, at, place in zip(shown, wanted, places, strict=True):
             paint, right = series_paint(one.index), self.x(one.x[-1])
             bold = one.name == best
-            value = f"{one.mean[-1]:.{decimals}f}"
+            value = f"{one.end:.2f}"
             marks: list[Mark] = [Dot(right, at, 3.2, paint)]
-            marks.append(Line(((right + 5, at), (legend_x - 22, place)), GRID))
+            marks.append(Line(((right + 5, at), (text_x - 22, place)), GRID))
             marks.append(
-                Line(((legend_x - 20, place), (legend_x, place)), paint, 2.4,
+                Line(((text_x - 20, place), (text_x, place)), paint, 2.4,
                      series_dash(one.index))
             )  # fmt: skip
-            marks.append(Text(legend_x + 6, place + 4, value, INK, 12, bold=bold))
+            marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
             name = shorten(one.name, 20)
-            marks.append(Text(legend_x + 44, place + 4, name, paint, 12, bold=bold))
+            marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))
             groups.append(Group(tuple(marks), "label", one.name))
         return groups
 

@@ -3,13 +3,20 @@
 from collections import Counter
 
 from weft.experiment.drawing import Drawing, Group, Mark, Rect, Text
+from weft.experiment.line_figures import WIDTH, nothing
 from weft.experiment.ranking import ranked
 from weft.experiment.style import (
-    HEAT, INK, ON_HEAT, ON_REASONS, REASONS, SOFT, shorten, text_width,
+    HEAT,
+    INK,
+    ON_HEAT,
+    ON_REASONS,
+    REASONS,
+    SOFT,
+    shorten,
+    text_width,
 )  # fmt: skip
 from weft.simulate.results import Results
 
-WIDTH = 960.0
 _ROW = 34.0
 _OTHER = "other reasons"
 
@@ -22,6 +29,8 @@ def by_model(results: Results, models_gpus: dict[str, int] | None = None) -> Dra
     models = sorted({m for row in rows.values() for m in row}, key=lambda m: (-counts.get(m, 0), m))
     everything = {one.policy: one.gpu_allocation_percent for one in results.summary}
     values = [value for row in rows.values() for value in row.values()]
+    if not any(values):
+        return nothing("by-model", title, "Nothing is allocated any more at the end.")
     low = 10 * int(min([*values, *everything.values(), 90]) // 10)
     left = 36 + max(text_width(shorten(policy), 13, bold=True) for policy in order)
     step = (WIDTH - 20 - 14 - left) / (len(models) + 1)
@@ -160,7 +169,7 @@ def _segment(x: float, y: float, width: float, i: int, count: float, name: str) 
 
 
 def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
 
 
 def _key(reasons: list[str]) -> tuple[list[Mark], float]:

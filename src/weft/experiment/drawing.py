@@ -39,7 +39,7 @@ class Area(msgspec.Struct, frozen=True):
 
     points: tuple[Point, ...]
     fill: Paint
-    opacity: float = 0.16
+    opacity: float = 0.13
 
 
 class Dot(msgspec.Struct, frozen=True):

@@ -19,12 +19,12 @@ def allocation(results: Results) -> Drawing:
     series, timed = curves.allocation(results), is_timed(results)
     title = "GPUs allocated as demand arrives"
     if not series:
-        return _nothing("allocation", title)
+        return nothing("allocation", title)
     corner = None if timed else _corner(series)
-    height, bottom = 470.0, 400.0
+    height, bottom = 456.0, 400.0
     best = ranked(results)[0]
     text_x = _labels_at(series)
-    top = nice_ceiling(max(100.0, max(max(one.high) for one in series)), 5)
+    top = nice_ceiling(max(100.0, *(max(one.high) for one in series)), 5)
     last = max(max(one.x) for one in series)
     y_title = "GPUs allocated, % of capacity"
     marks: list[Mark | Group] = [*_heading(title, _under(results))]
@@ -35,13 +35,13 @@ def allocation(results: Results) -> Drawing:
     marks += [] if timed else _limits(whole)
     if corner is None:
         marks += _lines(whole, series, best)
-        marks += whole.ends(series, best, 2, text_x)
+        marks += whole.ends(series, best, text_x)
         return _drawing("allocation", title, height, marks, series, "allocated")
     marks += [Group(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series]
     low, high = corner
     zoom = Panel(Scale(low, last, 372, text_x - 40), Scale(low, high, bottom, _TOP))
     marks += [*zoom.frame(_DEMAND, "", 6), *_limits(zoom), *_lines(zoom, series, best)]
-    marks += zoom.ends(series, best, 2, text_x)
+    marks += zoom.ends(series, best, text_x)
     return _drawing("allocation", title, height, marks, series, "allocated")
 
 
@@ -50,8 +50,8 @@ def fragmentation(results: Results) -> Drawing:
     series = curves.fragmentation(results)
     title = "Idle GPU capacity lost to fragments"
     if not series:
-        return _nothing("fragmentation", title)
-    height, bottom, text_x = 400.0, 330.0, _labels_at(series)
+        return nothing("fragmentation", title)
+    height, bottom, text_x = 396.0, 340.0, _labels_at(series)
     top = nice_ceiling(max(max(one.high) for one in series))
     last = max(max(one.x) for one in series)
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
@@ -60,7 +60,7 @@ def fragmentation(results: Results) -> Drawing:
     marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
-    marks += panel.ends(series, best, 2, text_x)
+    marks += panel.ends(series, best, text_x)
     return _drawing("fragmentation", title, height, marks, series, "fragmented")
 
 
@@ -125,7 +125,9 @@ def _under(results: Results) -> str:
     seeds = max(summary.seeds for summary in results.summary)
     if seeds == 1:
         return "one seed"
-    return f"mean of {seeds} seeds; bands run from the smallest to the largest"
+    if seeds < curves.ENOUGH_FOR_INTERVAL:
+        return f"mean of {seeds} seeds; bands run from the smallest to the largest"
+    return f"mean of {seeds} seeds with its 95 % confidence interval"
 
 
 def _labels_at(series: list[Series]) -> float:
@@ -141,13 +143,12 @@ def _round_end(last: float) -> float:
 def _drawing(
     name: str, title: str, height: float, marks: list[Mark | Group], series: list[Series], did: str
 ) -> Drawing:
-    said = ", ".join(f"{one.name} {one.mean[-1]:.2f}" for one in series)
+    said = ", ".join(f"{one.name} {one.end:.2f}" for one in series)
     text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {said}."
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 
-def _nothing(name: str, title: str) -> Drawing:
-    """The figure where no run has a curve: it says so."""
-    words = "These runs recorded no curve."
+def nothing(name: str, title: str, words: str = "These runs recorded no curve.") -> Drawing:
+    """The figure where there is nothing to draw: it says why."""
     marks = (*_heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
     return Drawing(name, title, words, WIDTH, 120, marks)

@@ -85,7 +85,7 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
                 mark.x, mark.y, mark.text, color=mark.fill.light, fontsize=_points(mark.size),
                 ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
                 va="baseline", rotation=90 if mark.turned else 0, rotation_mode="anchor",
-                fontweight=600 if mark.bold else 400, zorder=order,
+                fontweight="bold" if mark.bold else "normal", zorder=order,
             )  # fmt: skip
 
 

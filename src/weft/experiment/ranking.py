@@ -72,35 +72,29 @@ def headline(results: Results, gpus: int | None = None) -> Headline:
     shared = sorted(best.keys() & second.keys())
     if not shared:
         return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
-    gaps = [abs_sign(measure) * (best[seed] - second[seed]) for seed in shared]
-    mean, half = mean_ci95(gaps)
-    lead, verb = f"{order[0]} {_does(measure, value)}", _more(measure)
+    if all(best[seed] == second[seed] for seed in shared):
+        same = f"{order[0]} {_does(measure, value)}; {order[1]} does the same in every seed."
+        return Headline(f"{order[0]} and {order[1]} come out level.", same)
+    sign = 1 if measure.more_is_better else -1
+    mean, half = mean_ci95([sign * (best[seed] - second[seed]) for seed in shared])
+    did = f"{order[0]} {_does(measure, value)}"
+    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {order[1]}"
+    interval = _interval(mean, half, measure, len(shared))
     if len(shared) == 1:
-        rest = f"{_gap(mean, measure)} {verb} than {order[1]}, in one seed: not enough for an interval."
-        return Headline(f"{lead}.", rest + _cards(mean, measure, gpus))
-    if mean - half <= 0:
-        # Some results differ by chance only; a bold claim would be wrong one time in two.
-        lead = f"{order[0]} and {order[1]} come out level"
-        rest = f"{order[0]} {_does(measure, value)}, {_gap(mean, measure)} {verb} than {order[1]}"
-        return Headline(f"{lead}.", f"{rest} {_interval(mean, half, measure, len(shared))}.")
-    rest = f"{_gap(mean, measure)} {verb} than {order[1]} {_interval(mean, half, measure, len(shared))}."
-    return Headline(f"{lead}.", rest + _cards(mean, measure, gpus))
-
-
-def abs_sign(measure: Measure) -> int:
-    """+1 where more is better, −1 where less is."""
-    return 1 if measure.more_is_better else -1
+        rest = f"{than}, in one seed: not enough for an interval."
+    elif mean - half <= 0:
+        # The order may be chance: a bold claim would often be wrong.
+        return Headline(f"{order[0]} and {order[1]} come out level.", f"{did}, {than} {interval}.")
+    else:
+        rest = f"{than} {interval}."
+    return Headline(f"{did}.", rest + _cards(mean, measure, gpus))
 
 
 def _does(measure: Measure, value: str) -> str:
     if measure is WAIT:
-        return f"starts pods soonest: they wait {value} on average"
+        return f"starts pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure is AT_100 else "at the end"
     return f"allocates {value} of the GPUs {when}"
-
-
-def _more(measure: Measure) -> str:
-    return "more" if measure.more_is_better else "less"
 
 
 def _shown(value: float, measure: Measure) -> str:

@@ -30,7 +30,7 @@ def to_svg(drawing: Drawing) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(mark: Mark) -> str:  # noqa: PLR0911 - one return a kind
+def _mark(mark: Mark) -> str:
     match mark:
         case Rect():
             radius = f' rx="{_number(mark.radius)}"' if mark.radius else ""

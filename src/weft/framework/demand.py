@@ -18,24 +18,31 @@ class Need:
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
     charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
-    `will_do[k]` also that whole cards are as large as the claim says.
+    `will_do[k]` also that the card is large enough, where free memory does not tell.
     """
 
     __slots__ = ("accepts", "ask_mib", "asks_memory", "claim", "count", "lack_code", "memory_mib",
                  "milli", "takes_any_kind", "uniform_ask_mib", "whole", "will_do")  # fmt: skip
 
-    def __init__(self, claim: GpuClaim, shape: Shape, kinds: list[tuple[str, int, int]]) -> None:
+    def __init__(
+        self, claim: GpuClaim, shape: Shape, kinds: list[tuple[str, int, int]],
+        overcommits: bool = False,
+    ) -> None:  # fmt: skip
         self.claim, self.count, self.whole = claim, claim.count, claim.whole
         self.milli = 1000 if claim.whole else claim.milli
-        memory = [m if claim.whole else claim.memory.mib_on(m) for _, m, _ in kinds]
+        memory = [m if claim.whole else _mib_on(claim, m) for _, m, _ in kinds]
         self.memory_mib: Ints = np.array(memory, dtype=np.int64)
         sizes = np.array([m for _, m, _ in kinds], dtype=np.int64)
-        least = np.array([claim.memory.mib_on(m) for _, m, _ in kinds], dtype=np.int64)
+        least = np.array([_mib_on(claim, m) for _, m, _ in kinds], dtype=np.int64)
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + claim.headroom_mib
         self.accepts: Bools = np.array(
             [shape.devices.accepts_model(model) for model, _, _ in kinds], dtype=np.bool_
         )
-        self.will_do: Bools = self.accepts & (least <= sizes) if claim.whole else self.accepts
+        self.will_do: Bools = self.accepts
+        if overcommits:  # more may be free than a card has, but no pod gets more than a card
+            self.will_do = self.accepts & (self.ask_mib <= sizes)
+        elif claim.whole:
+            self.will_do = self.accepts & (least <= sizes)
         self.takes_any_kind = bool(self.will_do.all())
         self.asks_memory = bool((self.ask_mib > 0).any())
         same = len(set(self.ask_mib.tolist())) == 1
@@ -46,6 +53,12 @@ class Need:
             self.lack_code = Code.GPU_SHARE if self.milli else Code.GPU_MEMORY
         else:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
+
+
+def _mib_on(claim: GpuClaim, card_mib: int) -> int:
+    """What the claim asks of one such card; a `split` one asks no more than there is."""
+    asked = claim.memory.mib_on(card_mib)
+    return min(asked, card_mib) if claim.split else asked
 
 
 class Demand:
@@ -60,7 +73,7 @@ class Demand:
     def __init__(self, shape: Shape, table: Table) -> None:
         self.shape = shape
         kinds = list(table.kinds)
-        self.needs = tuple(Need(claim, shape, kinds) for claim in shape.claims)
+        self.needs = tuple(Need(claim, shape, kinds, table.overcommits) for claim in shape.claims)
         self.cpu_milli = shape.cpu_milli
         self.memory_mib = shape.memory_mib
         self.extended = shape.extended
@@ -110,7 +123,9 @@ class Demand:
         if not self.needs:
             return "none"
         need = self.needs[0]
-        if len(self.needs) > 1 or need.claim.split or (need.count > 1 and not need.whole):
+        # Several GPUs of one node are counted, except where MIG makes them exclude each other.
+        countable = need.whole and not table.has_parents
+        if len(self.needs) > 1 or need.claim.split or (need.count > 1 and not countable):
             return "many"
         by_memory = need.asks_memory and not need.milli and need.uniform_ask_mib is not None
         one_number = need.whole or not need.asks_memory or by_memory

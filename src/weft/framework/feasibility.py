@@ -85,8 +85,8 @@ def _told_by_device(table: Table, demand: Demand, need: Need) -> Codes:
     return found
 
 
-def codes(query: Query, told: Codes) -> Codes:
-    """Reason codes now, int8[n]; `told` are the query's rows of `told_codes`.
+def codes(query: Query) -> Codes:
+    """Reason codes of what others hold now, int8[n]; `told_codes` go before them.
 
     Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
     claims fit together is for `placing` to find.
@@ -103,7 +103,7 @@ def codes(query: Query, told: Codes) -> Codes:
         found = np.where(found == 0, gpu_code, found).astype(np.int8)
     if demand.extended:
         found = np.where((found == 0) & ~_extended_fits(query), _EXTENDED, found)
-    return np.where(told == 0, found, told)
+    return found
 
 
 def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:

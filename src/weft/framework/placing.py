@@ -14,7 +14,7 @@ from weft.framework.feasibility import Codes
 from weft.framework.policy import Policy
 from weft.framework.profile import Profile
 from weft.framework.query import NEVER, Query
-from weft.framework.search import Columns, Step, search_best, search_first
+from weft.framework.search import Columns, Spread, Step, fewest, search_best, search_first
 from weft.ledger.table import Bools, Ints
 from weft.model import Code
 
@@ -34,10 +34,10 @@ class Answer:
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
-    """(claim index, need) once per GPU asked for, largest claims first."""
+    """(claim index, need) once per GPU asked for, largest claims first; `split` ones come after."""
     sign = -1 if policy.last_claim_first else 1
     order = sorted(
-        range(len(demand.needs)),
+        (i for i, need in enumerate(demand.needs) if not need.claim.split),
         key=lambda i: (-demand.needs[i].whole, -int(demand.needs[i].ask_mib.max(initial=0)),
                        -demand.needs[i].milli, sign * i),
     )  # fmt: skip
@@ -51,13 +51,12 @@ def place(query: Query, profile: Profile, key: str = "") -> Answer:
     policy scores them; whether the claims fit never depends on that.
     """
     policy = profile.device_scorer or profile.lead
-    if query.demand.needs[0].claim.split:
-        return _split(query, profile)
-    if type(policy).rate_option is not Policy.rate_option:
-        return _search_all(query, policy)
+    alone = len(query.demand.needs) == 1 and query.demand.needs[0].claim.split
+    if type(policy).rate_option is not Policy.rate_option and not alone:
+        return _search_all(query, profile, policy)
     answer = _greedy(query, profile, policy, key=key)
     stuck = np.flatnonzero(~answer.fits)
-    if len(stuck):
+    if len(stuck) and not alone:
         _search_stuck(query, profile, policy, answer, stuck)
     return answer
 
@@ -66,10 +65,16 @@ class _Scratch(Query):
     """The query's nodes as they would be after the steps so far; an ordinary query to policies."""
 
     hypothetical = True
-    __slots__ = ("alone",)
+    __slots__ = ("_children", "_parents", "alone")
 
     def __init__(self, query: Query) -> None:
         super().__init__(query.table, query.demand, query.rows)
+        self._children = self._parents = np.zeros(0, dtype=np.int64)
+        if query.table.has_parents:
+            parent = _parents(self)
+            self._children = np.flatnonzero(parent >= 0)
+            first = self.at(np.zeros(self.n, dtype=np.int64)).take(self.device_node)
+            self._parents = (first + parent).take(self._children)
         self._cells = self._cells.copy()
         self._device_cells = self._devices().copy()
         self._cells[0] -= self.demand.cpu_milli
@@ -91,11 +96,26 @@ class _Scratch(Query):
         cells[1, devices] -= need.milli
         cells[2, devices] = 0
         self.alone[devices] = False
+        if len(self._children):
+            self._block_relatives(devices)
         cells[4] = 1
         self._cells[2] = self.sum(self.device_milli_free)
         self._cells[3] = self.max(self.device_milli_free, -1)
         self._cells[4] = self.max(self.device_memory_free, -1)
         self._cells[5] = self.sum(self.device_idle.astype(np.int64))
+
+    def _block_relatives(self, devices: Ints) -> None:
+        """A card and the MIG instances cut from it are never held at the same time."""
+        cells = self._devices()
+        taken = np.zeros(cells.shape[1], dtype=np.bool_)
+        taken[devices] = True
+        cells[:4, self._children[taken[self._parents]]] = 0
+        cells[:4, self._parents[taken[self._children]]] = 0
+
+    def row(self, position: int) -> Ints:
+        """The table's row of the node at this position, as an array of one."""
+        row = position if self.rows is None else self.rows[position]
+        return np.array([row], dtype=np.int64)
 
     def at(self, positions: Ints) -> Ints:
         """Device columns' index of these positions on each node."""
@@ -143,6 +163,8 @@ def _greedy(
         if len(good) == 0:
             break
         scratch.take(need, scratch.at(position)[good])
+    if forced is None:
+        _check_split(scratch, profile, answer)
     return answer
 
 
@@ -155,30 +177,69 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
     return wanted
 
 
-def _split(query: Query, profile: Profile) -> Answer:
+def _split_need(demand: Demand) -> tuple[int, Need] | None:
+    """The `split` claim, if the demand has one: it gets what the others leave."""
+    return next(((i, need) for i, need in enumerate(demand.needs) if need.claim.split), None)
+
+
+def _spread_on(scratch: _Scratch, profile: Profile) -> Spread | None:
+    split = _split_need(scratch.demand)
+    if split is None:
+        return None
+    claim, need = split
+    scratch.ask(need, same_claim=False)
+    allowed = _acceptable(scratch, need, profile)
+    return Spread(claim, need.count, need.claim.memory.value, need.milli, allowed.tolist())
+
+
+def _check_split(scratch: _Scratch, profile: Profile, answer: Answer) -> None:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
-    need = query.demand.needs[0]
-    fits = _acceptable(query, need, profile)
-    room = query.sum(np.where(fits, query.device_memory_free, 0))
-    answer = Answer(query.n, [(0, need)])
-    answer.fits = (room >= need.claim.memory.value) & (query.count(fits) >= need.count)
-    answer.codes[~answer.fits] = Code.GPU_MEMORY
-    return answer
+    split = _split_need(scratch.demand)
+    if split is None:
+        return
+    need = split[1]
+    scratch.ask(need, same_claim=False)
+    ok = _acceptable(scratch, need, profile) & (scratch.device_milli_free >= need.milli)
+    room = scratch.sum(np.where(ok, scratch.device_memory_free, 0))
+    enough = (room >= need.claim.memory.value) & (scratch.count(ok) >= need.count)
+    if scratch.table.has_parents:
+        for row in np.flatnonzero(enough & answer.fits).tolist():
+            here = Query(scratch.table, scratch.demand, scratch.row(row))
+            enough[row] = bool(_spread(here, profile, answer.todo, answer.chosen[row]))
+    answer.codes[answer.fits & ~enough] = Code.TOGETHER if answer.todo else Code.GPU_MEMORY
+    answer.fits &= enough
 
 
-def split_shares(query: Query, profile: Profile) -> list[tuple[int, int]]:
-    """(position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly."""
-    need = query.demand.needs[0]
-    room = query.device_memory_free.tolist()
-    usable = _acceptable(query, need, profile).tolist()
-    roomiest = sorted((i for i, ok in enumerate(usable) if ok), key=lambda i: (-room[i], i))
-    left, count = need.claim.memory.value, max(1, need.count)
-    while count < len(roomiest) and sum(room[i] for i in roomiest[:count]) < left:
-        count += 1
+def _spread(
+    query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
+) -> list[tuple[int, int]]:
+    """(position, free MiB) of the fewest GPUs for the split claim on the one node of `query`."""
+    scratch = _Scratch(query)
+    for position, (_, need) in zip(chosen, todo, strict=True):
+        scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
+    spread = _spread_on(scratch, profile)
+    if spread is None:
+        return []
+    room, milli = scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist()
+    ok = [yes and milli[d] >= spread.milli for d, yes in enumerate(spread.allowed)]
+    found = fewest(room, ok, _parents(scratch).tolist(), spread)
+    return [(position, room[position]) for position in found or []]
+
+
+def split_shares(query: Query, profile: Profile, answer: Answer) -> list[tuple[int, int, int]]:
+    """(claim, position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly.
+
+    `answer` says where the other claims go; empty without a split claim.
+    """
+    split = _split_need(query.demand)
+    if split is None:
+        return []
+    claim, left = split[0], split[1].claim.memory.value
+    chosen = _spread(query, profile, answer.todo, answer.chosen[0])
     shares = []
-    for rest, position in enumerate(reversed(roomiest[:count])):
-        amount = min(room[position], -(-left // (count - rest)))
-        shares.append((position, amount))
+    for done, (position, room) in enumerate(reversed(chosen)):
+        amount = min(room, -(-left // (len(chosen) - done)))
+        shares.append((claim, position, amount))
         left -= amount
     return sorted(shares)
 
@@ -217,7 +278,20 @@ def _columns(scratch: _Scratch) -> Columns:
     return Columns(
         scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist(),
         scratch.device_idle.tolist(), scratch.device_memory_total.tolist(),
+        _parents(scratch).tolist(),
     )  # fmt: skip
+
+
+def _parents(query: Query) -> Ints:
+    """Position on its node of the card that each device is cut from, −1 for cards, [d]."""
+    local = query.device_local
+    if not query.table.has_parents:
+        return np.full(len(local), -1, dtype=np.int64)
+    rows = query._device_rows
+    everywhere = query.table.device_parent
+    parent = everywhere if rows is None else everywhere.take(rows)
+    here = np.arange(len(parent)) if rows is None else rows
+    return np.where(parent < 0, -1, parent - (here - local))
 
 
 def _nodes(scratch: _Scratch) -> list[tuple[int, int]]:
@@ -235,11 +309,12 @@ def _search_stuck(
     part = Query(query.table, query.demand, rows)
     scratch = _Scratch(part)
     todo = _steps_on(scratch, profile, answer.todo)
+    spread = _spread_on(scratch, profile)
     columns = _columns(scratch)
     known: dict[object, list[int] | None] = {}
     found: list[tuple[int, list[int]]] = []
     for index, (begin, count) in enumerate(_nodes(scratch)):
-        positions = search_first(todo, begin, count, columns, known)
+        positions = search_first(todo, begin, count, columns, known, spread)
         if positions is not None:
             found.append((index, positions))
     if not found:
@@ -254,17 +329,18 @@ def _search_stuck(
     answer.score[where] = forced.score
 
 
-def _search_all(query: Query, policy: Policy) -> Answer:
+def _search_all(query: Query, profile: Profile, policy: Policy) -> Answer:
     """The policy rates whole assignments: look through all distinct ones on every node."""
     scratch = _Scratch(query)
     answer = Answer(query.n, steps(query.demand, policy))
-    todo = _steps_on(scratch, Profile("search", [policy]), answer.todo)
+    todo = _steps_on(scratch, profile, answer.todo)
+    spread = _spread_on(scratch, profile)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i].claim)
     ordered = [todo[i] for i in in_order]
     columns = _columns(scratch)
     known: dict[object, tuple[int, list[int]] | None] = {}
     for index, (begin, count) in enumerate(_nodes(scratch)):
-        best = search_best(ordered, begin, count, columns, policy, known)
+        best = search_best(ordered, begin, count, columns, policy, known, spread)
         if best is None:
             answer.fits[index] = False
             alone = len(ordered) == 1

@@ -200,10 +200,10 @@ class Query:
 
     def count(self, devices: Bools) -> Ints:
         """How many of each node's devices are true, [n]."""
-        return self.sum(devices.astype(np.int64))
+        return self.sum(devices.view(np.int8))
 
     def sum(self, values: npt.NDArray[np.generic]) -> Ints:
-        """Sum of a device column over each node, [n]."""
+        """Sum of device columns [d] or [k, d] over each node, [n] or [k, n]."""
         return self._reduce(np.add, values, 0)
 
     def max(self, values: Ints, empty: int) -> Ints:
@@ -233,9 +233,10 @@ class Query:
         assert self._offsets is not None
         counts = self.gpus
         if self.n and counts.all():
-            return np.asarray(how.reduceat(values, self._offsets))
-        result = np.full(self.n, empty, dtype=np.int64)
-        filled = np.flatnonzero(counts)
+            return np.asarray(how.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
+        result = np.full((*values.shape[:-1], self.n), empty, dtype=np.int64)
+        filled = counts.nonzero()[0]
         if len(filled):
-            result[filled] = how.reduceat(values, self._offsets[filled])
+            offsets = self._offsets[filled]
+            result[..., filled] = how.reduceat(values, offsets, axis=-1, dtype=np.int64)
         return result

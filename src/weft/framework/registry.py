@@ -13,8 +13,8 @@ import msgspec
 from weft.framework.policy import Policy
 from weft.model import BadInputError
 
-GROUP = "weft.policies"
-"""The entry-point group in which a distribution names its policies."""
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
 
 
 class EntryPoint(Protocol):
@@ -33,13 +33,14 @@ class EntryPoint(Protocol):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """One policy for people: `options` are its constructor's parameters with their defaults."""
+    """One policy for people: `options` are its constructor's parameters with their defaults, as
+    text (`required` where there is none)."""
 
     name: str
     summary: str
     source: str
     reads: tuple[str, ...] = ()
-    options: dict[str, Any] = {}
+    options: dict[str, str] = {}
 
 
 class Registry:
@@ -71,7 +72,7 @@ class Registry:
                 )
         missing = [
             option for option, default in valid.items()
-            if default is inspect.Parameter.empty and option not in options
+            if default is REQUIRED and option not in options
         ]  # fmt: skip
         if missing:
             raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
@@ -85,7 +86,7 @@ class Registry:
         """All policies, sorted by name."""
         return tuple(
             Description(name, policy.summary, policy.source, tuple(sorted(policy.reads)),
-                        _options(policy))
+                        {option: _shown(default) for option, default in _options(policy).items()})
             for name, policy in sorted(self._known.items())
         )  # fmt: skip
 
@@ -118,6 +119,10 @@ def _one_line(error: Exception) -> str:
 def _options(policy: type[Policy]) -> dict[str, Any]:
     """Name and default of each parameter of the constructor."""
     return {p.name: p.default for p in inspect.signature(policy).parameters.values()}
+
+
+def _shown(default: Any) -> str:
+    return "required" if default is REQUIRED else str(default)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ for its kind is the tie-break (the first, or the last for Elastic). Plain lists:
 devices, and answers are remembered by node state.
 """
 
+import itertools
 from typing import NamedTuple
 
 from weft.framework.policy import Option, Policy
@@ -22,22 +23,43 @@ class Step(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Free memory (MiB) and cores (thousandths), idleness, and the card's memory, by device."""
+    """Free memory (MiB) and cores (thousandths), idleness, and the card's memory, by device;
+    `parent` is the position on the node of the card that a MIG instance is cut from, else −1."""
 
     memory: list[int]
     milli: list[int]
     idle: list[bool]
     total: list[int]
+    parent: list[int]
+
+
+class Spread(NamedTuple):
+    """A `split` claim: `memory_mib` over at least `gpus` GPUs, `milli` on each."""
+
+    claim: int
+    gpus: int
+    memory_mib: int
+    milli: int
+    allowed: list[bool]
 
 
 class _Node:
     """One node's devices during the search."""
 
-    def __init__(self, todo: list[Step], begin: int, count: int, columns: Columns) -> None:
+    def __init__(
+        self, todo: list[Step], begin: int, count: int, columns: Columns,
+        spread: Spread | None = None,
+    ) -> None:  # fmt: skip
         cells = slice(begin, begin + count)
         self.count = count
         self.memory, self.milli = columns.memory[cells], columns.milli[cells]
         self.idle, self.total = columns.idle[cells], columns.total[cells]
+        self.parent = columns.parent[cells]
+        self.family = [p if p >= 0 else d for d, p in enumerate(self.parent)]
+        self.has_family = any(p >= 0 for p in self.parent)
+        self.spread = spread
+        self.spreadable = spread.allowed[cells] if spread else []
+        self.branches_whole = True
         self.ask = [step.ask_mib[cells] for step in todo]
         self.charge = [step.memory_mib[cells] for step in todo]
         self.allowed = [step.allowed[cells] for step in todo]
@@ -47,11 +69,14 @@ class _Node:
     def key(self) -> object:
         """Everything the answer depends on, in device order."""
         return (tuple(self.memory), tuple(self.milli), tuple(self.idle), tuple(self.total),
+                tuple(self.parent), tuple(self.spreadable),
                 tuple(map(tuple, self.ask)), tuple(map(tuple, self.allowed)))  # fmt: skip
 
     def fits(self, index: int, device: int) -> bool:
         step = self.steps[index]
         if not self.allowed[index][device] or device in self._same_claim(index):
+            return False
+        if self.has_family and self._relative_is_chosen(device):
             return False
         if step.whole:
             return self.idle[device]
@@ -61,18 +86,36 @@ class _Node:
         claim = self.steps[index].claim
         return [d for d, s in zip(self.chosen, self.steps, strict=False) if s.claim == claim]
 
+    def _relative_is_chosen(self, device: int) -> bool:
+        """A card and the MIG instances cut from it are never held at the same time."""
+        return any(
+            self.parent[device] == other or self.parent[other] == device for other in self.chosen
+        )
+
+    def spread_fits(self) -> bool:
+        """Whether what is left holds the `split` claim too, if there is one."""
+        if self.spread is None:
+            return True
+        ok = [
+            allowed and self.milli[d] >= self.spread.milli and not self._relative_is_chosen(d)
+            for d, allowed in enumerate(self.spreadable)
+        ]
+        return fewest(self.memory, ok, self.parent, self.spread) is not None
+
     def state(self, index: int, device: int) -> object:
         """Devices with equal states here are interchangeable for all steps from `index` on."""
         later = range(index, len(self.steps))
         return (self.memory[device], self.milli[device], self.idle[device], self.total[device],
                 tuple((self.ask[i][device], self.charge[i][device], self.allowed[i][device])
                       for i in later),
-                device in self._same_claim(index))  # fmt: skip
+                device in self._same_claim(index),
+                (self.family[device], self.parent[device] >= 0) if self.has_family else None,
+                bool(self.spreadable) and self.spreadable[device])  # fmt: skip
 
     def choices(self, index: int, last: bool) -> list[int]:
-        """One fitting device of each distinct state; whole cards are taken in order, unbranched."""
+        """One fitting device of each distinct state; whole cards in order where unbranched."""
         order = range(self.count - 1, -1, -1) if last else range(self.count)
-        if self.steps[index].whole:
+        if self.steps[index].whole and not self.branches_whole:
             return next(([d] for d in range(self.count) if self.fits(index, d)), [])
         seen, found = set(), []
         for device in order:
@@ -98,12 +141,38 @@ class _Node:
         self.idle[device] = was_idle
 
 
+def fewest(
+    memory: list[int], ok: list[bool], parent: list[int], spread: Spread
+) -> list[int] | None:
+    """Positions of the fewest `ok` devices that hold a `split` claim, roomiest first.
+
+    Of each card cut by MIG either the card or its instances come into question.
+    """
+    cut = sorted({p for d, p in enumerate(parent) if p >= 0 and ok[d] and ok[p]})
+    best: list[int] | None = None
+    for as_card in itertools.product((True, False), repeat=len(cut)):
+        out = {p for p, card in zip(cut, as_card, strict=True) if not card}
+        out |= {
+            d for d, p in enumerate(parent) if (p, True) in zip(cut, as_card, strict=True)
+        }  # fmt: skip
+        order = sorted(
+            (d for d, usable in enumerate(ok) if usable and d not in out),
+            key=lambda d: (-memory[d], d),
+        )
+        for count in range(max(1, spread.gpus), len(order) + 1):
+            if sum(memory[d] for d in order[:count]) >= spread.memory_mib:
+                if best is None or count < len(best):
+                    best = order[:count]
+                break
+    return best
+
+
 def search_first(
     todo: list[Step], begin: int, count: int, columns: Columns,
-    known: dict[object, list[int] | None],
+    known: dict[object, list[int] | None], spread: Spread | None = None,
 ) -> list[int] | None:  # fmt: skip
     """Positions for all steps on this node, tightest devices tried first; None without any."""
-    node = _Node(todo, begin, count, columns)
+    node = _Node(todo, begin, count, columns, spread)
     key = node.key()
     if key not in known:
         known[key] = _first(node, 0, set())
@@ -112,7 +181,7 @@ def search_first(
 
 def _first(node: _Node, index: int, dead: set[object]) -> list[int] | None:
     if index == len(node.steps):
-        return list(node.chosen)
+        return list(node.chosen) if node.spread_fits() else None
     here = (index, tuple(sorted(map(repr, (node.state(index, d) for d in range(node.count))))))
     if here in dead:
         return None
@@ -130,14 +199,22 @@ def _first(node: _Node, index: int, dead: set[object]) -> list[int] | None:
 def search_best(
     todo: list[Step], begin: int, count: int, columns: Columns,
     policy: Policy, known: dict[object, tuple[int, list[int]] | None],
+    spread: Spread | None = None,
 ) -> tuple[int, list[int]] | None:  # fmt: skip
-    """The best-rated assignment on this node, ties by the policy's `ties`; None without any."""
-    node = _Node(todo, begin, count, columns)
+    """The best-rated assignment on this node, ties by the policy's `ties`; None without any.
+
+    Whole cards are taken in order, as the raters' originals do; any others only if they must be.
+    """
+    node = _Node(todo, begin, count, columns, spread)
     key = node.key()
     if key not in known:
         last = policy.ties == "last"
         best: list[tuple[int, list[int]]] = []
+        node.branches_whole = False
         _visit(node, 0, policy, last, best)
+        if not best and any(step.whole for step in todo):
+            node.branches_whole = True
+            _visit(node, 0, policy, last, best)
         known[key] = best[0] if best else None
     return known[key]
 
@@ -146,6 +223,8 @@ def _visit(
     node: _Node, index: int, policy: Policy, last: bool, best: list[tuple[int, list[int]]]
 ) -> None:
     if index == len(node.steps):
+        if not node.spread_fits():
+            return
         claims = tuple(step.claim for step in node.steps)
         option = Option(tuple(node.memory), tuple(node.milli), tuple(node.total),
                         claims, tuple(node.chosen))  # fmt: skip

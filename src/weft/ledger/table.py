@@ -115,6 +115,7 @@ class Table:
         self.state = [DeviceState(0, 0, 0, False, False)] * self.devices
         self.changed_at = np.zeros(self.count, dtype=np.int64)
         self._limit = [0] * self.devices
+        self.overcommits = overcommit_permille > 1000
         self._tell_all(overcommit_permille)
 
     def _tell_all(self, overcommit_permille: int) -> None:
@@ -136,6 +137,7 @@ class Table:
         self.parents = [-1] * len(gpus)
         for row, node in enumerate(nodes):
             self._tell_odd_parts(row, node)
+        self.device_parent: Ints = np.array(self.parents, dtype=np.int64)
         self.has_parents = any(parent >= 0 for parent in self.parents)
         self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
         self.node_kind[:] = -1

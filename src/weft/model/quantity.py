@@ -24,6 +24,8 @@ def _decimal(text: str | int | float, where: str) -> Decimal:
             where, f"{text!r} is not a Kubernetes quantity; write a number such as 2, 500m or 4Gi"
         )
     number, exponent, suffix = match.groups()
+    if len(number) > 40 or (exponent and (len(exponent) > 4 or abs(int(exponent[1:])) > 40)):
+        raise BadInputError(where, f"{str(text)[:40]!r} is out of all proportion for a quantity")
     return Decimal(number + (exponent or "")) * _SUFFIX[suffix]
 
 

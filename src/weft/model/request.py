@@ -45,6 +45,8 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
         units = 100 if self.kind == "percent" else self.units_on(card_mib)
         if self.value > units:
             return card_mib + 1
+        if units == 0:
+            return 0
         return self.value * card_mib // units
 
 

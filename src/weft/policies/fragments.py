@@ -50,8 +50,12 @@ class TypicalPods:
                 break
             kept.append((kind, count))
             covered += count
-        gpu = [(kind, count / covered) for kind, count in kept if kind[1] * kind[2]]
-        cpu = [(kind, count / covered) for kind, count in kept if not kind[1] * kind[2]]
+        # The authors divide each popularity by the kept popularities' sum. count / covered is the
+        # same number but for its last bit, and one placement in gpushare100 hangs on that bit.
+        total = counts.total()
+        share = {kind: (count / total) / (covered / total) for kind, count in kept}
+        gpu = [(kind, share[kind]) for kind, _ in kept if kind[1] * kind[2]]
+        cpu = [(kind, share[kind]) for kind, _ in kept if not kind[1] * kind[2]]
         self.types = tuple(kind for kind, _ in kept)
         self.gpu_types = [kind for kind, _ in gpu]
         self.gpu_share: Floats = np.array([share for _, share in gpu], dtype=np.float64)
@@ -176,11 +180,10 @@ class NodeShares:
         self = cls(pattern, query.table, query.n)
         total = np.maximum(query.device_memory_total, 1)
         share = np.minimum(query.device_milli_free, query.device_memory_free * 1000 // total)
+        small = share < pattern.size_column
         self.free = query.sum(share)
-        for index, size in enumerate(pattern.sizes.tolist()):
-            small = share < size
-            self.lost[index] = query.sum(np.where(small, share, 0))
-            self.fitting[index] = query.usable_gpus - query.count(small & query.device_usable)
+        self.lost = query.sum(np.where(small, share, 0))
+        self.fitting = query.usable_gpus - query.sum((small & query.device_usable).view(np.int8))
         self.fragments = pattern.fragments(
             self.free, query.cpu_free, self.lost, self.fitting, query.node_kind
         )

@@ -1,7 +1,8 @@
 import pytest
-from manifests import ask, asks, box, parsed, pod
+from manifests import ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
+from weft.dialects.registry import write
 from weft.dialects.requests import timestamp_ns
 from weft.dialects.resources import node_side
 from weft.dialects.weft import CORES, COUNT, MEMORY
@@ -69,6 +70,21 @@ def test_a_whole_ask_makes_a_shared_claim_whole():
     claims, uses = layout(m("a", 4), init=[ask(COUNT, 2, "i")])
     assert claims == (whole_cards(1), whole_cards(1))
     assert uses == {"i": (0, 1), "a": (0,)}
+
+
+def test_a_shared_claim_of_several_gpus_becomes_whole_as_one():
+    claims, uses = layout(asks("a", {COUNT: 2, MEMORY: 5}), init=[ask(COUNT, 2, "i")])
+    assert claims == (whole_cards(2),)
+    assert uses == {"i": (0,), "a": (0,)}
+
+
+def test_a_container_sees_no_more_gpus_than_it_asked_for():
+    request = parsed(ask(COUNT, 3, "a"), init=[ask(COUNT, 2, "i"), ask(COUNT, 1, "j")])
+    on = node(8, 8, 8)
+    seen = write(request, place(request, on, 2, 0, 1), on, 0).env
+    assert {name: env["NVIDIA_VISIBLE_DEVICES"] for name, env in seen.items()} == {
+        "i": "GPU-2,GPU-0", "j": "GPU-2", "a": "GPU-2,GPU-0,GPU-1"
+    }  # fmt: skip
 
 
 def test_distinct_gpus_are_never_borrowed_from_claims_that_may_meet():

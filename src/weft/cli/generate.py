@@ -1,0 +1,110 @@
+"""`weft generate nodes|pods`: synthetic clusters and workloads for `weft simulate`."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.model.errors import BadInputError
+from weft.simulate.generate_shapes import Mix
+
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is the terminal.")
+]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same file.")]
+
+
+def nodes(
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="Exactly so many GPUs in all.  [default: 6212]", show_default=False),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="So many nodes, instead of --gpus.")] = None,
+    seed: Seed = 42,
+    output: Output = "-",
+) -> None:
+    """Make a cluster: a node list in openb CSV.
+
+    Models, GPUs per node, CPU and memory come in the proportions of a published production
+    cluster (Alibaba's cluster-trace-gpu-v2023), scaled to the size asked for.
+    """
+    from weft.simulate.generate import generate_nodes
+
+    _write(output, generate_nodes(gpus=gpus, count=count, seed=seed))
+
+
+def pods(
+    gpus: Annotated[int, typer.Option(help="GPUs of the cluster these pods are for.")] = 6212,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            help="So many pods.  [default: as many as ask for all --gpus]", show_default=False
+        ),
+    ] = None,
+    mix: Annotated[
+        Mix,
+        typer.Option(
+            help="default: the trace's shares of a GPU, whole GPUs and CPU-only pods; multigpu: "
+            "with many pods of 2, 4 and 8 GPUs; shared: shares of a GPU only; spec: a third of "
+            "the GPU pods insist on models."
+        ),
+    ] = Mix.DEFAULT,
+    load: Annotated[
+        float,
+        typer.Option(
+            help="Arrival rate × GPUs × lifetime over --gpus: how busy the pods' own times would "
+            "keep the cluster. For `weft simulate --timed`."
+        ),
+    ] = 0.8,
+    seed: Seed = 42,
+    output: Output = "-",
+) -> None:
+    """Make a workload: a pod list in openb CSV, with arrival, start and end times.
+
+    Sizes, quality of service and the heavy-tailed lifetimes follow the statistics of a published
+    production trace (Alibaba's cluster-trace-gpu-v2023).
+    """
+    from weft.simulate.generate import generate_pods
+
+    _write(output, generate_pods(gpus=gpus, count=count, mix=mix, load=load, seed=seed))
+
+
+def _write(output: str, text: str) -> None:
+    """To a file, whole or not at all, or to standard output."""
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(output)
+    if path.exists() and not path.is_file():
+        # A pipe or /dev/stdout takes text but can't be renamed over; a folder takes none.
+        _write_through(path, text)
+        return
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            mask = os.umask(0o022)
+            os.umask(mask)
+            Path(temporary).chmod(0o666 & ~mask)
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(output, error) from None
+
+
+def _write_through(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(str(path), error) from None
+
+
+def _unwritable(output: str, error: OSError) -> BadInputError:
+    return BadInputError(
+        f"--output {output}", f"can't be written: {error.strerror}; name a file in a folder you own"
+    )

@@ -1,0 +1,493 @@
+"""The policies once more, slow and obvious: loops over nodes and GPUs, straight from the sources.
+
+Nothing here is shared with the fast ones but the model's values and the seeded draw.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from weft.framework.policy import draw
+from weft.model import GpuClaim, Node, Shape
+from weft.policies.fragments import TypicalPods
+
+Chosen = list[tuple[int, int]]
+"""(claim index, GPU position) once per GPU."""
+
+
+class Card:
+    def __init__(self, gpu):
+        self.model, self.total, self.uuid, self.serves = (
+            gpu.model, gpu.memory_mib, gpu.uuid, gpu.in_service
+        )  # fmt: skip
+        self.memory, self.milli, self.pods = gpu.memory_mib, 1000, 0
+
+    @property
+    def free(self):
+        return self.memory if self.serves else 0
+
+    @property
+    def free_milli(self):
+        return self.milli if self.serves else 0
+
+    @property
+    def idle(self):
+        return self.serves and self.pods == 0
+
+    def charge(self, claim: GpuClaim) -> tuple[int, int]:
+        if claim.whole:
+            return self.total, 1000
+        return claim.memory.mib_on(self.total), claim.milli
+
+    def take(self, claim: GpuClaim, sign: int = 1) -> None:
+        memory, milli = self.charge(claim)
+        self.memory -= sign * memory
+        self.milli -= sign * milli
+        self.pods += sign
+
+    def fits(self, claim: GpuClaim, shape: Shape) -> bool:
+        if not self.serves or not shape.devices.accepts_model(self.model):
+            return False
+        memory, milli = self.charge(claim)
+        if claim.whole:
+            return self.idle and claim.memory.mib_on(self.total) <= self.total
+        return self.free_milli >= milli and self.free >= memory + claim.headroom_mib
+
+
+class Machine:
+    def __init__(self, node: Node):
+        self.node, self.name = node, node.name
+        self.cpu, self.memory = node.cpu_milli, node.memory_mib
+        self.cards = [Card(gpu) for gpu in node.gpus]
+        self.classes: list[int] = []
+
+    @property
+    def serving(self):
+        return [card for card in self.cards if card.serves]
+
+    def place(self, shape: Shape, chosen: Chosen, sign: int = 1) -> None:
+        self.cpu -= sign * shape.cpu_milli
+        self.memory -= sign * shape.memory_mib
+        together: dict[int, list[GpuClaim]] = {}
+        for claim, gpu in chosen:
+            together.setdefault(gpu, []).append(shape.claims[claim])
+        for gpu, claims in together.items():
+            for claim in claims:
+                self.cards[gpu].take(claim, sign)
+            self.cards[gpu].pods -= sign * (len(claims) - 1)
+        if chosen:
+            lone = len(chosen) == 1 and self.cards[chosen[0][1]].charge(shape.claims[0])[1] < 1000
+            hosted = 0 if lone else len(together)
+            self.classes.append(hosted) if sign > 0 else self.classes.remove(hosted)
+
+
+def asks_memory(claim: GpuClaim) -> bool:
+    return not claim.whole and (claim.memory.kind != "none" or claim.headroom_mib > 0)
+
+
+def room(card: Card, claim: GpuClaim) -> int:
+    return card.free if asks_memory(claim) else card.free_milli
+
+
+def steps(shape: Shape, biggest: list[int], last_first: bool) -> list[int]:
+    """Claim indexes, once per GPU, largest first: whole, then by memory, cores, position."""
+    sign = -1 if last_first else 1
+    order = sorted(
+        range(len(shape.claims)),
+        key=lambda i: (-shape.claims[i].whole, -biggest[i], -shape.claims[i].milli, sign * i),
+    )
+    return [i for i in order for _ in range(shape.claims[i].count)]
+
+
+class Reference:
+    """Greedy placement with the policy's own choice; subclasses say what is good."""
+
+    last_first = False
+    by_device = False
+
+    def shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def node_score(self, _machine: Machine, _shape: Shape) -> int:
+        return 0
+
+    def gpu_score(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> int | None:
+        return None
+
+    def pick(self, machine: Machine, gpus: list[int], claim: GpuClaim, _key: str) -> int:
+        return min(gpus, key=lambda gpu: (room(machine.cards[gpu], claim), gpu))
+
+    def pick_node(self, machines: list[Machine], _key: str) -> Machine:
+        return machines[0]
+
+    # --- how pods are placed, for all of them ---------------------------------------------------
+
+    def decide(self, machines: list[Machine], shape: Shape, key: str):
+        """(machine, chosen GPUs), or None."""
+        found: list[tuple[int, Machine]] = []
+        for machine in sorted(machines, key=lambda m: (m.node.rank, m.name)):
+            score = self.rate(machine, shape, machines)
+            if score is not None:
+                found.append((score, machine))
+        if not found:
+            return None
+        best = max(score for score, _ in found)
+        machine = self.pick_node([m for score, m in found if score == best], key + "/node")
+        return machine, sorted(self.choose(machine, shape, machines, key))
+
+    def rate(self, machine: Machine, shape: Shape, machines: list[Machine]) -> int | None:
+        if machine.cpu < shape.cpu_milli or machine.memory < shape.memory_mib:
+            return None
+        placed = self.assign(machine, shape, machines, "")
+        return None if placed is None else placed[0] + self.node_score(machine, shape)
+
+    def choose(self, machine: Machine, shape: Shape, machines: list[Machine], key: str) -> Chosen:
+        placed = self.assign(machine, shape, machines, key)
+        assert placed is not None
+        return placed[1]
+
+    def assign(self, machine: Machine, shape: Shape, machines: list[Machine], key: str):
+        """(score, chosen): one GPU after the other, each the best in the state so far."""
+        single = len(shape.claims) == 1 and (shape.claims[0].whole or shape.claims[0].count == 1)
+        kinds = {card.total for m in machines for card in m.cards}
+        biggest = [
+            max((max(c.memory.mib_on(t), t if c.whole else 0) + c.headroom_mib for t in kinds),
+                default=0)
+            for c in shape.claims
+        ]  # fmt: skip
+        todo = steps(shape, biggest, self.last_first)
+        score, chosen = 0, []
+        for number, index in enumerate(todo):
+            key_now = (key + "/gpu" if single else f"{key}/{number}/gpu") if key else ""
+            one = self.step(machine, shape, index, chosen, key_now)
+            if one is None:
+                undo(machine, shape, chosen)
+                return self.search(machine, shape, todo)
+            score += 0 if single and number else one[0]
+            machine.cards[one[1]].take(shape.claims[index])
+            chosen.append((index, one[1]))
+        undo(machine, shape, chosen)
+        return score, chosen
+
+    def step(self, machine: Machine, shape: Shape, index: int, chosen: Chosen, key: str):
+        claim = shape.claims[index]
+        mine = [gpu for other, gpu in chosen if other == index]
+        gpus = [
+            gpu for gpu, card in enumerate(machine.cards)
+            if gpu not in mine and card.fits(claim, shape)
+        ]  # fmt: skip
+        if not gpus:
+            return None
+        if self.by_device:
+            scores = {gpu: self.gpu_score(machine, gpu, shape, index) for gpu in gpus}
+            if scores[gpus[0]] is not None:
+                best = max(gpus, key=lambda gpu: (scores[gpu], -gpu))
+                return scores[best], best
+        if key and not claim.whole:
+            return 0, self.pick(machine, gpus, claim, key)
+        return 0, Reference.pick(self, machine, gpus, claim, "")
+
+    def search(self, machine: Machine, shape: Shape, todo: list[int]):
+        """The greedy way is stuck: the first way that works, tightest GPUs first."""
+        chosen = first(machine, shape, todo, [])
+        if chosen is None:
+            return None
+        score, sofar = 0, []
+        for index, gpu in chosen:
+            if self.by_device:
+                score += self.gpu_score(machine, gpu, shape, index) or 0
+            machine.cards[gpu].take(shape.claims[index])
+            sofar.append((index, gpu))
+        undo(machine, shape, sofar)
+        return score, chosen
+
+
+def undo(machine: Machine, shape: Shape, chosen: Chosen) -> None:
+    for index, gpu in chosen:
+        machine.cards[gpu].take(shape.claims[index], -1)
+
+
+def first(machine: Machine, shape: Shape, todo: list[int], chosen: Chosen) -> Chosen | None:
+    if len(chosen) == len(todo):
+        return list(chosen)
+    index = todo[len(chosen)]
+    claim = shape.claims[index]
+    mine = [gpu for other, gpu in chosen if other == index]
+    fits = [g for g, card in enumerate(machine.cards)
+            if g not in mine and card.fits(claim, shape)]  # fmt: skip
+    order = sorted(fits, key=lambda g: (machine.cards[g].free, machine.cards[g].free_milli, g))
+    for gpu in fits[:1] if claim.whole else order:
+        machine.cards[gpu].take(claim)
+        found = first(machine, shape, todo, [*chosen, (index, gpu)])
+        machine.cards[gpu].take(claim, -1)
+        if found is not None:
+            return found
+    return None
+
+
+# --- how much of GPUs, in thousandths --------------------------------------------------------
+
+
+def memory_pod(shape: Shape) -> bool:
+    return any(asks_memory(claim) for claim in shape.claims)
+
+
+def share(card: Card, shape: Shape) -> int:
+    return card.free * 1000 // card.total if memory_pod(shape) else card.free_milli
+
+
+def asked(machine: Machine, shape: Shape) -> int:
+    if not memory_pod(shape):
+        return sum(c.count * (1000 if c.whole else c.milli) for c in shape.claims)
+    card = machine.cards[0]
+    return sum(c.count * (card.charge(c)[0] * 1000 // card.total) for c in shape.claims)
+
+
+def free(machine: Machine, shape: Shape) -> int:
+    return sum(share(card, shape) for card in machine.cards)
+
+
+# --- one class a policy ------------------------------------------------------------------------
+
+
+class BestFit(Reference):
+    def node_score(self, machine, shape):
+        gpu_left = sum(card.free_milli for card in machine.cards) - sum(
+            c.count * (1000 if c.whole else c.milli) for c in shape.claims
+        )
+        v = 0.5 * (machine.cpu - shape.cpu_milli) / 128000 + 0.5 * gpu_left / 8000
+        return math.trunc(100 * (1 - v))
+
+
+class DotProduct(Reference):
+    def node_score(self, machine, shape):
+        cpu = machine.cpu / 128000 * (shape.cpu_milli / 128000)
+        gpu = free(machine, shape) / 8000 * (asked(machine, shape) / 8000)
+        return math.trunc(100 * (1 - (cpu + gpu) / 2))
+
+
+class GpuPacking(Reference):
+    def node_score(self, machine, shape):
+        if not shape.claims:
+            return 0
+        gpus = len(machine.cards)
+        if all(card.idle for card in machine.cards):
+            return max(33 - gpus, gpus)
+        claim = shape.claims[0]
+        if claim.whole:
+            return max(50 - claim.count, 33)
+        fitting = [share(card, shape) for card in machine.cards if card.fits(claim, shape)]
+        tightest = sorted(fitting)[: claim.count]
+        idle = tightest.count(1000)
+        if idle:
+            return max(50 - idle, 33)
+        return max(100 - sum(100 * g // 1000 for g in tightest) // 10, 50)
+
+
+class GpuClustering(Reference):
+    def node_score(self, machine, shape):
+        if not shape.claims:
+            return 0
+        gpus = sum(claim.count for claim in shape.claims)
+        one = gpus == 1 and not shape.claims[0].whole and shape.claims[0].milli < 1000
+        own = 0 if one else gpus
+        base = 25 * (8000 - free(machine, shape)) // 8000
+        if own in machine.classes:
+            return base + (75 if set(machine.classes) == {own} else 50)
+        return base + (0 if machine.classes else 25)
+
+
+class Random(Reference):
+    def pick_node(self, machines, key):
+        return machines[draw(key, len(machines))]
+
+    def pick(self, machine, gpus, claim, key):
+        return gpus[draw(key, len(gpus))]
+
+
+class FirstFit(Reference):
+    def pick(self, machine, gpus, claim, key):
+        return gpus[0]
+
+
+class Exclusive(Reference):
+    def shape(self, shape):
+        claims = tuple(GpuClaim(c.count, c.memory, whole=True) for c in shape.claims)
+        return Shape(claims, shape.cpu_milli, shape.memory_mib, devices=shape.devices)
+
+
+class Binpack(Reference):
+    by_device = True
+    sign = -1
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        if shape.claims[claim].whole:
+            return self.sign * sum(card.idle for card in machine.cards)
+        return self.sign * room(machine.cards[gpu], shape.claims[claim])
+
+
+class Spread(Binpack):
+    sign = 1
+
+
+class GpuShare(Reference):
+    pass
+
+
+class NanoBinpack(Reference):
+    last_first = True
+
+    def node_score(self, machine, shape):
+        gpus = len(machine.serving)
+        used = sum(1000 - card.free_milli for card in machine.serving)
+        return (100 * used // (1000 * gpus) if gpus else 0) - gpus
+
+    def pick(self, machine, gpus, claim, key):
+        return min(gpus, key=lambda g: (self.left(machine.cards[g], claim), g))
+
+    @staticmethod
+    def left(card, claim):
+        return card.free_milli if claim.milli else room(card, claim)
+
+
+class NanoSpread(NanoBinpack):
+    def node_score(self, machine, shape):
+        idle = sum(card.idle for card in machine.serving)
+        percent = sum(card.free_milli for card in machine.serving)
+        return 100 * idle + percent // 100 - len(machine.serving)
+
+    def pick(self, machine, gpus, claim, key):
+        return max(gpus, key=lambda g: (self.left(machine.cards[g], claim), g))
+
+
+class AlnairCostSaving(Reference):
+    def node_score(self, machine, shape):
+        return sum((card.total - card.free + 512) // 1024 for card in machine.serving)
+
+    def pick(self, machine, gpus, claim, key):
+        return min(gpus, key=lambda gpu: machine.cards[gpu].uuid)
+
+
+class AlnairHighPerformance(AlnairCostSaving):
+    def node_score(self, machine, shape):
+        return 10_000 - super().node_score(machine, shape)
+
+
+class AlnairExact(AlnairCostSaving):
+    def node_score(self, machine, shape):
+        return 0
+
+
+class ElasticBinpack(Reference):
+    """Every assignment in container order, GPUs ascending; the last of the best leaves."""
+
+    def assign(self, machine, shape, machines, key):
+        best = None
+        for chosen in leaves(machine, shape, 0, []):
+            score = self.leaf(machine, shape, chosen)
+            if best is None or score >= best[0]:
+                best = (score, chosen)
+        return best
+
+    def leaf(self, machine, shape, chosen):
+        if not chosen:
+            return 0
+        memory = [card.free for card in machine.cards]
+        core = [card.free_milli for card in machine.cards]
+        single = {gpu for claim, gpu in chosen if shape.claims[claim].count == 1}
+        card = max(card.total for card in machine.cards)
+        return self.score(memory, core, card, len(single))
+
+    def score(self, memory, core, card, used):
+        apart = (max(memory) - min(memory)) * 100_000 // card + (max(core) - min(core)) * 100
+        return apart // (2 * (used + 1))
+
+
+class ElasticBinpackExact(ElasticBinpack):
+    def score(self, memory, core, card, used):
+        percent = [milli // 10 for milli in core]
+        return (max(memory) + max(percent) - min(memory) - min(percent)) // 2 // (used + 1) * 100
+
+
+class ElasticSpread(ElasticBinpack):
+    def leaf(self, machine, shape, chosen):
+        return 0
+
+
+def leaves(machine: Machine, shape: Shape, index: int, chosen: Chosen) -> Iterator[Chosen]:
+    """All assignments, with the machine's cards charged while each is looked at."""
+    if index == len(shape.claims):
+        yield list(chosen)
+        return
+    claim = shape.claims[index]
+    fits = [gpu for gpu, card in enumerate(machine.cards) if card.fits(claim, shape)]
+    ways = itertools.permutations(fits, claim.count)
+    if claim.whole:
+        ways = iter([tuple(fits[: claim.count])] if len(fits) >= claim.count else [])
+    for gpus in ways:
+        for gpu in gpus:
+            machine.cards[gpu].take(claim)
+        yield from leaves(machine, shape, index + 1, chosen + [(index, gpu) for gpu in gpus])
+        for gpu in gpus:
+            machine.cards[gpu].take(claim, -1)
+
+
+class Fgd(Reference):
+    by_device = True
+
+    def __init__(self, typical: TypicalPods):
+        self.typical = typical
+
+    def node_score(self, machine, shape):
+        single = len(shape.claims) == 1 and shape.claims[0].whole
+        if shape.claims and not single:
+            return 0
+        before = self.fragment(machine, machine.cpu)
+        chosen = []
+        if shape.claims:
+            fits = [g for g, card in enumerate(machine.cards) if card.fits(shape.claims[0], shape)]
+            chosen = [(0, gpu) for gpu in fits[: shape.claims[0].count]]
+        return self.fall(machine, shape, chosen, before)
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        if shape.claims[claim].whole:
+            return None
+        several = len(shape.claims) > 1 or shape.claims[claim].count > 1
+        cpu_before = machine.cpu - (shape.cpu_milli if several else 0)
+        before = self.fragment(machine, cpu_before)
+        return self.fall(machine, shape, [(claim, gpu)], before)
+
+    def fall(self, machine, shape, chosen, before):
+        for claim, gpu in chosen:
+            machine.cards[gpu].take(shape.claims[claim])
+        after = self.fragment(machine, machine.cpu - shape.cpu_milli)
+        undo(machine, shape, chosen)
+        return int(100 / (1 + math.exp(-(before - after) / 1000)))
+
+    def fragment(self, machine: Machine, cpu: int) -> float:
+        """F of the node for the typical pods, added up by category in the published order."""
+        shares = [min(card.free_milli, card.free * 1000 // card.total) for card in machine.serving]
+        all_of_it = sum(shares)
+        sums = dict.fromkeys("abcdef", 0.0)
+        model = machine.cards[0].model if machine.cards else ""
+        typical = self.typical
+        for kind, part, rule in zip(
+            typical.gpu_types, typical.gpu_share.tolist(), typical.rules, strict=True
+        ):
+            pod_cpu, milli, gpus, _ = kind
+            gpu_fits = sum(share >= milli for share in shares) >= gpus
+            lost = sum(share for share in shares if share < milli)
+            if not rule.accepts_model(model):
+                sums["f"] += part * all_of_it
+            elif cpu >= pod_cpu:
+                sums["b"] += part * (lost if gpu_fits else all_of_it)
+            else:
+                sums["c" if gpu_fits else "a"] += part * all_of_it
+        cpu_types = zip(typical.cpu_only_milli.tolist(), typical.cpu_only_share.tolist(),
+                        strict=True)  # fmt: skip
+        for pod_cpu, part in cpu_types:
+            sums["d" if cpu >= pod_cpu else "e"] += part * all_of_it
+        total = 0.0
+        for category in "abcdef":
+            total += sums[category]
+        return total
