@@ -16,11 +16,17 @@ venv: .venv/.made  ## .venv with the locked dependencies.
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or say make PYTHON=/path/to/python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
-	@$(BIN)/uv sync --quiet --frozen --inexact
+	@$(BIN)/uv sync --quiet --frozen --inexact --compile-bytecode
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: venv  ## Generate a cluster, compare six policies on it, write a report.
-	@$(BIN)/python -m weft.cli.main demo --output build/demo
+	@mkdir -p build/demo
+	@$(BIN)/weft generate nodes --gpus 800 --output build/demo/nodes.csv
+	@$(BIN)/weft generate pods --gpus 800 --output build/demo/pods.csv
+	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
+	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
+	  --policy best-fit --policy fgd --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest -n 2 -m "not data_full"

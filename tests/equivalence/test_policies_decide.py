@@ -4,6 +4,7 @@ import random
 
 import policies_slowly as slowly
 import pytest
+from placing_slowly import Machine, Reference
 
 from weft.engine.engine import Engine
 from weft.engine.events import Bind, PodAdded, PodBound, PodGone
@@ -14,7 +15,7 @@ from weft.policies.catalog import BUILT_IN, built_in
 from weft.policies.fragments import TypicalPods
 
 CLUSTERS = 60
-PODS = 12
+PODS = 24
 CARDS = (("T4", 15_360), ("V100", 16_160), ("A10", 23_028))
 
 TYPICAL = TypicalPods(
@@ -90,12 +91,12 @@ def a_shape(dice: random.Random) -> Shape:
                  devices=DeviceRule(tuple(models)))  # fmt: skip
 
 
-def replay(dice: random.Random, policy, reference: slowly.Reference) -> None:
+def replay(dice: random.Random, policy, reference: Reference) -> None:
     """Pods come, most stay, some go; after each arrival both must have decided alike."""
     nodes = [a_node(dice, number) for number in range(dice.randint(2, 6))]
     shapes = [a_shape(dice) for _ in range(5)]
     engine = Engine([Profile("weft", [policy])], nodes, seed=7)
-    machines = [slowly.Machine(node) for node in nodes]
+    machines = [Machine(node) for node in nodes]
     placed: dict[str, tuple] = {}
     for number in range(PODS):
         uid, shape = f"pod-{number}", dice.choice(shapes)

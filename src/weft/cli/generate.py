@@ -12,7 +12,8 @@ from weft.model.errors import BadInputError
 from weft.simulate.generate_shapes import Mix
 
 Output = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is the terminal.")
+    str,
+    typer.Option("--output", "-o", metavar="FILE", help="The file to write; - is standard output."),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same file.")]
 

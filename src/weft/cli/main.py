@@ -37,6 +37,7 @@ def root(
 
 def _register() -> None:
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.generate import nodes, pods
     from weft.cli.parse import parse
     from weft.cli.policies import policies
     from weft.cli.simulate import simulate
@@ -45,6 +46,10 @@ def _register() -> None:
     app.command("parse")(parse)
     app.command("policies")(policies)
     app.command("replay")(replay)
+    generate = typer.Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
+    generate.command("nodes")(nodes)
+    generate.command("pods")(pods)
+    app.add_typer(generate, name="generate")
     app.add_typer(explain_app, name="explain")
 
 

@@ -203,12 +203,15 @@ def _print(results: "Results", output: Output) -> None:
 def _report(
     results: "Results", directory: Path, png: bool, scenario: "Scenario", workload: str
 ) -> None:
+    from collections import Counter
+
     from weft.experiment.report import write_report
 
-    gpus = sum(len(node.gpus) for node in scenario.nodes)
-    cluster = f"{len(scenario.nodes):,} nodes, {gpus:,} GPUs"
+    models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
+    cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
     subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
     page = write_report(
-        results, directory, title="Weft: policies compared", subtitle=subtitle, png=png
-    )
+        results, directory, title="Weft: policies compared", subtitle=subtitle, png=png,
+        models_gpus=dict(models),
+    )  # fmt: skip
     typer.echo(f"report: {page}", err=True)

@@ -46,8 +46,8 @@ def page(
 <header>
 <h1>{escape(title)}</h1>
 <p class="subtitle">{escape(subtitle)}</p>
-<p class="lead">{escape(said.lead)}</p>
-<p class="rest">{escape(said.rest)}</p>
+<p class="lead">{_together(said.lead)}</p>
+<p class="rest">{_together(said.rest)}</p>
 </header>
 <section aria-label="Policies compared">
 {policy_table(results)}
@@ -67,6 +67,11 @@ def page(
 </body>
 </html>
 """
+
+
+def _together(text: str) -> str:
+    """Escaped, with no line break between a number and its unit."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" s ", "&nbsp;s ")
 
 
 def _figure(name: str, svg: str, timed: bool) -> str:

@@ -44,7 +44,7 @@ HEAT = (
     Paint("h2", "#c2d8ed", "#22415f"),
     Paint("h3", "#a1c4e4", "#265178"),
     Paint("h4", "#7aabd7", "#2d6495"),
-    Paint("h5", "#518fc7", "#3a7ab2"),
+    Paint("h5", "#5592c9", "#336d9f"),
     Paint("h6", "#2f73b3", "#5594cb"),
     Paint("h7", "#1a5896", "#7cb2e0"),
     Paint("h8", "#0c3f74", "#abd0f0"),
@@ -52,7 +52,7 @@ HEAT = (
 """Little to much, one hue, even steps of lightness."""
 
 ON_HEAT = tuple(
-    Paint(f"o{step}", "#1a2230" if step < 5 else "#ffffff", "#e8ecf2" if step < 6 else "#10161d")
+    Paint(f"o{step}", "#1a2230" if step < 6 else "#ffffff", "#e8ecf2" if step < 6 else "#10161d")
     for step in range(len(HEAT))
 )
 """Text that stays readable on each step of `HEAT`."""
@@ -63,13 +63,13 @@ REASONS = (
     Paint("r2", "#7f97ad", "#7d93a9"),
     Paint("r3", "#8d5a7c", "#b98aab"),
     Paint("r4", "#b9c7d4", "#4f6275"),
-    Paint("r5", "#5f8f80", "#79ab9b"),
+    Paint("r5", "#679a8a", "#79ab9b"),
     Paint("r6", "#dfe5eb", "#36424f"),
 )
 """Reasons are no policies, so their colours are quieter; neighbours differ in lightness."""
 
 ON_REASONS = tuple(
-    Paint(f"p{i}", "#1a2230" if i in (1, 2, 4, 6) else "#ffffff",
+    Paint(f"p{i}", "#1a2230" if i in (1, 2, 4, 5, 6) else "#ffffff",
           "#e8ecf2" if i in (4, 6) else "#10161d")
     for i in range(len(REASONS))
 )  # fmt: skip
@@ -109,5 +109,8 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def shorten(text: str, limit: int = 26) -> str:
-    """A text that fits a label; long third-party names lose their end."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """A text that fits a label: long third-party names lose their middle, as ends tell apart."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[-tail:]}"

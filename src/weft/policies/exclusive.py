@@ -4,7 +4,7 @@ import msgspec
 
 from weft.framework import Policy, Query
 from weft.ledger.table import Bools
-from weft.model import GpuClaim, Shape
+from weft.model import GpuClaim, Memory, Shape
 
 
 class Exclusive(Policy):
@@ -29,4 +29,7 @@ class Exclusive(Policy):
 
 
 def _whole(claim: GpuClaim) -> GpuClaim:
-    return GpuClaim(count=claim.count, memory=claim.memory, whole=True)
+    memory = claim.memory
+    if claim.headroom_mib and memory.kind in {"none", "mib"}:
+        memory = Memory("mib", memory.value + claim.headroom_mib)
+    return GpuClaim(count=claim.count, memory=memory, whole=True)

@@ -1,7 +1,7 @@
 """What generated clusters and workloads look like: summaries of a published production trace.
 
 Shares and sizes follow the statistics of Alibaba's cluster-trace-gpu-v2023 (openb): 1,213 GPU
-nodes, 8,152 pods. A weight is how often a shape occurs there; shapes rarer than one in a hundred
+nodes, 8,152 pods. A weight is how often a shape occurs there; most rarer than one in a hundred
 of their class are left out, and so are the few lifetimes beyond ten days.
 """
 

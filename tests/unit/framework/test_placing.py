@@ -118,7 +118,7 @@ def test_ratings_decide_and_ties_go_as_the_policy_says() -> None:
     assert gpus(ask(ledger, claims, SumLast())) == [(0, 2), (1, 2)]
 
 
-# --- a memory total over several GPUs --------------------------------------------------------------
+# --- a memory total over several GPUs ------------------------------------------------------------
 
 
 def test_a_total_is_spread_over_the_fewest_gpus_evenly() -> None:
@@ -127,8 +127,8 @@ def test_a_total_is_spread_over_the_fewest_gpus_evenly() -> None:
     shares = ask(ledger, split)
     assert not isinstance(shares, Code)
     assert [(share.gpu, share.memory_mib) for share in shares] == [(0, 750), (1, 750)]
-    assert len(ask(ledger, shape(claims=[mib(900, split=True)])) or ()) == 1  # type: ignore[arg-type]
-    assert len(ask(ledger, shape(claims=[mib(9, split=True, count=3)])) or ()) == 3  # type: ignore[arg-type]
+    assert len(gpus(ask(ledger, shape(claims=[mib(900, split=True)])))) == 1
+    assert len(gpus(ask(ledger, shape(claims=[mib(9, split=True, count=3)])))) == 3
 
 
 def test_a_total_larger_than_any_card_fits_several_and_one_larger_than_all_does_not() -> None:
@@ -159,6 +159,7 @@ def test_the_rest_of_a_total_gets_what_the_cards_before_it_leave() -> None:
     assert ask(ledger, shape(claims=[both[0], mib(1201, split=True)])) == Code.TOGETHER
     assert not isinstance(ask(ledger, shape(claims=[both[0], mib(1200, split=True)])), Code)
     assert not isinstance(ask(ledger, shape(claims=both), Sum()), Code)
+    assert ask(ledger, shape(claims=[both[0], mib(1201, split=True)]), Sum()) == Code.TOGETHER
 
 
 def test_a_total_uses_a_card_or_its_instances_never_both() -> None:

@@ -75,7 +75,7 @@ def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> Non
         pod("urgent", priority=1, created_ns=9),
         pod("first", queue_priority=1, created_ns=9),
     ]
-    assert [p.name for p in sorted(reversed(pods), key=lambda p: key(p))] == [
+    assert [p.name for p in sorted(pods, key=key)] == [
         "first", "urgent", "old", "new",
     ]  # fmt: skip
 
