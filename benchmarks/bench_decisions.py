@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from naive import NaiveCluster
 
+from naive import NaiveCluster
 from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodGone, PolicyInput, Record
 from weft.framework import Profile
 from weft.model import Gpu, Node, Placement, PodRequest, Shape, Share
@@ -34,9 +34,7 @@ def a_shape(rng: random.Random, cpu_shift: int) -> Shape:
     if rng.random() < 0.3:
         gpus = rng.choice([1, 1, 1, 2, 4, 8])
         return shape_of(4000 * gpus + cpu_shift, 8192 * gpus, gpus, 1000)
-    return shape_of(
-        rng.randrange(1000, 9000, 500) + cpu_shift, 4096, 1, rng.randrange(50, 950, 10)
-    )
+    return shape_of(rng.randrange(1000, 9000, 500) + cpu_shift, 4096, 1, rng.randrange(50, 950, 10))
 
 
 def milli_of(shape: Shape) -> int:
@@ -155,8 +153,8 @@ def naive_times(
     reference = NaiveCluster(len(world.names), GPUS, 128_000, 800_000, world.typical)
     rows = {name: row for row, name in enumerate(world.names)}
     held = {placement.uid: placement for placement in start}
-    for placement in start:
-        reference.charge(placement, rows[placement.node], 1)
+    for first in start:
+        reference.charge(first, rows[first.node], 1)
     every = max(1, len(history) // checks)
     times = []
     for index, (gone, shape, placement) in enumerate(history):

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from naive import NaiveCluster
 
+from naive import NaiveCluster
 from weft.model import Placement, Share
 from weft.simulate.arrivals import Arrivals, draw, read_orders
 from weft.simulate.openb import read_nodes, read_pods

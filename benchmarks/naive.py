@@ -3,7 +3,10 @@
 The baseline that the engine is timed against, and the reference its placements must equal.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from weft.model import Placement, Shape
 from weft.policies.fragments import TypicalPods
@@ -56,13 +59,13 @@ class NaiveCluster:
     def _first_idle(self, row: int, count: int) -> tuple[int, ...]:
         return tuple(int(g) for g in np.flatnonzero(self.free[row] == 1000)[:count])
 
-    def _fgd(self, shape: Shape, count: int, milli: int, fits: np.ndarray) -> Choice:
+    def _fgd(self, shape: Shape, count: int, milli: int, fits: npt.NDArray[Any]) -> Choice:
         before = self.fragments(self.free, self.cpu)
         cpu = self.cpu - shape.cpu_milli
         if milli == 1000:
             after = self.free.copy()
-            for row in np.flatnonzero(fits):
-                after[row, list(self._first_idle(int(row), count))] = 0
+            for fitting in np.flatnonzero(fits).tolist():
+                after[fitting, list(self._first_idle(fitting, count))] = 0
             row = int(np.where(fits, self._score(before, after, cpu), -1).argmax())
             return row, self._first_idle(row, count)
         score, gpu = np.full(len(cpu), -1), np.zeros(len(cpu), dtype=int)
@@ -74,11 +77,13 @@ class NaiveCluster:
         row = int(score.argmax())
         return row, (int(gpu[row]),)
 
-    def _score(self, before: np.ndarray, after: np.ndarray, cpu: np.ndarray) -> np.ndarray:
+    def _score(
+        self, before: npt.NDArray[Any], after: npt.NDArray[Any], cpu: npt.NDArray[Any]
+    ) -> npt.NDArray[Any]:
         fall = before - self.fragments(after, cpu)
-        return (100 / (1 + np.exp(-fall / 1000))).astype(int)
+        return np.asarray((100 / (1 + np.exp(-fall / 1000))).astype(int))
 
-    def fragments(self, free: np.ndarray, cpu: np.ndarray) -> np.ndarray:
+    def fragments(self, free: npt.NDArray[Any], cpu: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """FGD's measure, one typical pod after the other, in the published order of sums."""
         total = free.sum(axis=1)
         sums = np.zeros((5, len(cpu)))
@@ -94,4 +99,4 @@ class NaiveCluster:
             sums[0] += np.where(~gpu_fits & ~cpu_fits, share * total, 0.0)
             sums[1] += np.where(cpu_fits, here, 0.0)
             sums[2] += np.where(gpu_fits & ~cpu_fits, share * total, 0.0)
-        return (((sums[0] + sums[1]) + sums[2]) + sums[3]) + sums[4]
+        return np.asarray((((sums[0] + sums[1]) + sums[2]) + sums[3]) + sums[4])

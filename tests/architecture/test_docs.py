@@ -121,9 +121,10 @@ def first_cells(text: str) -> list[str]:
 
 
 def section(page: Path, title: str) -> str:
-    level = title.split(" ")[0]
+    """What stands under this heading, up to the next of its level."""
+    level = len(title) - len(title.lstrip("#"))
     rest = page.read_text().partition(f"\n{title}\n")[2]
-    return re.split(rf"^#{{1,{len(level)}}} ", rest, flags=re.MULTILINE)[0]
+    return re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def test_readme_names_exactly_the_policies_there_are() -> None:
@@ -229,8 +230,8 @@ def test_every_shown_command_exists(page: Path) -> None:
             known = COMMANDS[command] | {"--help"}
             used = {word.partition("=")[0] for word in shlex.split(words, comments=True)
                     if re.match(r"--?[a-z]", word)}  # fmt: skip
-            assert used <= known, f"{name(page)}, line {block.line}: {command} has no {used - known}"
-            assert command != "weft" or used, f"{name(page)}, line {block.line}: {words}"
+            assert used <= known, f"line {block.line}: {command} has no {used - known}"
+            assert command != "weft" or used, f"line {block.line}: no such command: {words}"
 
 
 # --- what pages show, run -----------------------------------------------------------------------
@@ -263,12 +264,13 @@ def test_what_a_page_shows_runs(page: Path, page_folder: Path) -> None:
             write(page_folder, block)
         elif block.language == "python":
             source = "\n" * block.line + block.text
+            before = dict(namespace)
             exec(compile(source, name(page), "exec"), namespace)  # it is our own page
+            for title, value in list(namespace.items()):
+                if title.startswith("test_") and value is not before.get(title) and callable(value):
+                    value()
         elif runs(block):
             run_console(f"{name(page)}, line {block.line}", block.text)
-    for title, value in list(namespace.items()):
-        if title.startswith("test_") and callable(value):
-            value()
 
 
 def write(folder: Path, block: Block) -> None:

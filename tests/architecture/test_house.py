@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
-ROOMS = sorted(path for path in (ROOT / "src" / "weft").iterdir() if (path / "__init__.py").exists())
+ROOMS = sorted(init.parent for init in (ROOT / "src" / "weft").glob("*/__init__.py"))
 
 
 def name(path: Path) -> str:

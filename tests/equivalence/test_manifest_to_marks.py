@@ -21,7 +21,6 @@ NODES = (
 )  # fmt: skip
 
 
-
 def asks(*pairs: tuple[str, int | str], name: str = "main") -> dict[str, object]:
     return {"name": name, "resources": {"limits": dict(pairs), "requests": dict(pairs)}}
 
@@ -78,7 +77,7 @@ def bound(pod: PodManifest, node: str, annotations: dict[str, str]) -> PodManife
 
 @pytest.mark.parametrize("policy", registry().names())
 def test_a_crash_loses_nothing_whatever_the_policy(policy: str) -> None:
-    """Every dialect's pod on one ledger; then only the API's objects are left, and that is enough."""
+    """Every dialect's pod on one ledger; then only the API's objects are left: enough."""
     settings = Settings()
     engine = Engine([Profile("weft", [registry().create(policy)])])
     engine.handle(NodesChanged(NODES), 0)

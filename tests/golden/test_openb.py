@@ -83,9 +83,7 @@ def test_allocation_curve_of_seed_42_is_the_published_one(
     weft_data: Path, trace: str, policy: str
 ) -> None:
     world = scenario(weft_data, trace)
-    run = run_inflation(
-        world, registry().create(policy), orders(weft_data, trace, world, 1)[0]
-    )
+    run = run_inflation(world, registry().create(policy), orders(weft_data, trace, world, 1)[0])
     assert_curve(run, published_curve(weft_data, trace, policy, 42))
 
 

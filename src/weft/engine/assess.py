@@ -25,8 +25,8 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c.
     """
 
-    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "position", "raw", "shape", "told",
-                 "total", "version")  # fmt: skip
+    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "position", "raw", "shape",
+                 "told", "total", "version")  # fmt: skip
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape

@@ -38,23 +38,24 @@ def summarise(table: Table, known: Assessment) -> Summary:
 
 def _numbers(code: Code, table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:
     """(asked, the most any of these nodes has free, unit) behind a reason; unit "" for none."""
-    match code:
-        case Code.CPU:
-            return demand.cpu_milli, _most(table.cpu_free, rows), "m cpu"
-        case Code.NODE_MEMORY:
-            return demand.memory_mib, _most(table.memory_free, rows), "MiB"
-        case Code.EXTENDED:
-            return _extended(table, demand, rows)
-        case Code.TOO_FEW_GPUS:
-            return max(need.count for need in demand.needs), _most(table.gpus, rows), "GPUs"
-        case Code.NOT_IDLE:
-            whole = [need.count for need in demand.needs if need.whole]
-            return sum(whole) or demand.gpus, _most(table.idle, rows), "idle GPUs"
-        case Code.GPU_CORES:
-            return _largest_milli(demand), _most(table.max_milli_free, rows), "m"
-        case Code.GPU_MEMORY | Code.GPU_TOO_SMALL:
-            return _device_memory(code, table, demand, rows)
-    return 0, 0, ""
+    if code is Code.EXTENDED:
+        return _extended(table, demand, rows)
+    if code in (Code.GPU_MEMORY, Code.GPU_TOO_SMALL):
+        return _device_memory(code, table, demand, rows)
+    whole = sum(need.count for need in demand.needs if need.whole)
+    largest_count = max((need.count for need in demand.needs), default=0)
+    largest_milli = max((need.milli for need in demand.needs), default=0)
+    numbers = {
+        Code.CPU: (demand.cpu_milli, table.cpu_free, "m cpu"),
+        Code.NODE_MEMORY: (demand.memory_mib, table.memory_free, "MiB"),
+        Code.TOO_FEW_GPUS: (largest_count, table.gpus, "GPUs"),
+        Code.NOT_IDLE: (whole or demand.gpus, table.idle, "idle GPUs"),
+        Code.GPU_CORES: (largest_milli, table.max_milli_free, "m"),
+    }
+    if code not in numbers:
+        return 0, 0, ""
+    asked, column, unit = numbers[code]
+    return asked, _most(column, rows), unit
 
 
 def _most(column: Ints, rows: Ints) -> int:
@@ -68,10 +69,6 @@ def _extended(table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:
         if best < amount:
             return amount, best, name
     return 0, 0, ""
-
-
-def _largest_milli(demand: Demand) -> int:
-    return max((need.milli for need in demand.needs), default=0)
 
 
 def _device_memory(code: Code, table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:

@@ -59,8 +59,8 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
 
     `whole` asks for idle cards and charges all of each; `memory` is then the least they must
     have. `split` makes `memory` the total, spread over the fewest GPUs that hold it together
-    (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free beyond the memory but is not charged
-    (Genius's strict `>`).
+    (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be
+    free beyond the memory but is not charged (Genius's strict `>`).
     """
 
     count: int = 1

@@ -59,12 +59,11 @@ class Fgd(Policy):
         node = query.device_node.take(chosen)
         before = query.device_milli_free.take(chosen)
         after = before - need.milli
-        if need.asks_memory:
-            total = query.device_memory_total.take(chosen)
-            left = query.device_memory_free.take(chosen)
-            charged = need.memory_mib.take(query.device_kind.take(chosen))
-            before = np.minimum(before, left * 1000 // total)
-            after = np.minimum(after, (left - charged) * 1000 // total)
+        total = np.maximum(query.device_memory_total.take(chosen), 1)
+        left = query.device_memory_free.take(chosen)
+        charged = need.memory_mib.take(query.device_kind.take(chosen))
+        before = np.minimum(before, left * 1000 // total)
+        after = np.minimum(after, (left - charged) * 1000 // total)
         cpu_free = query.cpu_free
         if not query.hypothetical:
             cpu_free = cpu_free - query.demand.cpu_milli

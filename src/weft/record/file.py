@@ -99,7 +99,7 @@ def read(path: Path) -> tuple[Header, Iterator[Line]]:
         file.close()
         raise BadInputError(
             f"{path}, line 1, field schema",
-            f"{header.schema!r}; this Weft reads {SCHEMA}. Use the Weft {header.weft} that wrote it",
+            f"{header.schema!r}; this Weft reads {SCHEMA}; Weft {header.weft} wrote the file",
         )
     return header, _lines(path, file)
 

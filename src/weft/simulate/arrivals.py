@@ -19,7 +19,7 @@ DEMAND = 1.3
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """`pod_rows[i]`: the workload row that arrives i-th; `node_rank[r]`: node r's tie-break rank."""
+    """`pod_rows[i]`: workload row that arrives i-th; `node_rank[r]`: node r's tie-break rank."""
 
     seed: int
     pod_rows: list[int]

@@ -23,7 +23,8 @@ def run_inflation(
 ) -> Run:
     """One policy on one arrival order. A pod that fits nowhere is withdrawn.
 
-    `decisions` takes the decisions file. `progress` is called with the number of pods done, every thousand.
+    `decisions` takes the decisions file. `progress` is called with the number of pods done, every
+    thousand.
     """
     engine, handle = scenario.start(policy, arrivals, decisions)
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
