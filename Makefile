@@ -5,7 +5,7 @@ BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 export OMP_NUM_THREADS := 1
 
-.PHONY: help venv demo test test-data check format bench docs clean
+.PHONY: help venv demo test test-data coverage check format bench docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'

@@ -2,11 +2,12 @@
 
 How a page says what may be checked (docs/README.md tells its writers):
 - ```python blocks run, top to bottom of a page, in one namespace; functions `test_*` are called.
+  ```text printed is what the last one prints, where `…` stands for anything.
 - A block with `file=NAME` behind its language is written to NAME in the page's own empty folder;
   a Python one is loaded as that module, `src/weft/policies/new.py` as `weft.policies.new`.
 - In ```console blocks every `$ weft …` must name commands and options that exist. In ```console run
   they run, must end with 0 (or what a following `$ echo $?` shows), and print what is shown
-  below them, where `…` stands for anything.
+  below them.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -105,6 +107,25 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors_of(to), f"{target}: {name(to)} has no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_source_file_that_is_named_exists(page: Path) -> None:
+    text = page.read_text()
+    own = {block.file for block in blocks_of(page)}
+    named = set(re.findall(r"`((?:src|tests|benchmarks)/[\w/.-]+\.py)`", text)) - own
+    assert [file for file in sorted(named) if not (ROOT / file).exists()] == []
+    if page == ROOT / "ARCHITECTURE.md":
+        rooms = set(re.findall(r"`([a-z]+/[a-z_/]+\.py)`", text))
+        assert len(rooms) > 20
+        assert [file for file in sorted(rooms) if not (ROOT / "src/weft" / file).exists()] == []
+
+
+def test_architecture_names_every_import_contract() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = [contract["name"] for contract in project["tool"]["importlinter"]["contracts"]]
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert [contract for contract in contracts if f"| {contract} |" not in text] == []
+
+
 def test_every_page_of_docs_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
@@ -147,11 +168,10 @@ def test_reference_and_readme_name_every_dialect() -> None:
         assert [dialect.name for dialect in ALL if dialect.name not in text] == [], page
 
 
-def test_reference_explains_every_reason() -> None:
-    rows = (ROOT / "docs" / "reference" / "reasons.md").read_text().splitlines()
-    for code in Code:
-        start = f"| {int(code)} | `{code.name}` | {TEXT[code]} |"
-        assert any(row.startswith(start) for row in rows), start
+def test_reference_explains_every_reason_in_order() -> None:
+    text = (ROOT / "docs" / "reference" / "reasons.md").read_text()
+    listed = re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \|", text, flags=re.MULTILINE)
+    assert listed == [(code.name, TEXT[code]) for code in Code]
 
 
 def test_reference_names_every_field_of_the_decisions_file() -> None:
@@ -244,7 +264,9 @@ def runs(block: Block) -> bool:
 @pytest.fixture
 def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to be in; modules that a page brings are forgotten afterwards."""
+    (tmp_path / "build" / "demo").mkdir(parents=True)  # what `make demo` leaves
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # one process: no worker needs these modules
     before = set(sys.modules)
     yield tmp_path
@@ -259,16 +281,21 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 )
 def test_what_a_page_shows_runs(page: Path, page_folder: Path) -> None:
     namespace: dict[str, object] = {"__name__": "page"}
+    printed = ""
     for block in blocks_of(page):
         if block.file:
             write(page_folder, block)
         elif block.language == "python":
             source = "\n" * block.line + block.text
-            before = dict(namespace)
-            exec(compile(source, name(page), "exec"), namespace)  # it is our own page
+            before, out = dict(namespace), io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(source, name(page), "exec"), namespace)  # it is our own page
+            printed = out.getvalue()
             for title, value in list(namespace.items()):
                 if title.startswith("test_") and value is not before.get(title) and callable(value):
                     value()
+        elif block.language == "text" and "printed" in block.words:
+            assert matches(block.text, printed), f"line {block.line}: prints\n{printed}"
         elif runs(block):
             run_console(f"{name(page)}, line {block.line}", block.text)
 

@@ -195,12 +195,6 @@ def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
         live_through(World(random, nodes, PROFILES["leaving"]), rounds=4)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="feasibility.told_codes writes FITS over the named node's code: its WRONG_UNIT and "
-    "NO_GPU are lost, and where node aggregates are checked its WRONG_MODEL, GPU_TOO_SMALL and "
-    "TOO_FEW_GPUS too",
-)
 def test_a_node_named_by_the_pod_must_still_fit() -> None:
     for world in worlds("plain", 200):
         shape = random_shape(world.random, list(world.nodes))

@@ -34,7 +34,10 @@ _Pods = Annotated[
     Path, typer.Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
 ]
 _Policies = Annotated[
-    list[str], typer.Option(help="A policy by name; repeat for several. See `weft policies`.")
+    list[str],
+    typer.Option(
+        help="A policy: name, or name:option=value,…; repeat for several. See `weft policies`."
+    ),
 ]
 _Seeds = Annotated[int, typer.Option(min=1, help="How many arrival orders.")]
 _Order = Annotated[
@@ -44,7 +47,9 @@ _Order = Annotated[
 _Demand = Annotated[
     float | None,
     typer.Option(
-        min=0.01, show_default=False, help="Arrived GPU demand over capacity.  [default: 1.3]"
+        min=0.01,
+        show_default=False,
+        help="Arrived GPU demand over capacity.  [default: 1.3, or all of --order]",
     ),
 ]
 _Timed = Annotated[
@@ -144,7 +149,7 @@ def _grid(
 
     known = registry()
     for name in policies:
-        known.create(name)  # a wrong name fails before a long file is read
+        known.from_spec(name)  # a wrong name fails before a long file is read
     scenario = Scenario(read_nodes(nodes), read_pods(pods))
     if scenario.capacity_milli == 0:
         raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
@@ -154,7 +159,7 @@ def _grid(
         check_times(scenario.pods, str(pods))
     arrivals = _arrivals(scenario, seeds, order, demand, first_seed)
     return Grid(
-        scenario, tuple(dict.fromkeys(policies)), tuple(arrivals), known.create,
+        scenario, tuple(dict.fromkeys(policies)), tuple(arrivals), known.from_spec,
         "timed" if timed else "inflation", compress, timing,
     )  # fmt: skip
 

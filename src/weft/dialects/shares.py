@@ -40,6 +40,7 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
         cpu_milli=shape.cpu_milli,
         memory_mib=shape.memory_mib,
         extended=shape.extended,
+        ports=shape.constraints.ports,
     )
 
 

@@ -35,7 +35,7 @@ from weft.engine.queue import Queue, Waiting
 from weft.engine.records import Candidate, Outcome, Record
 from weft.framework import NEVER, Profile
 from weft.ledger import Ledger
-from weft.ledger.ledger import FAR, Holding
+from weft.ledger.ledger import FAR
 from weft.model import Node, Placement, PodRequest, Share
 
 
@@ -49,12 +49,18 @@ class Placed:
         self.record = record
         self.waits = False
 
+    def tell_lost(self) -> None:
+        """Tell the policies that the place is lost before the pod was bound."""
+        for policy in self.profile.policies:
+            policy.unreserved(self.pod, self.record.node)
+
 
 class Engine:
     """Decides for its profiles on one ledger.
 
-    `profiles` by schedulerName (the first also serves unknown names if `adopt_unknown`), `seed`
-    for policies that draw, `keep_top` how many best nodes each record lists.
+    `profiles` by schedulerName (the first also serves unknown names), `seed` for policies that
+    draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
+    may go unanswered before the place is free again.
     """
 
     def __init__(
@@ -95,14 +101,14 @@ class Engine:
     def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
             case PodAdded():
-                self._add(event.pod)
+                self._add(event.pod, now_ns)
             case PodGone():
                 self._gone(event.uid, now_ns)
             case NodesChanged():
-                if self.ledger.set_nodes(event.nodes, event.removed):
+                if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
             case PodSeenBound():
-                self._seen_bound(event.placement)
+                self._seen_bound(event.placement, now_ns)
             case BindFailed():
                 self._lost(event.uid, now_ns)
             case Permit():
@@ -123,25 +129,40 @@ class Engine:
         """The profile that decides for this pod."""
         return self.profiles.get(pod.scheduler_name, self._default)
 
-    def _add(self, pod: PodRequest) -> None:
+    def _add(self, pod: PodRequest, now_ns: int) -> None:
         if pod.uid not in self.placed and pod.uid not in self.ledger.holdings:
-            self.queue.add(pod, self.profile_of(pod))
+            self.queue.add(pod, self.profile_of(pod), now_ns)
 
     def _gone(self, uid: str, now_ns: int) -> None:
-        self.queue.remove(uid)
-        self.placed.pop(uid, None)
-        self._free(self.ledger.release(uid), now_ns)
+        self.queue.remove(uid, now_ns)
+        placed = self.placed.pop(uid, None)
+        held = self.ledger.release(uid)
+        if held is None:
+            return
+        if placed is not None and held.state == "reserved":
+            placed.tell_lost()
+        self._room_on(held.placement.node, now_ns)
 
-    def _seen_bound(self, placement: Placement) -> None:
-        self.queue.remove(placement.uid)
+    def _seen_bound(self, placement: Placement, now_ns: int) -> None:
+        """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
+        self.queue.remove(placement.uid, now_ns)
+        placed = self.placed.get(placement.uid)
+        if placed is not None:
+            placed.waits = False
+        before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
+        if before is not None and before.placement != placement:
+            self._room_on(before.placement.node, now_ns)
 
     def _lost(self, uid: str, now_ns: int) -> None:
-        """The bind was refused: free the place and try again after a rest."""
-        held = self.ledger.release(uid)
-        if held is not None:
+        """The bind was refused: free the place and try again after a rest.
+
+        A pod known to be bound stays: a request that timed out may have arrived all the same.
+        """
+        held = self.ledger.holdings.get(uid)
+        if held is not None and held.state == "reserved":
+            self.ledger.release(uid)
             self._unwind(uid, now_ns)
-            self._free(held, now_ns)
 
     def _permitted(self, event: Permit, now_ns: int, out: list[Command]) -> None:
         placed = self.placed.get(event.uid)
@@ -150,31 +171,32 @@ class Engine:
         placed.waits = False
         held = self.ledger.holdings.get(event.uid)
         if event.allow and held is not None:
-            out.append(Bind(placed.pod, held.placement, placed.record))
+            self.ledger.hold_until(event.uid, now_ns + self.bind_timeout_ns)
+            self._bind(placed, held.placement, now_ns, out)
         else:
             self._lost(event.uid, now_ns)
 
     def _policy_input(self, event: PolicyInput, now_ns: int) -> None:
-        for profile in self.profiles.values():
-            for policy in profile.policies:
-                if policy.name == event.policy:
-                    policy.take_input(event.value)
-        self.assessor.forget()
-        self.queue.wake_all(now_ns)
+        policies = [policy for profile in self.profiles.values() for policy in profile.policies]
+        takers = [policy for policy in policies if policy.name == event.policy]
+        for policy in takers:
+            policy.take_input(event.value)
+        if takers:
+            self.assessor.forget()
+            self.queue.wake_all(now_ns)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
-        placed = self.placed.pop(uid, None)
-        if placed is not None:
-            for policy in placed.profile.policies:
-                policy.unreserved(placed.pod, placed.record.node)
-            self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+        """The pod's reservation is released: back into the queue, and its room is for others."""
+        placed = self.placed.pop(uid)
+        placed.tell_lost()
+        self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+        self._room_on(placed.record.node, now_ns)
 
-    def _free(self, held: Holding | None, now_ns: int) -> None:
-        """Room appeared on one node: wake whom it could help."""
-        if held is not None:
-            row = self.ledger.table.row_of.get(held.placement.node)
-            if row is not None:
-                self.queue.room_on(self.ledger.table.cells[:, row].tolist(), now_ns)
+    def _room_on(self, node: str, now_ns: int) -> None:
+        """Room appeared on this node: wake whom it could help."""
+        row = self.ledger.table.row_of.get(node)
+        if row is not None:
+            self.queue.room_on(self.ledger.table.cells[:, row].tolist(), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------
 
@@ -197,7 +219,7 @@ class Engine:
         shares = choosing.shares_on(self.ledger.table, row, known, profile, key)
         placement = Placement(
             pod.uid, self.ledger.table.nodes[row].name, shares,
-            shape.cpu_milli, shape.memory_mib, shape.extended,
+            shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
         )  # fmt: skip
         record = self._record(waiting, known, now_ns, "placed", row, shares)
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns):
@@ -207,14 +229,19 @@ class Engine:
         placed = self.placed[pod.uid] = Placed(waiting, record)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)
-        for policy in profile.permitters:
-            wait_ns = policy.permit(pod, placement.node, now_ns)
-            if wait_ns > 0:
-                placed.waits = True
-                self.ledger.hold_until(pod.uid, now_ns + wait_ns)
-                out.append(Wake(now_ns + wait_ns))
-                return
-        out.append(Bind(pod, placement, record))
+        waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
+        wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
+        if wait_ns:
+            placed.waits = True
+            self.ledger.hold_until(pod.uid, now_ns + wait_ns)
+            out.append(Wake(now_ns + wait_ns))
+            return
+        self._bind(placed, placement, now_ns, out)
+
+    def _bind(self, placed: Placed, placement: Placement, now_ns: int, out: list[Command]) -> None:
+        out.append(Bind(placed.pod, placement, placed.record))
+        if self.bind_timeout_ns < FAR:
+            out.append(Wake(now_ns + self.bind_timeout_ns))
 
     def _best_row(self, known: Assessment, profile: Profile, key: str) -> int:
         if len(known.total) == 0:

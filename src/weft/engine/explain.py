@@ -1,12 +1,19 @@
 """Why a pod fits nowhere, or where it fits, in numbers people can act on."""
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 
 from weft.engine.assess import Assessment
-from weft.framework import Demand, Need, Query
+from weft.framework import Need, Query
 from weft.ledger.table import Bools, Ints, Table
 from weft.model import Code, Reason
+
+Numbers = tuple[int, int, str]
+"""(asked, the most any of the nodes has free, unit) behind a reason; unit "" for none."""
+_FAR = 1 << 60
+"""More than any GPU lacks."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -31,63 +38,118 @@ def summarise(table: Table, known: Assessment) -> Summary:
         if code == 0 or count == 0:
             continue
         rows = np.flatnonzero(known.codes == code)
-        asked, best, unit = _numbers(Code(code), table, known.demand, rows)
+        asked, best, unit = _numbers(Code(code), Query(table, known.demand, rows))
         reasons.append(Reason(Code(code), count, asked, best, unit))
     return Summary(table.count, int(known.counts[0]), tuple(reasons))
 
 
-def _numbers(code: Code, table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:
-    """(asked, the most any of these nodes has free, unit) behind a reason; unit "" for none."""
-    if code is Code.EXTENDED:
-        return _extended(table, demand, rows)
-    if code in (Code.GPU_MEMORY, Code.GPU_TOO_SMALL):
-        return _device_memory(code, table, demand, rows)
-    whole = sum(need.count for need in demand.needs if need.whole)
-    largest_count = max((need.count for need in demand.needs), default=0)
-    largest_milli = max((need.milli for need in demand.needs), default=0)
-    numbers = {
-        Code.CPU: (demand.cpu_milli, table.cpu_free, "m cpu"),
-        Code.NODE_MEMORY: (demand.memory_mib, table.memory_free, "MiB"),
-        Code.TOO_FEW_GPUS: (largest_count, table.gpus, "GPUs"),
-        Code.NOT_IDLE: (whole or demand.gpus, table.idle, "idle GPUs"),
-        Code.GPU_CORES: (largest_milli, table.max_milli_free, "m"),
-    }
-    if code not in numbers:
-        return 0, 0, ""
-    asked, column, unit = numbers[code]
-    return asked, _most(column, rows), unit
+def _numbers(code: Code, query: Query) -> Numbers:
+    """Numbers that would not explain the refusal (enough is free) are none."""
+    count = _COUNT.get(code)
+    asked, best, unit = count(query) if count is not None else (0, 0, "")
+    return (asked, max(0, best), unit) if best < asked else (0, 0, "")
 
 
-def _most(column: Ints, rows: Ints) -> int:
-    return max(0, int(column.take(rows).max()))
+def _cpu(query: Query) -> Numbers:
+    return query.demand.cpu_milli, int(query.cpu_free.max()), "m cpu"
 
 
-def _extended(table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:
-    for name, amount in demand.extended:
-        column = table.extended.get(name)
-        best = 0 if column is None else _most(column, rows)
+def _node_memory(query: Query) -> Numbers:
+    return query.demand.memory_mib, int(query.memory_free.max()), "MiB"
+
+
+def _extended(query: Query) -> Numbers:
+    """The first resource that none of the nodes has enough of."""
+    for name, amount in query.demand.extended:
+        column = query.table.extended.get(name)
+        best = 0 if column is None else int(column.take(_rows(query)).max())
         if best < amount:
             return amount, best, name
     return 0, 0, ""
 
 
-def _device_memory(code: Code, table: Table, demand: Demand, rows: Ints) -> tuple[int, int, str]:
+def _too_few(query: Query) -> Numbers:
+    """For a claim that lacks GPUs on a node: how many there are large enough and accepted."""
+    total, kinds = query.device_memory_total, query.device_kind
+    milli = np.array([milli for _, _, milli in query.table.kinds], dtype=np.int64).take(kinds)
+    for need in query.demand.needs:
+        large = need.ask_mib.take(kinds) <= total
+        if not need.whole:
+            large &= need.milli <= milli
+        have = query.count(_accepted(query, need) & large)
+        if (have < need.count).any():
+            return need.count, int(have[have < need.count].max()), "GPUs"
+    return 0, 0, ""
+
+
+def _not_idle(query: Query) -> Numbers:
+    """The whole cards asked for, and the most idle ones that any node has for them."""
+    whole = [need for need in query.demand.needs if need.whole]
+    good = np.zeros(len(query.device_kind), dtype=np.bool_)
+    for need in whole:
+        good |= _accepted(query, need) & need.will_do.take(query.device_kind)
+    have = query.count(good & query.device_idle)
+    return sum(need.count for need in whole), int(have.max(initial=0)), "idle GPUs"
+
+
+def _cores(query: Query) -> Numbers:
+    need = max(query.demand.needs, key=lambda need: need.milli)
+    asked = np.full(len(query.device_kind), need.milli)
+    return *_nearest(query, need, asked, query.device_milli_free), "m"
+
+
+def _memory(query: Query) -> Numbers:
     """The hungriest claim's memory and the roomiest accepted card on these nodes."""
-    need = max(demand.needs, key=lambda need: int(need.ask_mib.max(initial=0)))
-    query = Query(table, demand, rows)
+    need = _hungriest(query)
     column = query.device_memory_free
-    if code is Code.GPU_TOO_SMALL:
-        column = query.device_memory_total
-    accepted = _accepted(query, need)
-    best = int(np.where(accepted, column, 0).max(initial=0))
     if need.claim.split:
-        totals = query.sum(np.where(accepted, column, 0))
+        ok = _accepted(query, need) & (query.device_milli_free >= need.milli)
+        totals = query.sum(np.where(ok, column, 0))
         return need.claim.memory.value, int(totals.max(initial=0)), "MiB over all GPUs"
-    asked = need.uniform_ask_mib
-    if asked is None:
-        asked = int(need.ask_mib.take(query.device_kind[accepted]).min(initial=1 << 40))
-    return asked, best, "MiB"
+    return *_nearest(query, need, need.ask_mib.take(query.device_kind), column), "MiB"
+
+
+def _card_size(query: Query) -> Numbers:
+    need = _hungriest(query)
+    asked = need.ask_mib.take(query.device_kind)
+    return *_nearest(query, need, asked, query.device_memory_total), "MiB"
+
+
+def _hungriest(query: Query) -> Need:
+    return max(query.demand.needs, key=lambda need: int(need.ask_mib.max(initial=0)))
+
+
+def _nearest(query: Query, need: Need, asked: Ints, free: Ints) -> tuple[int, int]:
+    """(asked, free) of the accepted GPU that lacks least; a claim for k GPUs wants each node's
+    k-th best."""
+    good = _accepted(query, need)
+    lacks = np.where(good, asked - free, _FAR)
+    in_order = np.lexsort((lacks, query.device_node))
+    first = np.cumsum(query.gpus) - query.gpus
+    there = in_order.take((first + need.count - 1)[query.gpus >= need.count])
+    there = there[good[there]]
+    if len(there) == 0:
+        return int(asked[good].min(initial=_FAR) if good.any() else asked.max(initial=0)), 0
+    device = there[lacks[there].argmin()]
+    return int(asked[device]), int(free[device])
 
 
 def _accepted(query: Query, need: Need) -> Bools:
-    return np.asarray(need.accepts.take(query.device_kind), dtype=np.bool_)
+    """Devices of an accepted model and UUID, [d]."""
+    by_kind = np.asarray(need.accepts.take(query.device_kind), dtype=np.bool_)
+    by_uuid = query.demand.device_accepts
+    if by_uuid is None:
+        return by_kind
+    begin = query.table.starts.take(_rows(query)).take(query.device_node)
+    return by_kind & by_uuid.take(begin + query.device_local)
+
+
+def _rows(query: Query) -> Ints:
+    return np.arange(query.n) if query.rows is None else query.rows
+
+
+_COUNT: dict[Code, Callable[[Query], Numbers]] = {
+    Code.CPU: _cpu, Code.NODE_MEMORY: _node_memory, Code.EXTENDED: _extended,
+    Code.TOO_FEW_GPUS: _too_few, Code.NOT_IDLE: _not_idle, Code.GPU_CORES: _cores,
+    Code.GPU_MEMORY: _memory, Code.GPU_TOO_SMALL: _card_size,
+}  # fmt: skip

@@ -6,18 +6,20 @@
                 ▼ │
              PARKED ──an event that could help──▶ BACKING OFF
 Pods of one profile and shape fit alike, so only the first of each parked group is woken; when it
-gets a place, the next one is.
+gets a place or leaves before its turn, the next one is.
 """
 
 import heapq
 from collections.abc import Iterator
 
-from weft.framework import Demand, Profile
+from weft.framework import Demand, Need, Profile
 from weft.model import PodRequest, Shape
 
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+NOWHERE_MIB = 1 << 60
+"""More memory than any GPU has: no kind of GPU will do."""
 
 Key = tuple[int, ...]
 
@@ -38,28 +40,51 @@ class Waiting:
 
 
 class Group:
-    """Parked pods of one profile and shape, with what a node must have to be worth a try."""
+    """Parked pods of one profile and shape, with what a node must have to be worth a try.
 
-    __slots__ = ("demand", "heap")
+    `heap` may still hold pods that left; `parked` counts those that did not.
+    """
 
-    def __init__(self, demand: Demand) -> None:
-        self.demand = demand
+    __slots__ = ("_least_mib", "demand", "heap", "key", "parked")
+
+    def __init__(self, key: tuple[str, Shape], demand: Demand) -> None:
+        self.key = key
         self.heap: list[tuple[Key, Waiting]] = []
+        self.parked = 0
+        self.ask(demand)
+
+    def ask(self, demand: Demand) -> None:
+        """What the group asks for, on the kinds of GPU that there are now."""
+        self.demand = demand
+        self._least_mib: list[int] | None = None
 
     def could_fit(self, cells: list[int]) -> bool:
         """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order."""
         demand = self.demand
         if cells[0] < demand.cpu_milli or cells[1] < demand.memory_mib:
             return False
-        for need in demand.needs:
+        if self._least_mib is None:
+            self._least_mib = [_least_mib(need) for need in demand.needs]
+        for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
             if need.whole:
                 if cells[5] < need.count:
                     return False
-            elif cells[3] < need.milli or (
-                not need.claim.split and cells[4] < int(need.ask_mib.min(initial=0))
-            ):
+            elif cells[3] < need.milli or cells[4] < least_mib:
                 return False
         return True
+
+    def tidy(self) -> None:
+        """Drop pods that left, once they are most of the heap."""
+        if len(self.heap) > 2 * self.parked + 8:
+            self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
+            heapq.heapify(self.heap)
+
+
+def _least_mib(need: Need) -> int:
+    """The least memory one GPU must have free for the claim, over the kinds that will do."""
+    if need.claim.split:
+        return 0
+    return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))
 
 
 class Queue:
@@ -82,19 +107,32 @@ class Queue:
         """Every pod in the queue, wherever it waits."""
         return iter(self._known.values())
 
-    def add(self, pod: PodRequest, profile: Profile) -> None:
-        """A new pod; one with the same UID is replaced."""
-        self.remove(pod.uid)
+    def add(self, pod: PodRequest, profile: Profile, now_ns: int) -> None:
+        """A new pod. One with the same UID is replaced, and left alone if it is the same."""
+        known = self._known.get(pod.uid)
+        if known is not None:
+            if known.pod == pod:
+                return
+            self.remove(pod.uid, now_ns)
         self._seq += 1
         waiting = Waiting(pod, profile, self._seq)
         self._known[pod.uid] = waiting
         self._activate(waiting)
 
-    def remove(self, uid: str) -> None:
-        """Forget the pod. Its heap entries are skipped when they surface."""
+    def remove(self, uid: str, now_ns: int) -> None:
+        """Forget the pod. Its heap entries are skipped when they surface.
+
+        If it was woken and not tried yet, the next of its group takes its turn.
+        """
         waiting = self._known.pop(uid, None)
-        if waiting is not None:
-            waiting.state = "gone"
+        if waiting is None:
+            return
+        was, waiting.state = waiting.state, "gone"
+        if was != "parked":
+            self.next_of_group(waiting, now_ns)
+        elif (group := self._parked.get((waiting.profile.name, waiting.shape))) is not None:
+            self._leave(group)
+            group.tidy()
 
     def pop(self) -> Waiting | None:
         """The pod to try next, taken out of the active queue; None when there is none."""
@@ -116,12 +154,12 @@ class Queue:
         return waiting
 
     def done(self, waiting: Waiting) -> None:
-        """It has a place. If it was woken from a group, the group's next one may try."""
+        """It has a place."""
         self._known.pop(waiting.pod.uid, None)
         waiting.state = "gone"
 
     def next_of_group(self, waiting: Waiting, now_ns: int) -> None:
-        """A woken pod got its place: let the next of its kind try."""
+        """A woken pod got its place, or left: let the next of its kind try."""
         group = self._parked.get((waiting.profile.name, waiting.shape))
         if waiting.woken and group is not None:
             self._wake_first(group, now_ns)
@@ -131,8 +169,13 @@ class Queue:
         waiting.shape = shape
         waiting.state = "parked"
         waiting.ready_ns = now_ns + backoff_ns(waiting.tries)
-        group = self._parked.setdefault((waiting.profile.name, shape), Group(demand))
-        group.demand = demand
+        key = (waiting.profile.name, shape)
+        group = self._parked.get(key)
+        if group is None:
+            group = self._parked[key] = Group(key, demand)
+        elif group.demand is not demand:
+            group.ask(demand)
+        group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
@@ -146,13 +189,13 @@ class Queue:
 
     def room_on(self, cells: list[int], now_ns: int) -> None:
         """A node gained room: wake the first pod of each group that could fit there."""
-        for group in self._parked.values():
-            if group.heap and group.could_fit(cells):
+        for group in list(self._parked.values()):
+            if group.could_fit(cells):
                 self._wake_first(group, now_ns)
 
     def wake_all(self, now_ns: int) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first."""
-        for group in self._parked.values():
+        for group in list(self._parked.values()):
             self._wake_first(group, now_ns)
 
     def tick(self, now_ns: int) -> None:
@@ -177,8 +220,15 @@ class Queue:
             waiting = heapq.heappop(group.heap)[1]
             if waiting.state == "parked":
                 waiting.woken = True
+                self._leave(group)
                 self._hold(waiting, now_ns)
                 return
+
+    def _leave(self, group: Group) -> None:
+        """One pod less is parked in the group; an empty group is forgotten."""
+        group.parked -= 1
+        if group.parked == 0:
+            del self._parked[group.key]
 
     def _hold(self, waiting: Waiting, now_ns: int) -> None:
         if waiting.ready_ns <= now_ns:

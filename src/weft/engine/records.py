@@ -10,7 +10,7 @@ import msgspec
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
-Outcome = Literal["placed", "unschedulable", "refused"]
+Outcome = Literal["placed", "unschedulable"]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +43,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     score: int = 0
     counts: tuple[int, ...] = ()
     top: tuple[Candidate, ...] = ()
-    error: str = ""
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -93,7 +93,8 @@ class _Finder:
             def cap(claim: GpuClaim) -> GpuClaim:
                 if claim.whole:
                     share = Memory("percent", max(1, milli // 10))
-                    return GpuClaim(claim.count, share, milli)
+                    least = claim.memory if claim.memory.value else share
+                    return GpuClaim(claim.count, least, milli)
                 return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
 
             return self._claims(cap)

@@ -62,7 +62,7 @@ def run_cell(grid: Grid, cell: tuple[str, int]) -> Run:
         with part.open("wb") as decisions:
             run = _run(grid, cell, decisions)
     except OSError as error:
-        raise BadInputError(str(part), f"cannot be written: {error.strerror}") from None
+        raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -74,11 +74,15 @@ def _run(grid: Grid, cell: tuple[str, int], decisions: BinaryIO | None) -> Run:
     name, index = cell
     policy, arrivals = grid.make_policy(name), grid.arrivals[index]
     if grid.mode == "timed":
-        return run_timed(
+        run = run_timed(
             grid.scenario, policy, arrivals,
             compress=grid.compress, timing=grid.timing, decisions=decisions,
         )  # fmt: skip
-    return run_inflation(grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions)
+    else:
+        run = run_inflation(
+            grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions
+        )
+    return msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options
 
 
 Finished = Iterator[tuple[tuple[str, int], Run]]

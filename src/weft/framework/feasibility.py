@@ -7,6 +7,7 @@ hold each time a node's account changes (`codes`).
 import numpy as np
 import numpy.typing as npt
 
+from weft.framework.constraints import constraint_codes, port_codes
 from weft.framework.demand import Demand, Need
 from weft.framework.query import Query
 from weft.ledger.table import Bools, Table
@@ -24,11 +25,12 @@ def told_codes(table: Table, demand: Demand) -> Codes:
     if demand.shape.unit_mib:
         other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
         found[other & (found == 0)] = Code.WRONG_UNIT
+    kept_off = constraint_codes(table, demand.shape.constraints)
+    if kept_off is not None:
+        found = np.where(kept_off == 0, found, kept_off)
     if demand.shape.node_name:
-        found[:] = Code.OTHER_NODE
-        row = table.row_of.get(demand.shape.node_name)
-        if row is not None:
-            found[row] = Code.FITS
+        row = table.row_of.get(demand.shape.node_name, -1)
+        found = np.where(np.arange(table.count) == row, found, np.int8(Code.OTHER_NODE))
     if not table.schedulable.all():
         found[~table.schedulable] = Code.UNSCHEDULABLE
     return found
@@ -103,6 +105,9 @@ def codes(query: Query) -> Codes:
         found = np.where(found == 0, gpu_code, found).astype(np.int8)
     if demand.extended:
         found = np.where((found == 0) & ~_extended_fits(query), _EXTENDED, found)
+    if demand.shape.constraints.ports:
+        taken = port_codes(query, demand.shape.constraints.ports)
+        found = np.where(found == 0, taken, found)
     return found
 
 

@@ -7,7 +7,7 @@ changed nodes are asked about again.
 """
 
 import hashlib
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -34,9 +34,10 @@ class Policy:
     """Base of every policy. All defaults mean "no opinion".
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
-    paper it comes from. `reads` names what besides requests its answers depend on: any of
+    paper it comes from. `reads` names for people what besides requests its answers depend on:
     `occupants`, `signals`. `ties` says which of equally scored devices is taken. Claims are placed
-    largest first; of equal ones the last goes first where `last_claim_first`.
+    largest first; of equal ones the last goes first where `last_claim_first`. Options are keyword
+    arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -45,6 +46,15 @@ class Policy:
     reads: ClassVar[frozenset[str]] = frozenset()
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_claim_first: ClassVar[bool] = False
+
+    made_with: dict[str, Any]
+    """The options it was made with, so that a decisions file can make it again."""
+
+    def __new__(cls, *_args: Any, **options: Any) -> Self:
+        """Remember the options (keyword arguments); everything else is the subclass's own."""
+        self = super().__new__(cls)
+        self.made_with = options
+        return self
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         """queueSort: pods with smaller keys go first. Default: priority, then age."""

@@ -78,6 +78,20 @@ class Registry:
             raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
         return policy(**options)
 
+    def from_spec(self, spec: str) -> Policy:
+        """A policy as people write it: `name` or `name:option=value,option=value`.
+
+        Values are JSON where they can be (numbers, true, lists), else text.
+        """
+        name, _, rest = spec.partition(":")
+        options = {}
+        for part in filter(None, rest.split(",")):
+            option, equals, value = part.partition("=")
+            if not equals:
+                raise BadInputError(f"policy {spec}", f"{part!r} is no option; write option=value")
+            options[option.strip()] = _value(value.strip())
+        return self.create(name.strip(), **options)
+
     def names(self) -> tuple[str, ...]:
         """All names, sorted."""
         return tuple(sorted(self._known))
@@ -89,6 +103,13 @@ class Registry:
                         {option: _shown(default) for option, default in _options(policy).items()})
             for name, policy in sorted(self._known.items())
         )  # fmt: skip
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:
@@ -118,7 +139,10 @@ def _one_line(error: Exception) -> str:
 
 def _options(policy: type[Policy]) -> dict[str, Any]:
     """Name and default of each parameter of the constructor."""
-    return {p.name: p.default for p in inspect.signature(policy).parameters.values()}
+    if policy.__init__ is object.__init__:
+        return {}
+    parameters = list(inspect.signature(policy.__init__).parameters.values())
+    return {parameter.name: parameter.default for parameter in parameters[1:]}
 
 
 def _shown(default: Any) -> str:

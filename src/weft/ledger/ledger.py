@@ -175,11 +175,16 @@ class Ledger:
             return False
         if not 0 <= placement.memory_mib <= table.memory_free[row]:
             return False
-        if placement.extended and not self._extended_fits(row, placement):
+        beside = not placement.extended or self._extended_fits(row, placement)
+        if not beside or (placement.ports and self._ports_taken(row, placement)):
             return False
         if len(placement.shares) == 1:
             return self._share_fits(row, placement.shares[0])
         return self._shares_fit(row, placement.shares)
+
+    def _ports_taken(self, row: int, placement: Placement) -> bool:
+        held = self.table.ports.get(row, ())
+        return any(want.conflicts(port) for port in held for want in placement.ports)
 
     def _extended_fits(self, row: int, placement: Placement) -> bool:
         left: dict[str, int] = {}
@@ -297,6 +302,8 @@ class Ledger:
         for name, amount in placement.extended:
             if name in table.extended:
                 table.extended[name][row] -= sign * amount
+        if placement.ports:
+            self._charge_ports(row, placement, sign)
         devices: list[int] = []
         for share in placement.shares:
             device = table.device_row(row, share.gpu)
@@ -311,3 +318,13 @@ class Ledger:
         if pod_class >= 0:
             table.hosted[row, pod_class] += sign
         return devices
+
+    def _charge_ports(self, row: int, placement: Placement, sign: int) -> None:
+        held = self.table.ports.setdefault(row, [])
+        for port in placement.ports:
+            if sign > 0:
+                held.append(port)
+            else:
+                held.remove(port)
+        if not held:
+            del self.table.ports[row]

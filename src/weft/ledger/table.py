@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.model import Gpu, Node
+from weft.model import Gpu, HostPort, Node
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -106,6 +106,8 @@ class Table:
         self.schedulable: Bools = np.zeros(self.count, dtype=np.bool_)
         self.hosted = np.zeros((self.count, POD_CLASSES), dtype=np.int64)
         self.extended: dict[str, Ints] = {}
+        self.ports: dict[int, list[HostPort]] = {}
+        self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
         self.uuid_of: list[str] = []
         self.memory_used = [0] * self.devices
         self.milli_used = [0] * self.devices

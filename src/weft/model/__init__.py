@@ -4,6 +4,15 @@ In: what a thing *is*. Out: I/O, NumPy, clocks, and any knowledge of one system'
 (that is `dialects/`) or of who holds what (that is `ledger/`).
 """
 
+from weft.model.constraints import (
+    Constraints,
+    HostPort,
+    Preference,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+)
 from weft.model.errors import BadInputError, WeftError
 from weft.model.manifest import Container, ObjectMeta, PodManifest, PodSpec, PodStatus, Resources
 from weft.model.node import Gpu, Node
@@ -22,11 +31,13 @@ from weft.model.request import (
 __all__ = [
     "BadInputError",
     "Code",
+    "Constraints",
     "Container",
     "ContainerRequest",
     "DeviceRule",
     "Gpu",
     "GpuClaim",
+    "HostPort",
     "Memory",
     "Node",
     "ObjectMeta",
@@ -35,10 +46,15 @@ __all__ = [
     "PodRequest",
     "PodSpec",
     "PodStatus",
+    "Preference",
     "Reason",
+    "Requirement",
     "Resources",
     "Shape",
     "Share",
+    "Taint",
+    "Term",
+    "Toleration",
     "WeftError",
     "parse_cpu_milli",
     "parse_quantity",

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from weft.model.constraints import Taint
+
 
 class Gpu(msgspec.Struct, frozen=True, gc=False):
     """One GPU, or one MIG instance of it.
@@ -27,7 +29,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
     and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
     by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
-    unknown). `schedulable` is False for cordoned or not-ready nodes.
+    unknown). `schedulable` is False for cordoned or not-ready nodes. `keeps_away` says that a pod
+    on it has required anti-affinity, which Weft does not weigh: no pod is put there.
     """
 
     name: str
@@ -39,3 +42,5 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     rank: int = 0
     unit_mib: int = 0
     schedulable: bool = True
+    taints: tuple[Taint, ...] = ()
+    keeps_away: bool = False

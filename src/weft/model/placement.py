@@ -2,6 +2,8 @@
 
 import msgspec
 
+from weft.model.constraints import HostPort
+
 
 class Share(msgspec.Struct, frozen=True, gc=False):
     """What one claim holds of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
@@ -25,3 +27,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     cpu_milli: int = 0
     memory_mib: int = 0
     extended: tuple[tuple[str, int], ...] = ()
+    ports: tuple[HostPort, ...] = ()

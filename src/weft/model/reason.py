@@ -6,36 +6,47 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """The first check a node fails, in the order the checks are made. 0 means it fits.
+    """Why a node was left out: one reason each, the most fundamental that is known. 0: it fits.
 
-    Up to `OUT_OF_SERVICE` a check depends on the node as it is told, from `CPU` on it depends on
-    what others hold there.
+    Up to `OUT_OF_SERVICE` a reason follows from the node as it is told; from `CPU` on it follows
+    from what others hold there.
     """
 
     FITS = 0
     UNSCHEDULABLE = 1
     OTHER_NODE = 2
-    NO_GPU = 3
-    WRONG_UNIT = 4
-    WRONG_MODEL = 5
-    GPU_TOO_SMALL = 6
-    TOO_FEW_GPUS = 7
-    OUT_OF_SERVICE = 8
-    CPU = 9
-    NODE_MEMORY = 10
-    EXTENDED = 11
-    GPU_MEMORY = 12
-    GPU_CORES = 13
-    GPU_SHARE = 14
-    NOT_IDLE = 15
-    TOGETHER = 16
-    POLICY = 17
+    UNSUPPORTED = 3
+    TAINT = 4
+    NODE_AFFINITY = 5
+    VOLUME = 6
+    ANTI_AFFINITY = 7
+    NO_GPU = 8
+    WRONG_UNIT = 9
+    WRONG_MODEL = 10
+    GPU_TOO_SMALL = 11
+    TOO_FEW_GPUS = 12
+    OUT_OF_SERVICE = 13
+    CPU = 14
+    NODE_MEMORY = 15
+    EXTENDED = 16
+    HOST_PORT = 17
+    GPU_MEMORY = 18
+    GPU_CORES = 19
+    GPU_SHARE = 20
+    NOT_IDLE = 21
+    TOGETHER = 22
+    POLICY = 23
 
 
 TEXT: dict[Code, str] = {
     Code.FITS: "fits",
     Code.UNSCHEDULABLE: "node is cordoned or not ready",
     Code.OTHER_NODE: "pod names another node",
+    Code.UNSUPPORTED: "pod asks for what Weft does not honour yet",
+    Code.TAINT: "a taint that the pod does not tolerate",
+    Code.NODE_AFFINITY: "node selector or affinity does not match",
+    Code.VOLUME: "a volume of the pod is bound elsewhere",
+    Code.ANTI_AFFINITY: "a pod there keeps others away",
     Code.NO_GPU: "node has no GPU",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "no GPU of an accepted model or UUID",
@@ -45,6 +56,7 @@ TEXT: dict[Code, str] = {
     Code.CPU: "insufficient cpu",
     Code.NODE_MEMORY: "insufficient memory",
     Code.EXTENDED: "insufficient extended resource",
+    Code.HOST_PORT: "a host port is taken",
     Code.GPU_MEMORY: "insufficient memory on any one GPU",
     Code.GPU_CORES: "insufficient cores on any one GPU",
     Code.GPU_SHARE: "memory and cores are not free on the same GPU",
@@ -57,8 +69,8 @@ TEXT: dict[Code, str] = {
 class Reason(msgspec.Struct, frozen=True, gc=False):
     """`nodes` nodes fail with `code`; `best` is the most any of them offers of what was `asked`.
 
-    `asked` and `best` are in `unit` ("MiB", "m" for thousandths, "GPUs"); 0 and "" where a
-    number says nothing.
+    `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu",
+    "idle GPUs", or an extended resource's name); 0 and "" where a number says nothing.
     """
 
     code: Code

@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from weft.model.constraints import NO_CONSTRAINTS, Constraints
+
 MemoryKind = Literal["none", "mib", "units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
 
@@ -118,6 +120,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod
     was written in, if it has one. `application` and `job_class` matter to interference-aware
     policies only; `trace_spec` keeps the raw model string of a trace (FGD counts pods by it).
+    `constraints` are Kubernetes' own: taints, selectors, affinity, ports, volumes.
     """
 
     claims: tuple[GpuClaim, ...] = ()
@@ -131,6 +134,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     trace_spec: str = ""
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, gc=False):

@@ -5,14 +5,16 @@ and weights. Every other line is one event as the engine got it, its time, and t
 decisions it led to. That is all a replay needs.
 """
 
+import gzip
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
 import weft
-from weft.engine import Bind, Command, Engine, Event, Record, Unschedulable
+from weft.engine import Bind, Command, Engine, Event, PolicyInput, Record, Unschedulable
 from weft.framework import Plugin, Profile
 from weft.model import BadInputError
 
@@ -23,7 +25,7 @@ class PolicyUse(msgspec.Struct, frozen=True):
     """A policy in a profile: how it was made, and its weight."""
 
     name: str
-    weight: int = 1
+    weight: Annotated[int, msgspec.Meta(ge=0)] = 1
     options: dict[str, Any] = {}
 
 
@@ -31,13 +33,13 @@ class ProfileUse(msgspec.Struct, frozen=True):
     """A profile as configured."""
 
     name: str
-    policies: list[PolicyUse]
+    policies: Annotated[list[PolicyUse], msgspec.Meta(min_length=1)]
 
 
 class Header(msgspec.Struct, frozen=True):
     """Line 1."""
 
-    profiles: list[ProfileUse]
+    profiles: Annotated[list[ProfileUse], msgspec.Meta(min_length=1)]
     seed: int = 0
     keep_top: int = 0
     schema: str = SCHEMA
@@ -60,6 +62,17 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     records: list[Record] = []
 
 
+class _MadeBy(msgspec.Struct, frozen=True):
+    """What every version of the header says."""
+
+    schema: str
+    weft: str = "(version unknown)"
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError, zlib.error)
+"""What comes of lines that are no JSON or of another form, and of a broken gzip file."""
+
+
 class Recorder:
     """Wraps an engine's `handle` and writes what went in and what came out."""
 
@@ -78,6 +91,16 @@ class Recorder:
         self._out.write(self._encoder.encode(line) + b"\n")
 
 
+def tell(engine: Engine, line: Line, number: int) -> list[Command]:
+    """Hand the `number`-th event to the engine; `BadInputError` if a policy cannot read it."""
+    try:
+        return engine.handle(line.event, line.at_ns)
+    except msgspec.ValidationError as error:
+        what = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
+        where = f"event {number}, {type(line.event).__name__} for {what}"
+        raise BadInputError(where, str(error)) from None
+
+
 def records_of(commands: list[Command]) -> list[Record]:
     """The decision records among commands."""
     return [c.record for c in commands if isinstance(c, Bind | Unschedulable)]
@@ -86,29 +109,46 @@ def records_of(commands: list[Command]) -> list[Record]:
 def read(path: Path) -> tuple[Header, Iterator[Line]]:
     """Header and lines of a decisions file; `BadInputError` names the line that is broken."""
     try:
+        with _open(path) as file:
+            header = _header(path, file.readline())
+    except _UNREADABLE as error:
+        raise BadInputError(f"{path}, line 1", f"not a decisions header: {error}") from None
+    return header, _lines(path)
+
+
+def _header(path: Path, first: bytes) -> Header:
+    """Line 1; its schema is looked at before anything else, which may be of another form."""
+    made = msgspec.json.decode(first, type=_MadeBy)
+    if made.schema != SCHEMA:
+        raise BadInputError(
+            f"{path}, line 1, field schema",
+            f"{made.schema!r}; this Weft reads {SCHEMA}. Use the Weft {made.weft} that wrote it",
+        )
+    return msgspec.json.decode(first, type=Header)
+
+
+def _open(path: Path) -> BinaryIO:
+    """The file, unpacked where it is gzipped."""
+    try:
         file = path.open("rb")
     except OSError as error:
         raise BadInputError(str(path), error.strerror or "cannot be read") from None
-    first = file.readline()
-    try:
-        header = msgspec.json.decode(first, type=Header)
-    except msgspec.DecodeError as error:
-        file.close()
-        raise BadInputError(f"{path}, line 1", f"not a decisions header: {error}") from None
-    if header.schema != SCHEMA:
-        file.close()
-        raise BadInputError(
-            f"{path}, line 1, field schema",
-            f"{header.schema!r}; this Weft reads {SCHEMA}; Weft {header.weft} wrote the file",
-        )
-    return header, _lines(path, file)
+    magic = file.read(2)
+    file.seek(0)
+    if magic != b"\x1f\x8b":
+        return file
+    file.close()
+    return gzip.open(path)  # type: ignore[return-value]
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[Line]:
+def _lines(path: Path) -> Iterator[Line]:
     decoder = msgspec.json.Decoder(Line)
-    with file:
-        for number, text in enumerate(file, start=2):
-            try:
+    with _open(path) as file:
+        number = 1
+        try:
+            file.readline()
+            for text in file:
+                number += 1
                 yield decoder.decode(text)
-            except msgspec.DecodeError as error:
-                raise BadInputError(f"{path}, line {number}", f"broken line: {error}") from None
+        except _UNREADABLE as error:
+            raise BadInputError(f"{path}, line {number}", f"broken line: {error}") from None

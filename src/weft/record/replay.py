@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft.engine import Record
-from weft.record.file import Header, Line, records_of
+from weft.record.file import Header, Line, records_of, tell
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ def replay(header: Header, lines: Iterable[Line], create: Callable[..., Any]) ->
     events = decisions = 0
     for line in lines:
         events += 1
-        again = records_of(engine.handle(line.event, line.at_ns))
+        again = records_of(tell(engine, line, events))
         for index in range(max(len(again), len(line.records))):
             was = line.records[index] if index < len(line.records) else None
             now = again[index] if index < len(again) else None

@@ -10,7 +10,7 @@ from weft.engine import Engine, PodAdded, Record
 from weft.engine.explain import Summary, summarise
 from weft.engine.whatif import Change, changes
 from weft.model import BadInputError, PodRequest
-from weft.record.file import read
+from weft.record.file import read, tell
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -35,8 +35,8 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     engine = header.engine(create)
     engine.stop_before(record.seq, _ReachedError)
     try:
-        for line in lines:
-            engine.handle(line.event, line.at_ns)
+        for number, line in enumerate(lines, start=1):
+            tell(engine, line, number)
     except _ReachedError:
         pass
     others = tuple(uid for uid in last if uid != record.uid)

@@ -7,6 +7,7 @@ memory of `NOMINAL_MIB`; its pods ask for none, and policies that rank by memory
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,16 +135,10 @@ def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str =
 
 def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> None:
     reader = csv.reader(io.StringIO(read_text(path)))
-    header = next(reader, None)
-    if header is None:
-        raise BadInputError(str(path), f"is empty; its first line must be {','.join(wanted)},…")
-    missing = [column for column in wanted if column not in header]
-    if missing:
-        raise BadInputError(
-            f"{path}, line 1", f"column {missing[0]} is missing; need {', '.join(wanted)}"
-        )
     try:
-        for line, cells in enumerate(reader, start=2):
+        header = _header(path, next(reader, None), wanted)
+        for cells in reader:
+            line = reader.line_num
             if not cells:
                 continue
             if len(cells) != len(header):
@@ -153,6 +148,17 @@ def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> 
             take(_Row(path, line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise BadInputError(f"{path}, line {reader.line_num}", f"not CSV: {error}") from None
+
+
+def _header(path: Path, header: list[str] | None, wanted: tuple[str, ...]) -> list[str]:
+    if header is None:
+        raise BadInputError(str(path), f"is empty; its first line must be {','.join(wanted)},…")
+    missing = [column for column in wanted if column not in header]
+    if missing:
+        raise BadInputError(
+            f"{path}, line 1", f"column {missing[0]} is missing; need {', '.join(wanted)}"
+        )
+    return header
 
 
 def read_text(path: Path) -> str:
@@ -166,5 +172,5 @@ def read_text(path: Path) -> str:
         raise BadInputError(str(path), "no such file") from None
     except IsADirectoryError:
         raise BadInputError(str(path), "is a directory; name a file") from None
-    except (UnicodeDecodeError, OSError, EOFError) as error:
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise BadInputError(str(path), f"cannot be read: {error}") from None

@@ -43,7 +43,7 @@ class Scenario(msgspec.Struct, frozen=True):
         engine = Engine([Profile(PROFILE, [policy])], seed=arrivals.seed, keep_top=keep_top)
         handle = engine.handle
         if decisions is not None:
-            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name)])]
+            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
             handle = Recorder(engine, Header(uses, arrivals.seed, keep_top), decisions).handle
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)

@@ -65,9 +65,7 @@ def _accepted(account: Account, shape: Shape) -> list[int]:
     ]
 
 
-def _holds(
-    account: Account, claims: Sequence[GpuClaim], chosen: Sequence[Sequence[int]]
-) -> bool:
+def _holds(account: Account, claims: Sequence[GpuClaim], chosen: Sequence[Sequence[int]]) -> bool:
     memory: Counter[int] = Counter()
     milli: Counter[int] = Counter()
     for claim, indexes in zip(claims, chosen, strict=True):
@@ -142,9 +140,7 @@ def _splits_fit(
     return _least_spread(account, split, good, free) is not None
 
 
-def _milli_of(
-    fixed: Sequence[GpuClaim], chosen: Sequence[Sequence[int]], index: int
-) -> int:
+def _milli_of(fixed: Sequence[GpuClaim], chosen: Sequence[Sequence[int]], index: int) -> int:
     return sum(
         1000 if claim.whole else claim.milli
         for claim, indexes in zip(fixed, chosen, strict=True)

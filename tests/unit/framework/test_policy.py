@@ -7,6 +7,8 @@ from weft.framework import Demand, Plugin, Policy, Profile, Query
 from weft.framework.policy import Option, draw
 from weft.ledger import Ledger
 from weft.ledger.table import Bools, Ints
+from weft.model import BadInputError
+from weft.policies.catalog import built_in
 from weft.testing import decide, node, placement, pod, shape
 
 
@@ -158,3 +160,18 @@ def test_filters_leave_what_they_accept_and_ties_go_where_the_lead_says() -> Non
     found = decide([ByDevice()], nodes, [pod(f"p{i}", milli=600) for i in range(3)])
     places = [(place.node, place.shares[0].gpu) if place else None for place in found.values()]
     assert places == [("b", 0), ("a", 0), None]
+
+
+def test_a_policy_spec_with_options_is_made_and_remembered() -> None:
+    policy = built_in().from_spec("elastic-binpack:compat=exact")
+    assert policy.made_with == {"compat": "exact"}
+    assert built_in().from_spec("best-fit").made_with == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [("elastic-binpack:compat", "write option=value"), ("elastic-binpack:nope=1", "unknown")],
+)
+def test_a_broken_policy_spec_is_named(spec: str, says: str) -> None:
+    with pytest.raises(BadInputError, match=says):
+        built_in().from_spec(spec)

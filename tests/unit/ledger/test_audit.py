@@ -81,9 +81,7 @@ def test_another_model_is_a_difference() -> None:
     found = differences(
         Table([node("a", gpus=1, model="T4")], {}), Table([node("a", gpus=1, model="V100")], {})
     )
-    assert found == [
-        "kind_of[0] is ('T4', 16384, 1000), rebuilt it is ('V100', 16384, 1000)"
-    ]
+    assert found == ["kind_of[0] is ('T4', 16384, 1000), rebuilt it is ('V100', 16384, 1000)"]
 
 
 def test_other_nodes_are_said_first() -> None:

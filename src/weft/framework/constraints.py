@@ -1,0 +1,73 @@
+"""Kubernetes' own constraints as reason codes: taints, selectors, affinity, volumes, ports.
+
+Told facts are looked at once per shape and layout. Nodes are few kinds as far as taints go and
+many as far as labels go; a shape without constraints costs one look at whether any node has a
+taint.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.framework.query import Query
+from weft.ledger.table import Ints, Table
+from weft.model import Code, Constraints, HostPort
+
+Codes = npt.NDArray[np.int8]
+
+
+def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
+    """Code per node, int8[N]; None where nothing on either side constrains."""
+    if asked.unsupported:
+        return np.full(table.count, Code.UNSUPPORTED, dtype=np.int8)
+    labelled = bool(asked.selector or asked.affinity is not None or asked.volumes)
+    if not labelled and not table.has_taints:
+        return None
+    codes = np.zeros(table.count, dtype=np.int8)
+    tolerated: dict[object, bool] = {}
+    for row, node in enumerate(table.nodes):
+        if node.taints:
+            if node.taints not in tolerated:
+                tolerated[node.taints] = asked.untolerated(node.taints) is None
+            if not tolerated[node.taints]:
+                codes[row] = Code.TAINT
+                continue
+        if node.keeps_away:
+            codes[row] = Code.ANTI_AFFINITY
+        elif labelled and not asked.accepts_labels(node.name, node.labels):
+            codes[row] = Code.NODE_AFFINITY
+        elif asked.volumes and not asked.accepts_volumes(node.name, node.labels):
+            codes[row] = Code.VOLUME
+    return codes
+
+
+def preferences(table: Table, asked: Constraints) -> Ints | None:
+    """Kubernetes' soft wishes per node, higher is better, int64[N]; None where there are none.
+
+    Preferred affinity adds its weights; each PreferNoSchedule taint that is not tolerated takes
+    the largest weight away.
+    """
+    disliked = table.has_taints and any(
+        taint.effect == "PreferNoSchedule" for node in table.nodes for taint in node.taints
+    )
+    if not asked.preferences and not disliked:
+        return None
+    wishes = [
+        asked.preference(node.name, node.labels) - 100 * asked.disliked(node.taints)
+        for node in table.nodes
+    ]
+    return np.array(wishes, dtype=np.int64)
+
+
+def port_codes(query: Query, wanted: tuple[HostPort, ...]) -> Codes:
+    """HOST_PORT where one of the wanted ports is taken, int8[n]."""
+    taken = query.table.ports
+    rows = range(query.n) if query.rows is None else query.rows.tolist()
+    return np.array(
+        [
+            Code.HOST_PORT
+            if row in taken and any(want.conflicts(held) for held in taken[row] for want in wanted)
+            else 0
+            for row in rows
+        ],
+        dtype=np.int8,
+    )

@@ -1,0 +1,164 @@
+"""What keeps a pod off a node besides room: taints, selectors, affinity, ports, volumes.
+
+Words and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is part of a
+pod's shape.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+
+
+class Taint(msgspec.Struct, frozen=True, gc=False):
+    """spec.taints of a node."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Toleration(msgspec.Struct, frozen=True, gc=False):
+    """spec.tolerations of a pod; `effect` "" is any effect, `key` "" with Exists any taint."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """As Kubernetes' ToleratesTaint."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+
+
+class Requirement(msgspec.Struct, frozen=True, gc=False):
+    """One matchExpressions entry. An operator that is not Kubernetes' matches nothing."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """As Kubernetes' node selector requirement; Gt and Lt compare whole numbers."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return self._compares(value)
+        return False
+
+    def _compares(self, value: str | None) -> bool:
+        try:
+            left, right = int(value or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return left > right if self.operator == "Gt" else left < right
+
+
+class Term(msgspec.Struct, frozen=True, gc=False):
+    """A nodeSelectorTerm: all of its requirements together; an empty term matches nothing.
+
+    `fields` are matchFields, of which Kubernetes knows metadata.name.
+    """
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node of this name and these labels satisfies the term."""
+        if not self.labels and not self.fields:
+            return False
+        own = {"metadata.name": name}
+        return all(r.matches(labels) for r in self.labels) and all(
+            r.matches(own) for r in self.fields
+        )
+
+
+class Preference(msgspec.Struct, frozen=True, gc=False):
+    """A preferred node affinity term and its weight, 1 to 100."""
+
+    weight: int
+    term: Term
+
+
+class HostPort(msgspec.Struct, frozen=True, gc=False):
+    """A port of the node that a container wants; `ip` "" is all of the node's addresses."""
+
+    port: int
+    protocol: str = "TCP"
+    ip: str = ""
+
+    def conflicts(self, other: "HostPort") -> bool:
+        """Whether both cannot be had on one node."""
+        if self.port != other.port or self.protocol != other.protocol:
+            return False
+        anywhere = ("", "0.0.0.0", "::")
+        return self.ip in anywhere or other.ip in anywhere or self.ip == other.ip
+
+
+class Constraints(msgspec.Struct, frozen=True, gc=False):
+    """All of it for one pod.
+
+    `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must
+    match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
+    for each volume one of its terms must match. `unsupported` says in words what Weft does not
+    honour yet: such a pod stays pending with that reason.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[Term, ...] | None = None
+    preferences: tuple[Preference, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    volumes: tuple[tuple[Term, ...], ...] = ()
+    unsupported: str = ""
+
+    def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
+        """nodeSelector and required node affinity."""
+        if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        return self.affinity is None or any(term.matches(name, labels) for term in self.affinity)
+
+    def accepts_volumes(self, name: str, labels: Mapping[str, str]) -> bool:
+        """The node affinity of every bound volume."""
+        return all(any(term.matches(name, labels) for term in terms) for terms in self.volumes)
+
+    def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
+        """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""
+        for taint in taints:
+            if taint.effect == "PreferNoSchedule":
+                continue
+            if not any(toleration.tolerates(taint) for toleration in self.tolerations):
+                return taint
+        return None
+
+    def preference(self, name: str, labels: Mapping[str, str]) -> int:
+        """Sum of the weights of preferred terms that match."""
+        return sum(p.weight for p in self.preferences if p.term.matches(name, labels))
+
+    def disliked(self, taints: tuple[Taint, ...]) -> int:
+        """How many PreferNoSchedule taints the pod does not tolerate."""
+        return sum(
+            taint.effect == "PreferNoSchedule"
+            and not any(toleration.tolerates(taint) for toleration in self.tolerations)
+            for taint in taints
+        )
+
+
+NO_CONSTRAINTS = Constraints()

@@ -1,0 +1,139 @@
+"""Every change that `whatif` offers is true, each the smallest of its axis, and asking is free."""
+
+from random import Random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, PodSeenBound
+from weft.engine.whatif import Change, changes
+from weft.framework import Plugin, Policy, Profile
+from weft.ledger import Ledger
+from weft.ledger.audit import differences
+from weft.model import PodRequest, Shape
+from weft.policies.alnair import AlnairCostSaving
+from weft.policies.best_fit import BestFit
+from weft.policies.elastic_binpack import ElasticBinpack
+from weft.policies.exclusive import Exclusive
+from weft.policies.fgd import Fgd
+from weft.policies.spread import Spread
+from weft.testing import random_nodes, random_shape
+
+LEADS: tuple[type[Policy], ...] = (
+    BestFit, Exclusive, Fgd, ElasticBinpack, AlnairCostSaving, Spread
+)  # fmt: skip
+
+
+def crowded(random: Random) -> Engine:
+    """A small cluster with pods on it, as many as random ones fit."""
+    lead = random.choice(LEADS)()
+    engine = Engine([Profile("weft", [Plugin(lead), Plugin(BestFit())])], random_nodes(random, 4))
+    nodes = engine.ledger.table.nodes
+    for index in range(random.randint(2, 14)):
+        pod = PodRequest(f"p{index}", f"p{index}", random_shape(random, nodes))
+        if not isinstance(engine.handle(PodAdded(pod), 0)[0], Bind):
+            engine.handle(PodGone(pod.uid), 0)
+    return engine
+
+
+def twin(engine: Engine, without: tuple[str, ...] = ()) -> Engine:
+    """A fresh engine in the same state, less the pods that were to be freed."""
+    fresh = Engine(list(engine.profiles.values()))
+    fresh.handle(NodesChanged(tuple(engine.ledger.table.nodes)), 0)
+    for holding in engine.ledger.holdings.values():
+        fresh.handle(PodSeenBound(holding.placement), 0)
+    for uid in without:
+        fresh.handle(PodGone(uid), 0)
+    return fresh
+
+
+def is_placed(engine: Engine, shape: Shape) -> bool:
+    return isinstance(engine.handle(PodAdded(PodRequest("new", "new", shape)), 0)[0], Bind)
+
+
+def one_step_less_modest(change: Change, asked: Shape) -> Shape | None:
+    """The change with one MiB, thousandth or GPU more, where that is still a change."""
+    assert change.shape is not None
+    if change.axis in {"cpu", "memory"} and change.shape.claims == asked.claims:
+        field = "cpu_milli" if change.axis == "cpu" else "memory_mib"
+        more = {field: getattr(change.shape, field) + 1}
+        return msgspec.structs.replace(change.shape, **more)
+    if change.axis == "memory" and not any(claim.whole for claim in asked.claims):
+        best = max(claim.memory.value for claim in change.shape.claims)
+        claims = []
+        for old, new in zip(asked.claims, change.shape.claims, strict=True):
+            value = min(old.memory.value, best + 1)
+            memory = msgspec.structs.replace(new.memory, value=value)
+            claims.append(msgspec.structs.replace(new, memory=memory))
+        return msgspec.structs.replace(asked, claims=tuple(claims))
+    if change.axis == "cores" and not any(claim.whole for claim in asked.claims):
+        best = max(claim.milli for claim in change.shape.claims)
+        return msgspec.structs.replace(asked, claims=tuple(
+            msgspec.structs.replace(claim, milli=min(claim.milli, best + 1))
+            for claim in asked.claims
+        ))  # fmt: skip
+    if change.axis == "count":
+        best = max(claim.count for claim in change.shape.claims)
+        return msgspec.structs.replace(asked, claims=tuple(
+            msgspec.structs.replace(claim, count=min(claim.count, best + 1))
+            for claim in asked.claims
+        ))  # fmt: skip
+    return None
+
+
+def smaller_pods(engine: Engine, uid: str) -> list[str]:
+    """Pods that hold less than this one: GPU cores, then GPU memory, then CPU."""
+
+    def size(uid: str) -> tuple[int, int, int, str]:
+        place = engine.ledger.holdings[uid].placement
+        milli = sum(share.milli for share in place.shares)
+        return milli, sum(share.memory_mib for share in place.shares), place.cpu_milli, uid
+
+    return [other for other in engine.ledger.holdings if size(other) < size(uid)]
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=False))
+def test_each_change_is_true_and_the_smallest_of_its_axis(random: Random) -> None:
+    engine = crowded(random)
+    asked = random_shape(random, engine.ledger.table.nodes)
+    if is_placed(twin(engine), asked):
+        return
+    before = list(engine.ledger.holdings)
+    found = changes(engine, PodRequest("new", "new", asked))
+    axes = [(change.axis, change.shape is not None and change.shape.claims != asked.claims)
+            for change in found]  # fmt: skip
+    assert len(set(axes)) == len(axes), "one change an axis"
+    for change in found:
+        if change.free:
+            assert change.shape is None
+            assert is_placed(twin(engine, change.free), asked), change
+            if len(change.free) == 1:
+                for other in smaller_pods(engine, change.free[0]):
+                    assert not is_placed(twin(engine, (other,)), asked), (change, other)
+        else:
+            assert change.shape is not None
+            assert change.shape != asked
+            assert is_placed(twin(engine), change.shape), change
+            more = one_step_less_modest(change, asked)
+            if more is not None:
+                assert not is_placed(twin(engine), more), (change, more)
+    assert sorted(engine.ledger.holdings) == sorted(before)
+    rebuilt = Ledger(engine.ledger.table.nodes)
+    for holding in engine.ledger.holdings.values():
+        rebuilt.adopt(holding.placement)
+    assert differences(engine.ledger.table, rebuilt.table) == []
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False))
+def test_no_single_pod_s_end_was_overlooked(random: Random) -> None:
+    engine = crowded(random)
+    asked = random_shape(random, engine.ledger.table.nodes)
+    if is_placed(twin(engine), asked):
+        return
+    freed = [c.free for c in changes(engine, PodRequest("new", "new", asked)) if c.free]
+    would_do = [uid for uid in engine.ledger.holdings if is_placed(twin(engine, (uid,)), asked)]
+    assert bool(would_do) == any(len(free) == 1 for free in freed)
+    assert all(free[0] in would_do for free in freed if len(free) == 1)
