@@ -94,8 +94,7 @@ def test_an_empty_file_and_one_without_rows(tmp_path: Path) -> None:
 def test_a_missing_column_is_named_with_those_needed(tmp_path: Path, missing: str) -> None:
     header = ",".join(column for column in NODES.strip().split(",") if column != missing)
     assert nodes_error(tmp_path, header + "\n") == (
-        f"FILE, line 1: column {missing} is missing; "
-        "need sn, cpu_milli, memory_mib, gpu, model"
+        f"FILE, line 1: column {missing} is missing; need sn, cpu_milli, memory_mib, gpu, model"
     )
     assert nodes_error(tmp_path, "\n").startswith("FILE, line 1: column sn is missing")
 
