@@ -5,7 +5,7 @@ BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 export OMP_NUM_THREADS := 1
 
-.PHONY: help venv demo test test-data coverage check format bench docs clean
+.PHONY: help venv demo test test-data test-cluster cluster-tools coverage check format bench docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,12 @@ test: venv  ## The tests, in under three minutes.
 
 test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).
 	@$(BIN)/pytest -n 2 -m "data_full"
+
+cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster, built once.
+	@$(BIN)/python tests/cluster/binaries.py
+
+test-cluster: venv cluster-tools  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
+	@$(BIN)/pytest tests/cluster
 
 coverage: venv  ## Line coverage of the core, which must be at least 95 %.
 	@$(BIN)/pytest -n 2 -m "not data_full" --cov --cov-report=term-missing:skip-covered --cov-fail-under=95

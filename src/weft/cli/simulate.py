@@ -1,5 +1,6 @@
 """`weft simulate`: policies on a trace."""
 
+import math
 import os
 import sys
 from enum import StrEnum
@@ -129,6 +130,10 @@ def simulate(
 def _check_options(
     demand: float | None, timed: bool, compress: float, png: bool, report: Path | None
 ) -> None:
+    if demand is not None and not math.isfinite(demand):
+        raise BadInputError("--demand", f"{demand} is no number to reach; write a finite one")
+    if not math.isfinite(compress):
+        raise BadInputError("--compress", f"{compress} is no pace; write a finite number")
     if timed and demand is not None:
         raise BadInputError("--timed", "replays the trace as it came; leave --demand out")
     if compress != 1.0 and not timed:

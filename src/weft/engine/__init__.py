@@ -8,6 +8,7 @@ from weft.engine.engine import Engine
 from weft.engine.events import (
     Bind,
     BindFailed,
+    BindOn,
     Command,
     Event,
     NodesChanged,
@@ -17,6 +18,7 @@ from weft.engine.events import (
     PodGone,
     PodSeenBound,
     PolicyInput,
+    Refused,
     Tick,
     Unschedulable,
     Wake,
@@ -26,6 +28,7 @@ from weft.engine.records import Candidate, Record
 __all__ = [
     "Bind",
     "BindFailed",
+    "BindOn",
     "Candidate",
     "Command",
     "Engine",
@@ -38,6 +41,7 @@ __all__ = [
     "PodSeenBound",
     "PolicyInput",
     "Record",
+    "Refused",
     "Tick",
     "Unschedulable",
     "Wake",

@@ -10,6 +10,7 @@ from collections import OrderedDict
 import numpy as np
 
 from weft.framework import NEVER, Demand, Policy, Profile, Query, feasibility, placing
+from weft.framework.constraints import preferences
 from weft.framework.feasibility import Codes
 from weft.ledger import Ledger
 from weft.ledger.table import Bools, Ints
@@ -21,12 +22,13 @@ CODES = len(Code)
 class Assessment:
     """Answers for one shape: `codes` (0 fits) and `total` (score or NEVER) over all nodes.
 
-    `raw` holds each scoring policy's own scores, `position` the best device of each node where a
+    `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
+    policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c.
     """
 
     __slots__ = ("any_told", "codes", "counts", "demand", "generation", "position", "raw", "shape",
-                 "told", "total", "version")  # fmt: skip
+                 "told", "total", "version", "wishes")  # fmt: skip
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape
@@ -40,7 +42,9 @@ class Assessment:
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
-        self.total: Ints = self.raw[0] if len(self.raw) == 1 else np.zeros(rows, dtype=np.int64)
+        self.wishes = preferences(ledger.table, shape.constraints)
+        alone = len(self.raw) == 1 and self.wishes is None
+        self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
         self.position: Ints | None = (
             np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
         )
@@ -72,7 +76,7 @@ class Assessor:
         if known.version != ledger.version:
             self._mend(known, profile)
             known.version = ledger.version
-        if len(known.raw) > 1:
+        if len(known.raw) > 1 or known.wishes is not None:
             _weigh(known, profile)
         return known
 
@@ -194,11 +198,17 @@ def _store(
 
 
 def _weigh(known: Assessment, profile: Profile) -> None:
-    """Several scoring policies: normalise each over the feasible nodes and add by weight."""
+    """Several scores: normalise each over the feasible nodes and add by weight.
+
+    The pod's own soft wishes (preferred affinity, PreferNoSchedule) count as one policy more, of
+    weight 1.
+    """
     fits = np.flatnonzero(known.codes == 0)
     known.total[:] = NEVER
     if len(fits):
         total = np.zeros(len(fits), dtype=np.int64)
         for plugin, raw in zip(profile.scorers, known.raw, strict=True):
             total += plugin.weight * plugin.policy.normalize(raw.take(fits))
+        if known.wishes is not None:
+            total += Policy().normalize(known.wishes.take(fits))
         known.total[fits] = total

@@ -18,6 +18,7 @@ from weft.engine.assess import Assessment, Assessor
 from weft.engine.events import (
     Bind,
     BindFailed,
+    BindOn,
     Command,
     Event,
     NodesChanged,
@@ -27,6 +28,7 @@ from weft.engine.events import (
     PodGone,
     PodSeenBound,
     PolicyInput,
+    Refused,
     Tick,
     Unschedulable,
     Wake,
@@ -36,18 +38,19 @@ from weft.engine.records import Candidate, Outcome, Record
 from weft.framework import NEVER, Profile
 from weft.ledger import Ledger
 from weft.ledger.ledger import FAR
-from weft.model import Node, Placement, PodRequest, Share
+from weft.model import Code, Node, Placement, PodRequest, Share
 
 
 class Placed:
     """A pod with a place that is not certain yet, or is: what unwinding it needs."""
 
-    __slots__ = ("pod", "profile", "record", "tries", "waits")
+    __slots__ = ("pod", "profile", "queued", "record", "tries", "waits")
 
     def __init__(self, waiting: Waiting, record: Record) -> None:
         self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
         self.record = record
         self.waits = False
+        self.queued = waiting.state != "asked"
 
     def tell_lost(self) -> None:
         """Tell the policies that the place is lost before the pod was bound."""
@@ -107,6 +110,8 @@ class Engine:
             case NodesChanged():
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
+            case BindOn():
+                self._bind_on(event, now_ns, out)
             case PodSeenBound():
                 self._seen_bound(event.placement, now_ns)
             case BindFailed():
@@ -189,7 +194,8 @@ class Engine:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
         placed.tell_lost()
-        self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+        if placed.queued:
+            self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
         self._room_on(placed.record.node, now_ns)
 
     def _room_on(self, node: str, now_ns: int) -> None:
@@ -205,30 +211,17 @@ class Engine:
         if self._stop is not None and self._stop[0] == self._seq + 1:
             raise self._stop[1]
         pod, profile = waiting.pod, waiting.profile
-        shape = pod.shape
-        for policy in profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        known = self.assessor.assess(profile, shape)
+        known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         row = self._best_row(known, profile, key)
         if row < 0:
-            self.queue.park(waiting, shape, known.demand, now_ns)
+            self.queue.park(waiting, known.shape, known.demand, now_ns)
             record = self._record(waiting, known, now_ns, "unschedulable")
             out.append(Unschedulable(pod, record))
             return
-        shares = choosing.shares_on(self.ledger.table, row, known, profile, key)
-        placement = Placement(
-            pod.uid, self.ledger.table.nodes[row].name, shares,
-            shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
-        )  # fmt: skip
-        record = self._record(waiting, known, now_ns, "placed", row, shares)
-        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns):
-            raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
-        placed = self.placed[pod.uid] = Placed(waiting, record)
-        for policy in profile.reservers:
-            policy.reserved(pod, placement.node)
         waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
         wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
         if wait_ns:
@@ -237,6 +230,56 @@ class Engine:
             out.append(Wake(now_ns + wait_ns))
             return
         self._bind(placed, placement, now_ns, out)
+
+    def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+        """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
+        pod, table = event.pod, self.ledger.table
+        held = self.ledger.holdings.get(pod.uid)
+        if held is not None:
+            placed = self.placed.get(pod.uid)
+            if placed is not None and held.placement.node == event.node:
+                out.append(Bind(pod, held.placement, placed.record))
+            else:
+                out.append(Refused(pod, event.node, Code.OTHER_NODE))
+            return
+        self.queue.remove(pod.uid, now_ns)
+        profile = self.profiles.get(event.profile, self._default)
+        waiting = Waiting(pod, profile, 0)
+        waiting.state, waiting.tries = "asked", 1
+        known = self.assess(profile, pod)
+        row = table.row_of.get(event.node, -1)
+        if row < 0 or known.codes[row]:
+            code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
+            out.append(Refused(pod, event.node, code))
+            return
+        key = f"{self.seed}/{pod.uid}/1"
+        placed, placement = self._take_place(waiting, known, row, key, now_ns)
+        self._bind(placed, placement, now_ns, out)
+
+    def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
+        """Which nodes fit the pod and how good they are, now: a pure question."""
+        shape = pod.shape
+        for policy in profile.pre_filters:
+            shape = policy.pre_filter(shape)
+        return self.assessor.assess(profile, shape)
+
+    def _take_place(
+        self, waiting: Waiting, known: Assessment, row: int, key: str, now_ns: int
+    ) -> tuple[Placed, Placement]:
+        """Choose devices on node `row`, which fits, and reserve them."""
+        pod, profile, shape = waiting.pod, waiting.profile, known.shape
+        shares = choosing.shares_on(self.ledger.table, row, known, profile, key)
+        placement = Placement(
+            pod.uid, self.ledger.table.nodes[row].name, shares,
+            shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
+        )  # fmt: skip
+        record = self._record(waiting, known, now_ns, "placed", row, shares)
+        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns):
+            raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        placed = self.placed[pod.uid] = Placed(waiting, record)
+        for policy in profile.reservers:
+            policy.reserved(pod, placement.node)
+        return placed, placement
 
     def _bind(self, placed: Placed, placement: Placement, now_ns: int, out: list[Command]) -> None:
         out.append(Bind(placed.pod, placement, placed.record))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.engine.records import Record
-from weft.model import Node, Placement, PodRequest
+from weft.model import Code, Node, Placement, PodRequest
 
 
 class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -29,6 +29,17 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The API shows a pod bound, by Weft before a restart or by anyone else."""
 
     placement: Placement
+
+
+class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """kube-scheduler put the pod on `node` (extender): choose GPUs there and bind, or refuse.
+
+    `profile` decides which GPUs. Such a pod never enters the queue: kube-scheduler retries it.
+    """
+
+    pod: PodRequest
+    node: str
+    profile: str
 
 
 class PodBound(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -69,8 +80,8 @@ class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Event = (
-    NodesChanged | PodAdded | PodSeenBound | PodBound | BindFailed | PodGone | Permit | Tick
-    | PolicyInput
+    NodesChanged | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone | Permit
+    | Tick | PolicyInput
 )  # fmt: skip
 
 
@@ -89,10 +100,18 @@ class Unschedulable(msgspec.Struct, frozen=True, gc=False):
     record: Record
 
 
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A `BindOn` that does not fit any more, and why."""
+
+    pod: PodRequest
+    node: str
+    code: Code
+
+
 class Wake(msgspec.Struct, frozen=True, gc=False):
     """Send a `Tick` at this time (a back-off or a reservation ends)."""
 
     at_ns: int
 
 
-Command = Bind | Unschedulable | Wake
+Command = Bind | Unschedulable | Refused | Wake

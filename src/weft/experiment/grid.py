@@ -1,5 +1,8 @@
 """A grid of runs, policies × seeds, in parallel processes; the same results for any `jobs`."""
 
+import contextlib
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -57,16 +60,25 @@ def run_cell(grid: Grid, cell: tuple[str, int]) -> Run:
     """One policy on one arrival order."""
     if grid.decisions is None:
         return _run(grid, cell, None)
-    part = grid.decisions.with_name(grid.decisions.name + ".part")
+    try:
+        return _recorded(grid, cell, grid.decisions)
+    except OSError as error:
+        raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
+
+
+def _recorded(grid: Grid, cell: tuple[str, int], path: Path) -> Run:
+    """A run with its decisions file, which is there whole or not at all."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as decisions:
             run = _run(grid, cell, decisions)
-    except OSError as error:
-        raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
+        part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise
-    part.replace(grid.decisions)
     return run
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from weft.engine import Bind, Command, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable
+from weft.engine import Bind, Command, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.framework import Policy
 from weft.model import BadInputError, PodRequest
 from weft.simulate.arrivals import Arrivals
@@ -54,7 +54,9 @@ class _Timed:
                 self._start(int(command.pod.uid))
             elif isinstance(command, Unschedulable):
                 self._wait(int(command.pod.uid), command)
-            elif self.wake_at is None or command.at_ns < self.wake_at or self.wake_at <= self.now:
+            elif isinstance(command, Wake) and (
+                self.wake_at is None or command.at_ns < self.wake_at or self.wake_at <= self.now
+            ):
                 self.wake_at = command.at_ns
                 heapq.heappush(self.heap, (command.at_ns, _WAKES, 0))
 

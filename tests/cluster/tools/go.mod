@@ -1,5 +1,5 @@
 // The control plane of the cluster tests: etcd, kube-apiserver and kube-scheduler, pinned and
-// checked by go.sum. build.py builds them. To move to another release: change the versions of
+// checked by go.sum. ../binaries.py builds them. To move to another release: change the versions of
 // k8s.io/kubernetes (v1.X.Y), of its staging modules below (v0.X.Y) and of etcd, then go mod tidy.
 module weft.dev/tests/cluster/tools
 

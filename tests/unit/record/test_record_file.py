@@ -1,5 +1,6 @@
 """The decisions file: written whole, read strictly, decided again, explained."""
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -188,6 +189,17 @@ def test_a_policy_that_is_not_installed_is_named(recorded: Path) -> None:
     header, lines = read(recorded)
     with pytest.raises(BadInputError, match="policy: 'gone' is unknown"):
         replay(header, lines, CREATE)
+
+
+def test_a_gzipped_file_is_read_as_well_and_a_cut_one_refused(recorded: Path) -> None:
+    plain = [line.event for line in read(recorded)[1]]
+    packed = gzip.compress(recorded.read_bytes())
+    recorded.write_bytes(packed)
+    assert [line.event for line in read(recorded)[1]] == plain
+    recorded.write_bytes(packed[: len(packed) // 2])
+    assert refusal(recorded).startswith(f"{recorded}, line ")
+    recorded.write_bytes(packed[:5])
+    assert refusal(recorded).startswith(f"{recorded}, line 1: not a decisions header")
 
 
 # --- deciding again ----------

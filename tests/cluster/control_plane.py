@@ -1,0 +1,309 @@
+"""A real control plane on this machine: etcd, kube-apiserver, and kube-scheduler where wanted."""
+
+import base64
+import itertools
+import json
+import shutil
+import ssl
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from binaries import API_SERVER, ETCD, SCHEDULER
+from certificates import Authority, Pair
+from kube_api import Api, Object
+from processes import Server, free_ports
+
+HOST = "127.0.0.1"
+NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+_CREATORS = 8
+_ADMIN = "weft-admin"
+
+
+class ControlPlane:
+    """etcd and kube-apiserver: RBAC on, the default admission plugins but ServiceAccount.
+
+    There are no controllers and no kubelets: nothing removes what is deleted with a grace period,
+    nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
+    """
+
+    def __init__(self, binaries: dict[str, Path], folder: Path) -> None:
+        self.binaries, self.folder = binaries, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._data = folder / "etcd"
+        self.authority = Authority(folder / "certificates")
+        self._server_pair = self.authority.server("weft-test-server")
+        self.etcd_port, self._peer_port, self.port = free_ports(3)
+        self.etcd = Server(self._etcd_command(), folder / "etcd.log")
+        self.api_server = Server(self._api_server_command(), folder / "kube-apiserver.log")
+        self.schedulers: list[Scheduler] = []
+        self._numbers = itertools.count(1)
+        self._users: dict[tuple[str, ...], Pair] = {}
+        self.kubeconfig = self.kubeconfig_for(_ADMIN, "system:masters")
+        self.api = self.api_for(_ADMIN, "system:masters")
+
+    # --- its life --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Both servers, until the API server says that all of it is ready."""
+        self.etcd.start()
+        self.api_server.start()
+        self.api_server.wait_ready(self.api.ready)
+
+    def stop(self) -> None:
+        """End every process, at once, and remove the data. The logs stay where they are."""
+        self.api.close()
+        for server in (*self.schedulers, self.api_server, self.etcd):
+            server.kill()
+        shutil.rmtree(self._data, ignore_errors=True)
+
+    def restart_apiserver(self, *, gracefully: bool = True) -> None:
+        """End the API server (or kill it), and start it on the same port with the same data."""
+        if gracefully:
+            self.api_server.stop()
+        self.api_server.kill()
+        self.api_server.start()
+        self.api_server.wait_ready(self.api.ready)
+
+    def recover(self) -> None:
+        """Let both servers run and answer again, whatever a test has done to them."""
+        for server in (self.etcd, self.api_server):
+            server.resume()
+            if not server.running:
+                server.start()
+        self.api_server.wait_ready(self.api.ready)
+
+    def compact_etcd(self, *, restart: bool = True) -> int:
+        """Forget all history; the etcd revision up to which it is gone.
+
+        A running API server still serves old watches from its own cache. So it is started again,
+        after which an old resourceVersion is 410; `restart=False` leaves it alone.
+        """
+        everything = {"key": _base64(b"\0"), "range_end": _base64(b"\0"), "count_only": True}
+        revision = int(self._ask_etcd("range", everything)["header"]["revision"])
+        self._ask_etcd("compaction", {"revision": str(revision), "physical": True})
+        if restart:
+            self.restart_apiserver()
+        return revision
+
+    def start_scheduler(self, config: dict[str, Any] | None = None) -> "Scheduler":
+        """The real kube-scheduler with a KubeSchedulerConfiguration v1; ready when this returns.
+
+        What `config` leaves out is the default, but there is no leader election.
+        """
+        scheduler = Scheduler(self, config or {}, f"kube-scheduler-{next(self._numbers)}")
+        self.schedulers.append(scheduler)
+        scheduler.start()
+        scheduler.wait_ready(scheduler.api.ready)
+        return scheduler
+
+    def logs(self) -> str:
+        """The end of each server's log."""
+        servers = (self.etcd, self.api_server, *self.schedulers)
+        return "\n".join(
+            f"--- {server.log}\n{server.last_lines()}" for server in servers if server.log.exists()
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- who asks --------------------------------------------------------------------------------
+
+    def api_for(self, user: str, *groups: str, port: int | None = None) -> Api:
+        """A client that the server knows as this user, by a certificate."""
+        context = ssl.create_default_context(cafile=str(self.authority.pair.certificate))
+        context.load_cert_chain(*self._pair_of(user, *groups))
+        return Api(port or self.port, context)
+
+    def api_with_token(self, token: str) -> Api:
+        """A client with a bearer token."""
+        context = ssl.create_default_context(cafile=str(self.authority.pair.certificate))
+        return Api(self.port, context, token)
+
+    def kubeconfig_for(self, user: str, *groups: str) -> Path:
+        """A kubeconfig file with everything inside, as `kubectl --kubeconfig` reads it."""
+        pair = self._pair_of(user, *groups)
+        authority = _base64(self.authority.pair.certificate.read_bytes())
+        cluster = {"server": f"https://{HOST}:{self.port}", "certificate-authority-data": authority}
+        secret = {
+            "client-certificate-data": _base64(pair.certificate.read_bytes()),
+            "client-key-data": _base64(pair.key.read_bytes()),
+        }
+        path = self.folder / f"{pair.key.stem}.kubeconfig"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "test", "cluster": cluster}],
+                    "users": [{"name": user, "user": secret}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+                    "current-context": "test",
+                }
+            )
+        )
+        path.chmod(0o600)
+        return path
+
+    def _pair_of(self, user: str, *groups: str) -> Pair:
+        if (user, *groups) not in self._users:
+            self._users[user, *groups] = self.authority.user(user, *groups)
+        return self._users[user, *groups]
+
+    # --- what is in it ---------------------------------------------------------------------------
+
+    def create_fake_node(
+        self,
+        name: str,
+        allocatable: dict[str, str] | None = None,
+        *,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        taints: list[Object] | None = None,
+    ) -> Object:
+        """A node that says it is Ready, with nothing behind it.
+
+        `allocatable` comes on top of 64 CPUs, 256 GiB and 110 pods.
+        """
+        has = {**NODE_HAS, **(allocatable or {})}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {
+                    "name": name,
+                    "labels": {"kubernetes.io/hostname": name, **(labels or {})},
+                    "annotations": annotations or {},
+                },
+                "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
+            }
+        )
+        # Admission taints every new node as not ready. No controller is there to take that back.
+        return self.api.patch("Node", name, {"spec": {"taints": taints or None}})
+
+    def create_pods(self, namespace: str, pods: list[Object]) -> list[Object]:
+        """Create these, several at a time; they come back in the same order."""
+        with ThreadPoolExecutor(_CREATORS) as creators:
+            return list(creators.map(lambda pod: self.api.create(pod, namespace), pods))
+
+    def create_namespace(self, name: str) -> None:
+        """An empty namespace."""
+        self.api.create({"kind": "Namespace", "metadata": {"name": name}})
+
+    def clear(self, namespace: str) -> None:
+        """Remove what a test leaves behind: schedulers, nodes, all pods, and this namespace.
+
+        Servers that it left stopped or dead are brought back first. Other objects of the namespace
+        stay, and nobody looks for them: its name is not used again.
+        """
+        while self.schedulers:
+            self.schedulers.pop().kill()
+        self.recover()
+        self.api.delete_all("Node")
+        for inside in {pod["metadata"]["namespace"] for pod in self.api.list("Pod")}:
+            self.api.delete_all("Pod", inside)
+        self.api.delete("Namespace", namespace)
+        body = {"kind": "Namespace", "metadata": {"name": namespace}, "spec": {"finalizers": []}}
+        self.api.request("PUT", f"/api/v1/namespaces/{namespace}/finalize", body)
+
+    # --- how they are started --------------------------------------------------------------------
+
+    def _etcd_command(self) -> list[str | Path]:
+        client, peer = f"http://{HOST}:{self.etcd_port}", f"http://{HOST}:{self._peer_port}"
+        return [
+            self.binaries[ETCD],
+            f"--data-dir={self._data}",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--log-level=warn",
+        ]
+
+    def _api_server_command(self) -> list[str | Path]:
+        account_key = self.authority.new_key(self.folder / "service-accounts.key")
+        return [
+            self.binaries[API_SERVER],
+            f"--etcd-servers=http://{HOST}:{self.etcd_port}",
+            f"--bind-address={HOST}",
+            f"--advertise-address={HOST}",
+            f"--secure-port={self.port}",
+            f"--tls-cert-file={self._server_pair.certificate}",
+            f"--tls-private-key-file={self._server_pair.key}",
+            f"--client-ca-file={self.authority.pair.certificate}",
+            f"--service-account-issuer=https://{HOST}:{self.port}",
+            f"--service-account-key-file={account_key}",
+            f"--service-account-signing-key-file={account_key}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+            "--endpoint-reconciler-type=none",
+            "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
+            "--v=1",
+        ]
+
+    def _ask_etcd(self, verb: str, body: Object) -> Any:
+        request = urllib.request.Request(
+            f"http://{HOST}:{self.etcd_port}/v3/kv/{verb}", data=json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return json.load(response)
+
+
+class Scheduler(Server):
+    """A running kube-scheduler: `log`, `stop()`, `pause()`, `resume()`, and its own `api`."""
+
+    def __init__(self, plane: ControlPlane, config: dict[str, Any], name: str) -> None:
+        (self.port,) = free_ports(1)
+        self.config = plane.folder / f"{name}.yaml"
+        connection = {"kubeconfig": str(plane.kubeconfig_for("system:kube-scheduler"))}
+        whole = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            **config,
+            "clientConnection": {**connection, **config.get("clientConnection", {})},
+        }
+        self.config.write_text(yaml.safe_dump(whole))
+        command: list[str | Path] = [
+            plane.binaries[SCHEDULER],
+            f"--config={self.config}",
+            f"--bind-address={HOST}",
+            f"--secure-port={self.port}",
+            f"--tls-cert-file={plane._server_pair.certificate}",
+            f"--tls-private-key-file={plane._server_pair.key}",
+            f"--client-ca-file={plane.authority.pair.certificate}",
+            "--authentication-skip-lookup=true",
+            f"--authorization-kubeconfig={connection['kubeconfig']}",
+            "--v=2",
+        ]
+        self.api = plane.api_for(_ADMIN, "system:masters", port=self.port)
+        super().__init__(command, plane.folder / f"{name}.log")
+
+    def kill(self) -> None:
+        """End it at once; its client's connections too."""
+        self.api.close()
+        super().kill()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,123 @@
+"""The commands as a shell sees them: version, help, policies, plugins, interrupted pipes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Weft
+
+import weft as package
+from weft.cli.progress import bar
+from weft.policies.catalog import BUILT_IN
+
+
+@pytest.fixture
+def weft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Weft:
+    return Weft(tmp_path, monkeypatch, capsys)
+
+
+def shell(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+    return subprocess.run(
+        [sys.executable, "-m", "weft.cli.main", *arguments],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+
+
+def test_the_version_and_nothing_else(weft: Weft) -> None:
+    assert weft("--version") == (0, f"weft {package.__version__}\n", "")
+
+
+def test_help_names_every_command(weft: Weft) -> None:
+    said = weft("--help")
+    assert said.code == 0
+    for command in ("simulate", "parse", "policies", "replay", "explain"):
+        assert f"\n  {command} " in said.out
+
+
+def test_help_is_quick_because_it_imports_no_numpy() -> None:
+    code = "import sys, weft.cli.main; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_command_is_wrong_use(weft: Weft) -> None:
+    said = weft("simulat")
+    assert (said.code, said.out) == (2, "")
+    assert "No such command 'simulat'" in said.err
+
+
+def test_policies_as_a_list_and_as_json(weft: Weft) -> None:
+    names = sorted(policy.name for policy in BUILT_IN)
+    said = weft("policies")
+    assert [line.split()[0] for line in said.out.splitlines()] == names
+    found = json.loads(weft("policies", "--output", "json").out)
+    assert [item["name"] for item in found] == names
+    assert all(item["summary"] and item["source"] for item in found)
+    assert all(set(item) == {"name", "summary", "source", "reads", "options"} for item in found)
+
+
+PLUGIN = '''
+from weft.framework import Policy
+
+class Good(Policy):
+    name = "my-policy"
+    summary = "from a plugin"
+    source = "here"
+'''
+
+
+def installed(folder: Path, entries: str) -> Path:
+    """A package with entry points, as pip would leave it."""
+    (folder / "my_plugin.py").write_text(PLUGIN)
+    meta = folder / "my_plugin-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: my-plugin\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[weft.policies]\n" + entries)
+    return folder
+
+
+def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(
+    weft: Weft, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    installed(folder, "my-policy = my_plugin:Good\nbroken = no_such_module:Policy\n")
+    said = shell("simulate", *weft.trace, "--policy", "my-policy", "--output", "csv", path=folder)
+    assert said.returncode == 0
+    assert said.stderr.splitlines() == [
+        "weft: warning: plugin broken (no_such_module:Policy) is left out: "
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    ]
+    assert said.stdout.splitlines()[1].startswith("my-policy,42,")
+
+
+def test_an_error_in_a_shell_is_one_line_and_1(tmp_path: Path) -> None:
+    said = shell("replay", str(tmp_path / "none"))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == f"weft: error: {tmp_path}/none: No such file or directory\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback(weft: Weft) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "weft.cli.main", "policies"],
+            stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode != 0
+
+
+def test_the_progress_bar_counts_runs_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    update = bar(2)
+    update("fgd", 42, 1)
+    update("fgd", 43, 2)
+    assert capsys.readouterr().out == ""

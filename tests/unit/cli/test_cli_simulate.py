@@ -1,0 +1,221 @@
+"""`weft simulate`: schemas, equal bytes, and errors of one line."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+from commands import SHORT_PODS, Weft
+
+from weft.cli.tables import CSV_COLUMNS
+
+
+@pytest.fixture
+def weft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Weft:
+    return Weft(tmp_path, monkeypatch, capsys)
+
+
+RUN_KEYS = [
+    "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",
+    "fragmentation_of_idle_percent", "used_gpu_milli", "failed_pods", "pods", "curve",
+    "fragmentation_curve", "by_model", "unscheduled", "waits", "cpu_s", "wall_s",
+]  # fmt: skip
+SUMMARY_KEYS = [
+    "policy", "seeds", "gpu_allocation_percent", "gpu_allocation_ci95",
+    "gpu_fragmentation_percent", "gpu_fragmentation_ci95", "at_100_percent", "at_100_ci95",
+    "failed_pods", "mean_wait_s", "cpu_s",
+]  # fmt: skip
+WAIT_KEYS = [
+    "started", "never_started", "mean_s", "p50_s", "p90_s", "p99_s", "max_s",
+    "mean_allocation_percent", "end_s",
+]  # fmt: skip
+
+
+def test_json_has_exactly_these_keys(weft: Weft) -> None:
+    policies = ("--policy", "best-fit", "--policy", "fgd")
+    said = weft.simulate(*policies, "--seeds", 2, "--output", "json")
+    assert (said.code, said.err) == (0, "")
+    found = json.loads(said.out)
+    assert list(found) == ["runs", "summary"]
+    assert [list(run) for run in found["runs"]] == [RUN_KEYS] * 4
+    assert [list(summary) for summary in found["summary"]] == [SUMMARY_KEYS] * 2
+    assert [(run["policy"], run["seed"]) for run in found["runs"]] == [
+        ("best-fit", 42), ("best-fit", 43), ("fgd", 42), ("fgd", 43),
+    ]  # fmt: skip
+    run = found["runs"][0]
+    assert run["used_gpu_milli"] == round(run["gpu_allocation_percent"] * 80)
+    assert run["waits"] is None
+    assert isinstance(run["cpu_s"], float)
+    assert all(key.isdigit() and isinstance(value, float) for key, value in run["curve"].items())
+
+
+def test_timed_json_tells_waits(weft: Weft) -> None:
+    found = json.loads(weft.simulate("--policy", "spread", "--timed", "--output", "json").out)
+    assert list(found["runs"][0]["waits"]) == WAIT_KEYS
+    assert found["runs"][0]["waits"]["started"] == 20
+    assert found["summary"][0]["mean_wait_s"] == found["runs"][0]["waits"]["mean_s"]
+
+
+def test_csv_has_one_line_a_run(weft: Weft) -> None:
+    said = weft.simulate("--policy", "best-fit", "--seeds", 2, "--output", "csv", "--no-timing")
+    header, *rows = csv.reader(io.StringIO(said.out))
+    assert tuple(header) == CSV_COLUMNS
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("best-fit", "42", ""), ("best-fit", "43", ""),
+    ]  # fmt: skip
+    assert "\r" not in said.out
+
+
+def test_a_table_is_for_people_best_first(weft: Weft) -> None:
+    wanted = ("--policy", "random", "--policy", "best-fit", "--seeds", 3)
+    header, *rows = weft.simulate(*wanted).out.splitlines()
+    assert header.split()[:2] == ["policy", "seeds"]
+    assert "mean wait" not in header
+    assert all("±" in row for row in rows)
+    summary = json.loads(weft.simulate(*wanted, "--output", "json").out)["summary"]
+    summary.sort(key=lambda one: -one["gpu_allocation_percent"])
+    assert [row.split()[0] for row in rows] == [one["policy"] for one in summary]
+    for row, one in zip(rows, summary, strict=True):
+        assert f"{one['gpu_allocation_percent']:.2f} ± {one['gpu_allocation_ci95']:.2f}" in row
+
+
+def test_a_table_of_one_seed_has_no_intervals_and_timed_ones_have_waits(weft: Weft) -> None:
+    said = weft.simulate("--policy", "best-fit", "--timed", "--no-timing")
+    header, row = said.out.splitlines()
+    assert "mean wait s" in header
+    assert "±" not in row
+    assert row.split()[-1] == "–"
+
+
+@pytest.mark.parametrize("mode", [(), ("--timed",)])
+def test_without_timing_equal_runs_print_equal_bytes_for_any_jobs(
+    weft: Weft, mode: tuple[str, ...]
+) -> None:
+    for output in ("json", "csv", "table"):
+        wanted = ("--policy", "random", "--policy", "fgd", "--seeds", 2, "--no-timing", *mode,
+                  "--output", output)  # fmt: skip
+        one = weft.simulate(*wanted, "--jobs", 1)
+        assert one.code == 0
+        assert one == weft.simulate(*wanted, "--jobs", 1)
+        assert one == weft.simulate(*wanted, "--jobs", 2)
+
+
+def test_a_policy_named_twice_runs_once_and_seeds_start_where_told(weft: Weft) -> None:
+    said = weft.simulate(
+        "--policy", "spread", "--policy", "spread", "--first-seed", 7, "--seeds", 2,
+        "--output", "csv",
+    )  # fmt: skip
+    assert [line.split(",")[:2] for line in said.out.splitlines()[1:]] == [
+        ["spread", "7"], ["spread", "8"],
+    ]  # fmt: skip
+
+
+def test_demand_decides_how_much_arrives(weft: Weft) -> None:
+    arrived = {}
+    for demand in (0.5, 1.3, 2.0):
+        said = weft.simulate("--policy", "spread", "--demand", demand, "--output", "json")
+        arrived[demand] = json.loads(said.out)["runs"][0]["arrived_percent"]
+    assert 30 <= arrived[0.5] <= 50
+    assert 100 < arrived[1.3] <= 140 < arrived[2.0] <= 212.5
+
+
+def test_published_orders_are_used_whole_or_cut_at_a_demand(weft: Weft) -> None:
+    orders = weft.folder / "orders.json.gz"
+    order = {"pod_rows": [*range(20)], "node_rank": [3, 2, 1, 0]}
+    orders.write_bytes(gzip.compress(json.dumps({"42": order, "43": order}).encode()))
+    wanted = ("--policy", "first-fit", "--order", orders, "--output", "json", "--no-timing")
+    (run,) = json.loads(weft.simulate(*wanted).out)["runs"]
+    assert (run["pods"], run["arrived_percent"]) == (20, 225.0)
+    (run,) = json.loads(weft.simulate(*wanted, "--demand", 1.0).out)["runs"]
+    assert (run["pods"], run["arrived_percent"]) == (8, 100.0)
+    assert weft.error(*wanted, "--seeds", 3).endswith("holds 2 seeds, --seeds asks for 3")
+
+
+# --- errors of one line ----------
+
+
+def test_an_unknown_policy_names_the_known_ones(weft: Weft) -> None:
+    error = weft.error("--policy", "best-fti")
+    assert "'best-fti' is unknown; write one of alnair-cost-saving" in error
+    assert "best-fit, " in error
+
+
+def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
+    weft.nodes.unlink()
+    assert "'nope' is unknown" in weft.error("--policy", "nope")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--timed", "--demand", 1), "--timed: replays the trace as it came; leave --demand out"),
+        (("--compress", 2), "--compress: only means something with --timed; add it"),
+        (("--png",), "--png: needs --report DIR to know where the figures go"),
+        (("--seeds", 2, "--decisions", "x"),
+         "--decisions: takes one policy and one seed; run them one by one"),
+        (("--policy", "spread", "--decisions", "x"),
+         "--decisions: takes one policy and one seed; run them one by one"),
+        (("--demand", "inf"), "--demand: inf is no number to reach; write a finite one"),
+        (("--timed", "--compress", "inf"),
+         "--compress: inf is no pace; write a finite number"),
+    ],
+)  # fmt: skip
+def test_options_that_clash(weft: Weft, options: tuple[object, ...], error: str) -> None:
+    assert weft.error("--policy", "best-fit", *options) == error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--seeds", 0), ("--demand", 0), ("--jobs", 0), ("--compress", -1), ("--output", "xml"),
+     ("--demand", "nan"),
+     ("--seeds", "x"), ("--no-such-option",)],
+)  # fmt: skip
+def test_wrong_use_ends_with_2_and_points_to_help(weft: Weft, options: tuple[object, ...]) -> None:
+    said = weft.simulate("--policy", "best-fit", *options)
+    assert (said.code, said.out) == (2, "")
+    assert "weft simulate --help" in said.err
+
+
+def test_a_policy_and_both_lists_are_needed(weft: Weft) -> None:
+    assert "--policy" in weft.simulate().err
+    assert "--nodes" in weft("simulate", "--policy", "best-fit").err
+
+
+def test_files_are_named_with_line_and_column(weft: Weft) -> None:
+    weft.pods.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,x,1,500\n")
+    assert weft.error("--policy", "best-fit") == (
+        f"{weft.pods}, line 2, column memory_mib: 'x' is not a whole number"
+    )
+    weft.pods.unlink()
+    assert weft.error("--policy", "best-fit") == f"{weft.pods}: no such file"
+
+
+def test_a_cluster_without_gpus_and_a_list_without_pods_are_refused(weft: Weft) -> None:
+    header = weft.pods.read_text().splitlines()[0]
+    weft.pods.write_text(header + "\n")
+    assert weft.error("--policy", "best-fit") == f"{weft.pods}: has no pod below its header"
+    weft.nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,0,\n")
+    assert weft.error("--policy", "best-fit") == (
+        f"{weft.nodes}: has no GPU; at least one node needs gpu > 0"
+    )
+
+
+def test_timed_needs_times(weft: Weft) -> None:
+    weft.pods.write_text(SHORT_PODS)
+    assert weft.error("--policy", "best-fit", "--timed").startswith(
+        f"{weft.pods}, line 2, column creation_time: is missing"
+    )
+    assert weft.simulate("--policy", "best-fit").code == 0
+
+
+def test_a_report_is_written_beside_the_table(weft: Weft) -> None:
+    said = weft.simulate("--policy", "best-fit", "--report", weft.folder / "report")
+    assert said.code == 0
+    assert said.err == f"report: {weft.folder / 'report' / 'report.html'}\n"
+    assert "pods.csv: 20 pods on 4 nodes, 8 GPUs" in (
+        weft.folder / "report" / "report.html"
+    ).read_text()
