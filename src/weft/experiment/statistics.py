@@ -10,8 +10,8 @@ _T95 = (
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-"""Student's t, two-sided 95 %, by degrees of freedom from 1; beyond 30 the normal's 1.96 is near
-enough."""
+"""Student's t, two-sided 95 %, by degrees of freedom from 1; beyond 30 an expansion is exact to
+0.2 %."""
 
 
 def mean_ci95(values: Sequence[float]) -> tuple[float, float]:
@@ -21,7 +21,8 @@ def mean_ci95(values: Sequence[float]) -> tuple[float, float]:
     if n == 1:
         return mean, 0.0
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    t = _T95[n - 2] if n - 2 < len(_T95) else 1.96
+    freedom = n - 1
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + (1.96**3 + 1.96) / (4 * freedom)
     return mean, t * deviation / math.sqrt(n)
 
 

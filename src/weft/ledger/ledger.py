@@ -58,6 +58,7 @@ class Ledger:
         self.version = 0
         self.generation = 0
         self._on_node: dict[str, dict[str, Holding]] = {}
+        self._reserved: set[str] = set()
         self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
         self._lay_out(list(nodes))
 
@@ -122,6 +123,7 @@ class Ledger:
             self._log(uid, held)
             sure = Holding(held.placement, "committed")
             self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
+            self._reserved.discard(uid)
         return True
 
     def hold_until(self, uid: str, deadline_ns: int) -> None:
@@ -158,8 +160,8 @@ class Ledger:
     def expire(self, now_ns: int) -> list[str]:
         """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
         late = sorted(
-            (held.deadline_ns, uid) for uid, held in self.holdings.items()
-            if held.state == "reserved" and held.deadline_ns <= now_ns
+            (self.holdings[uid].deadline_ns, uid) for uid in self._reserved
+            if self.holdings[uid].deadline_ns <= now_ns
         )  # fmt: skip
         for _, uid in late:
             self.release(uid)
@@ -273,12 +275,15 @@ class Ledger:
         uid, name = holding.placement.uid, holding.placement.node
         self._log(uid, None)
         self.holdings[uid] = holding
+        if holding.state == "reserved":
+            self._reserved.add(uid)
         self._on_node.setdefault(name, {})[uid] = holding
         self._book(name, holding, 1)
 
     def _take_away(self, holding: Holding) -> None:
         uid, name = holding.placement.uid, holding.placement.node
         del self.holdings[uid]
+        self._reserved.discard(uid)
         pods = self._on_node[name]
         del pods[uid]
         if not pods:

@@ -15,3 +15,7 @@ class BadInputError(WeftError):
         super().__init__(f"{where}: {what}" if where else what)
         self.where = where
         self.what = what
+
+    def __reduce__(self) -> tuple[type["BadInputError"], tuple[str, str]]:
+        """Errors cross process borders (`--jobs`): made again from what they were made of."""
+        return type(self), (self.where, self.what)

@@ -105,7 +105,7 @@ class Fragments:
         self.cpu_only = typical.cpu_only_milli.reshape(column)
         self.cpu_only_share = typical.cpu_only_share.reshape(column)
         accepts = [[rule.accepts_model(model) for model in (*models, "")] for rule in typical.rules]
-        self.accepts: Bools = np.array(accepts, dtype=np.bool_).reshape(len(types), -1)
+        self.accepts: Bools = np.array(accepts, dtype=np.bool_).reshape(len(types), len(models) + 1)
         self.accepts_all = bool(self.accepts[:, :-1].all())
 
     def fragments(

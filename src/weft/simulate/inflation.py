@@ -32,6 +32,7 @@ def run_inflation(
     for at, row in enumerate(arrivals.pod_rows):
         pod = scenario.pods[row]
         uid = str(at)
+        meter.arrives(pod.total_milli)
         commands = handle(PodAdded(PodRequest(uid, pod.name, pod.shape)), at)
         outcome = commands[0]
         if isinstance(outcome, Bind):

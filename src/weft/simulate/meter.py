@@ -29,14 +29,16 @@ class Meter:
         self._cpu = time.process_time()
         self._wall = time.perf_counter()
 
-    def arrived(self, milli: int, used_milli: int) -> None:
-        """A pod that asks for `milli` in all arrived; all pods now hold `used_milli`."""
-        arrived = self._arrived[-1] + milli
-        percent = round(arrived * 100 / self._capacity)
+    def arrives(self, milli: int) -> None:
+        """A pod that asks for `milli` in all is about to be decided: does it open a new bin?"""
+        percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
         if percent != self._bin:
             self._mark_bin()
             self._bin = percent
-        self._arrived.append(arrived)
+
+    def arrived(self, milli: int, used_milli: int) -> None:
+        """The pod was decided; all pods now hold `used_milli`."""
+        self._arrived.append(self._arrived[-1] + milli)
         self._used.append(used_milli)
 
     def _mark_bin(self) -> None:

@@ -83,6 +83,7 @@ class _Timed:
         pod = self.pods[row]
         self.created[row] = self.now
         request = PodRequest(str(row), pod.name, pod.shape, created_ns=self.now)
+        self.meter.arrives(pod.total_milli)
         self.tell(PodAdded(request))
         self.meter.arrived(pod.total_milli, self.held_milli)
 

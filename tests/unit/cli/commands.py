@@ -11,9 +11,12 @@ from weft.cli.main import main
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
     f"n{i},32000,100000,2,{model}\n" for i, model in enumerate(("T4", "T4", "V100M32", "T4"))
 )
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n" + "".join(  # noqa: E501
-    f"p{i},1000,1000,{gpus},{milli},,{i},{i + 30},{i}\n"
-    for i, (gpus, milli) in enumerate([(1, 500), (1, 1000), (2, 1000), (1, 300), (1, 700)] * 4)
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+    + "".join(  # noqa: E501
+        f"p{i},1000,1000,{gpus},{milli},,{i},{i + 30},{i}\n"
+        for i, (gpus, milli) in enumerate([(1, 500), (1, 1000), (2, 1000), (1, 300), (1, 700)] * 4)
+    )
 )
 SHORT_PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(
     f"p{i},1000,1000,1,500\n" for i in range(10)

@@ -61,14 +61,14 @@ def test_policies_as_a_list_and_as_json(weft: Weft) -> None:
     assert all(set(item) == {"name", "summary", "source", "reads", "options"} for item in found)
 
 
-PLUGIN = '''
+PLUGIN = """
 from weft.framework import Policy
 
 class Good(Policy):
     name = "my-policy"
     summary = "from a plugin"
     source = "here"
-'''
+"""
 
 
 def installed(folder: Path, entries: str) -> Path:
@@ -81,9 +81,7 @@ def installed(folder: Path, entries: str) -> Path:
     return folder
 
 
-def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(
-    weft: Weft, tmp_path: Path
-) -> None:
+def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(weft: Weft, tmp_path: Path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
     installed(folder, "my-policy = my_plugin:Good\nbroken = no_such_module:Policy\n")

@@ -216,6 +216,7 @@ def test_a_report_is_written_beside_the_table(weft: Weft) -> None:
     said = weft.simulate("--policy", "best-fit", "--report", weft.folder / "report")
     assert said.code == 0
     assert said.err == f"report: {weft.folder / 'report' / 'report.html'}\n"
-    assert "pods.csv: 20 pods on 4 nodes, 8 GPUs" in (
-        weft.folder / "report" / "report.html"
-    ).read_text()
+    assert (
+        "pods.csv: 20 pods on 4 nodes, 8 GPUs"
+        in (weft.folder / "report" / "report.html").read_text()
+    )

@@ -189,3 +189,17 @@ def test_runs_are_plain_values() -> None:
     run = run_inflation(world, BestFit(), order, timing=False)
     assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
     assert isinstance(world.pods[0], TracePod)
+
+
+def test_a_bin_of_the_fragmentation_curve_ends_before_the_next_pod_is_placed() -> None:
+    """One card, two pods of 600 m: nothing placed at 0 %; at 60 and 120 % one holds 600 of it."""
+    world = scenario([trace_pod("a", 1, 600), trace_pod("b", 1, 600)])
+    run = run_inflation(world, FirstFit(), Arrivals(1, [0, 1], [0]))
+    assert run.fragmentation_curve == {"0": 0.0, "60": 40.0, "120": 40.0}
+
+
+@pytest.mark.parametrize("policy", [Fgd, BestFit])
+def test_a_workload_without_any_gpu_pod_runs(policy: type[Fgd] | type[BestFit]) -> None:
+    world = scenario([trace_pod("a", 0, 0), trace_pod("b", 0, 0)])
+    run = run_inflation(world, policy(), Arrivals(1, [0, 1], [0]))
+    assert (run.failed_pods, run.gpu_allocation_percent) == (0, 0.0)
