@@ -13,7 +13,7 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
 )
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
-    + "".join(  # noqa: E501
+    + "".join(
         f"p{i},1000,1000,{gpus},{milli},,{i},{i + 30},{i}\n"
         for i, (gpus, milli) in enumerate([(1, 500), (1, 1000), (2, 1000), (1, 300), (1, 700)] * 4)
     )
