@@ -1,0 +1,340 @@
+"""Binding a pod: node, annotations and labels in one write, and what became of it.
+
+    bind ──▶ 201 Bound
+         ├─▶ 404 Gone
+         ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again: the
+         │       version moved, the request did not)
+         ├─▶ other 4xx Refused
+         └─▶ no answer, 5xx: Unknown ──resolve──▶ Bound, AlreadyBound, Gone, Refused
+
+Rules: only `Bound` and `AlreadyBound` mean that the pod holds something. Every outcome but
+`Unknown` is final: no write of this call is under way any more. A reservation must be kept while
+the outcome is `Unknown`. Why a 409 came is read off the pod, never off the text of the answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, Answer, ApiClient
+from weft.kube.clock import Backoff
+from weft.kube.codec import PODS
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError, api_error
+from weft.kube.marks import problem_of
+from weft.kube.pods import Pod
+from weft.model import WeftError
+
+# Written to a pod whose binding got no answer, so that a late one meets another version.
+FENCE = "weft.dev/fenced-version"
+
+
+class BindRequest(msgspec.Struct, frozen=True, gc=False):
+    """One pod's binding.
+
+    `resource_version` is the version that the decision was made from; "" leaves only the uid as a
+    precondition (the extender's form). `unchanged` says whether the pod still asks for what was
+    decided; without it a moved version is a `Conflict`. `present_bytes` is the size of the pod's
+    own annotations (`marks.annotation_bytes`).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    resource_version: str = ""
+    unchanged: Callable[[Pod], bool] | None = None
+    present_bytes: int = 0
+
+
+class Bound(msgspec.Struct, frozen=True, gc=False):
+    """The pod is bound as asked."""
+
+    retries: int = 0
+
+
+class AlreadyBound(msgspec.Struct, frozen=True, gc=False):
+    """Someone else bound the pod, to this node."""
+
+    node: str
+
+
+class Gone(msgspec.Struct, frozen=True, gc=False):
+    """The pod is deleted, being deleted, ended, or another of its name is there."""
+
+    why: str
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False):
+    """The pod changed since the decision: decide again, from `version` or a later one."""
+
+    version: str
+    why: str = ""
+
+
+class Gated(msgspec.Struct, frozen=True, gc=False):
+    """The pod has scheduling gates."""
+
+    gates: tuple[str, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Nothing was written and nothing will be. `code` is HTTP's, 0 where no answer was needed."""
+
+    code: int
+    why: str
+
+
+class NotLeader(msgspec.Struct, frozen=True, gc=False):
+    """Not sent: the lease does not outlive the request."""
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """The answer was lost: the pod may be bound, or may yet be. `Binder.resolve` finds out.
+
+    `version` is the precondition it was sent with, `sent_at` by the client's monotonic clock.
+    """
+
+    request: BindRequest
+    version: str
+    sent_at: float
+    why: str
+
+
+Outcome = Bound | AlreadyBound | Gone | Conflict | Gated | Refused | NotLeader | Unknown
+
+
+class BindOptions(msgspec.Struct, frozen=True):
+    """Settings of binding, with reasons.
+
+    `in_flight`: bindings at once; the server's rate is reached with 32.
+    `request_timeout_s`: whole seconds; also told to the server as its own deadline, so that twice
+    this long after the send nothing is under way any more. Must leave room in a 10 s lease.
+    `version_retries`: status patches move a pod's version while it waits; more is a busy writer.
+    `busy_retries`: after 429, waiting as long as the server asks.
+    `resolve_attempts`: reads of a pod whose binding got no answer, with growing delays.
+    """
+
+    in_flight: int = 64
+    request_timeout_s: int = 3
+    version_retries: int = 3
+    busy_retries: int = 3
+    resolve_attempts: int = 8
+
+
+class _NotLeaderError(WeftError):
+    """Keeps a request back that must not leave."""
+
+
+class Binder:
+    """Binds pods through one client.
+
+    `may_bind(seconds)` says whether a write that may take so long may leave now; it is asked at
+    the last moment (`Elector.may_bind`). `counts` counts outcomes by name, and `version_retries`.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        options: BindOptions | None = None,
+        may_bind: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.options = options or BindOptions()
+        self.counts: dict[str, int] = {}
+        self._client = client
+        self._may_bind = may_bind
+        self._slots = asyncio.Semaphore(self.options.in_flight)
+        self._uids: set[str] = set()
+        self._tail = f"binding?timeout={self.options.request_timeout_s}s"
+
+    async def bind(self, request: BindRequest) -> Outcome:
+        """Bind the pod; see this module's head for what the outcomes mean."""
+        problem = problem_of(request.annotations, request.labels, request.present_bytes)
+        if problem:
+            return self._counted(Refused(0, problem))
+        if request.uid in self._uids:
+            raise RuntimeError(f"pod {request.uid} is being bound already")
+        self._uids.add(request.uid)
+        try:
+            async with self._slots:
+                return self._counted(await self._bind(request))
+        finally:
+            self._uids.discard(request.uid)
+
+    async def resolve(self, unknown: Unknown) -> Outcome:
+        """What became of a binding whose answer was lost; `Unknown` again if that can't be told.
+
+        A pod read as unbound proves nothing while the binding may still be under way. With a
+        version as precondition it is fenced: the pod is written to, so that its version moves and
+        the late binding fails. Without one, the server's own deadline is waited for.
+        """
+        backoff = Backoff(0.1, 5, self._client.rng)
+        why = unknown.why
+        for attempt in range(self.options.resolve_attempts):
+            if attempt:
+                await self._client.clock.sleep(backoff.next_s())
+            try:
+                outcome = await self._look(unknown)
+            except NotFoundError:
+                outcome = Gone("there is no such pod")
+            except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+                why = str(error)
+                continue
+            if outcome is not None:
+                return self._counted(outcome)
+        return self._counted(msgspec.structs.replace(unknown, why=why))
+
+    # --- bind ---
+
+    async def _bind(self, request: BindRequest) -> Outcome:
+        version, retries, busy = request.resource_version, 0, self.options.busy_retries
+        while True:
+            answer = await self._post(request, version)
+            if not isinstance(answer, Answer):
+                return answer
+            if answer.code < 300:
+                return Bound(retries)
+            if answer.code == 409:
+                outcome = await self._why_refused(request, version, answer)
+                again = isinstance(outcome, Conflict) and not outcome.why
+                if not again or retries >= self.options.version_retries:
+                    return outcome
+                assert isinstance(outcome, Conflict)
+                version, retries = outcome.version, retries + 1
+                self._count("version_retries")
+            elif answer.code in (401, 429) and busy > 0:
+                busy -= 1
+                await self._client.clock.sleep(self._client.pause_s(answer))
+            elif answer.code == 404:
+                return Gone("there is no such pod")
+            else:
+                error = api_error(answer.code, answer.body)
+                return Refused(answer.code, error.status.message or error.reason)
+
+    async def _post(
+        self, request: BindRequest, version: str
+    ) -> Answer | NotLeader | Refused | Unknown:
+        left_at = 0.0
+
+        def leaving() -> None:
+            nonlocal left_at
+            left_at = self._client.clock.monotonic()
+            # Twice: our own time-out, then the server's deadline for a request that came late.
+            needs_s = 2 * self.options.request_timeout_s
+            if self._may_bind is not None and not self._may_bind(needs_s):
+                raise _NotLeaderError
+
+        try:
+            answer = await self._client.send(
+                "POST",
+                PODS.of(request.namespace, request.name, self._tail),
+                encode(request, version),
+                timeout_s=self.options.request_timeout_s,
+                leaving=leaving,
+            )
+        except _NotLeaderError:
+            return NotLeader()
+        except NotSentError as error:
+            return Refused(0, str(error))
+        except LostError as error:
+            return Unknown(request, version, left_at, str(error))
+        if answer.code >= 500:  # etcd may have taken it all the same
+            return Unknown(request, version, left_at, str(api_error(answer.code, answer.body)))
+        return answer
+
+    async def _why_refused(self, request: BindRequest, version: str, answer: Answer) -> Outcome:
+        """The reason for a 409. A `Conflict` without a `why` may be tried again."""
+        text = api_error(answer.code, answer.body).status.message
+        try:
+            pod = await self._client.get(PODS, request.namespace, request.name)
+        except NotFoundError:
+            return Gone("there is no such pod")
+        except (ApiError, LostError, NotSentError, msgspec.DecodeError):
+            return Refused(409, text)
+        outcome = _settled(pod, request)
+        if outcome is not None:
+            return outcome
+        now = pod.metadata.resource_version
+        if not version or now == version:
+            return Refused(409, text)
+        if request.unchanged is None or not request.unchanged(pod):
+            return Conflict(now, "the pod's request changed")
+        return Conflict(now)
+
+    # --- resolve ---
+
+    async def _look(self, unknown: Unknown) -> Outcome | None:
+        """One look at the pod; None where nothing can be said yet."""
+        request, clock = unknown.request, self._client.clock
+        if not unknown.version:
+            over_at = unknown.sent_at + 2 * self.options.request_timeout_s
+            pod = await self._client.get(PODS, request.namespace, request.name)
+            outcome = _settled(pod, request)
+            if outcome is not None or clock.monotonic() >= over_at:
+                return outcome or Refused(0, _NOT_BOUND)
+            await clock.sleep(over_at - clock.monotonic())
+            pod = await self._client.get(PODS, request.namespace, request.name)
+            return _settled(pod, request) or Refused(0, _NOT_BOUND)
+        pod = await self._client.get(PODS, request.namespace, request.name)
+        outcome = _settled(pod, request)
+        if outcome is not None:
+            return outcome
+        if pod.metadata.resource_version == unknown.version:
+            await self._fence(request, unknown.version)
+        return Refused(0, _NOT_BOUND)
+
+    async def _fence(self, request: BindRequest, version: str) -> None:
+        """Move the pod's version; fails with 409 if the binding was quicker.
+
+        A version is one pod's alone, also when another of that name came since.
+        """
+        meta = {"resourceVersion": version, "annotations": {FENCE: version}}
+        body = msgspec.json.encode({"metadata": meta})
+        path = PODS.of(request.namespace, request.name)
+        await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
+
+    # --- counts ---
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        self._count(type(outcome).__name__)
+        return outcome
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+_NOT_BOUND = "the answer was lost, and the pod is not bound"
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(request: BindRequest, version: str) -> bytes:
+    """The body of the POST."""
+    meta: dict[str, object] = {"name": request.name, "uid": request.uid}
+    if version:
+        meta["resourceVersion"] = version
+    if request.annotations:
+        meta["annotations"] = request.annotations
+    if request.labels:
+        meta["labels"] = request.labels
+    target = {"apiVersion": "v1", "kind": "Node", "name": request.node}
+    return _encode({"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target})
+
+
+def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
+    """What the pod itself says; None for one that is still to be bound."""
+    meta, node = pod.metadata, pod.spec.node_name
+    if meta.uid != request.uid:
+        return Gone("another pod of this name is there")
+    if node:
+        has = meta.annotations or {}
+        ours = node == request.node and all(has.get(k) == v for k, v in request.annotations.items())
+        return Bound() if ours else AlreadyBound(node)
+    if meta.deletion_timestamp:
+        return Gone("the pod is being deleted")
+    if pod.ended:
+        return Gone(f"the pod is {pod.status.phase}")
+    if pod.spec.scheduling_gates:
+        return Gated(tuple(gate.name for gate in pod.spec.scheduling_gates))
+    return None

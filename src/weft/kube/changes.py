@@ -1,0 +1,119 @@
+"""What changed in a list of objects, worked out without a network.
+
+`Known` is what a list-watch believes to exist. It turns a fresh list into the changes since then
+(so that no deletion is lost while the watch was away), and watch events into changes.
+
+    list ──▶ Known.replace ──▶ Added, Modified, Deleted … Synced
+    watch ─▶ Known.apply ────▶ Added, Modified, Deleted
+
+Invariants: every object that was Added is Deleted before another of its name is Added; an object
+is told under one version only once.
+"""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from weft.kube.codec import Page, WatchEvent
+from weft.kube.structs import Object
+from weft.model import ObjectMeta
+
+T = TypeVar("T", bound=Object)
+Key = tuple[str, str]
+
+
+class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object that was not known."""
+
+    object: T
+
+
+class Modified(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object as it is now, and as it was."""
+
+    object: T
+    old: T
+
+
+class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object that is gone, as it was last known."""
+
+    object: T
+
+
+class Synced(msgspec.Struct, frozen=True, gc=False):
+    """Everything up to this version has been told; `again` after the first time."""
+
+    version: str
+    again: bool = False
+
+
+Change = Added[T] | Modified[T] | Deleted[T] | Synced
+
+
+class Known(Generic[T]):
+    """The objects of one list-watch, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, T] = {}
+        self._synced = False
+
+    def replace(self, pages: Iterable[Page[T]]) -> list[Change[T]]:
+        """The changes that lead from what was known to this list, and `Synced`.
+
+        Objects that could not be read stay as they were known, if they were.
+        """
+        changes: list[Change[T]] = []
+        seen: set[Key] = set()
+        version = ""
+        for page in pages:
+            version = page.version
+            for found in page.items:
+                seen.add(_key(found.metadata))
+                changes += self._put(found)
+            for meta in page.unreadable:
+                seen.add(_key(meta))
+                changes += self._unreadable(meta)
+        for key in [key for key in self.objects if key not in seen]:
+            changes.append(Deleted(self.objects.pop(key)))
+        changes.append(Synced(version, self._synced))
+        self._synced = True
+        return changes
+
+    def apply(self, event: WatchEvent[T]) -> list[Change[T]]:
+        """The changes that one watch event makes."""
+        if event.type == "DELETED":
+            known = self.objects.pop(_key(event.meta), None)
+            if known is None:
+                return []
+            same = event.object is not None and known.metadata.uid == event.meta.uid
+            return [Deleted(event.object if same and event.object is not None else known)]
+        if event.object is not None:
+            return self._put(event.object)
+        return self._unreadable(event.meta)
+
+    def _put(self, found: T) -> list[Change[T]]:
+        key = _key(found.metadata)
+        known = self.objects.get(key)
+        self.objects[key] = found
+        if known is None:
+            return [Added(found)]
+        if known.metadata.uid != found.metadata.uid:
+            return [Deleted(known), Added(found)]
+        if known.metadata.resource_version == found.metadata.resource_version:
+            self.objects[key] = known
+            return []
+        return [Modified(found, known)]
+
+    def _unreadable(self, meta: ObjectMeta) -> list[Change[T]]:
+        """Another object of that name, which cannot be read: the known one is gone all the same."""
+        known = self.objects.get(_key(meta))
+        if known is None or known.metadata.uid == meta.uid:
+            return []
+        del self.objects[_key(meta)]
+        return [Deleted(known)]
+
+
+def _key(meta: ObjectMeta) -> Key:
+    return meta.namespace, meta.name

@@ -1,0 +1,309 @@
+"""One small asynchronous client: the only place where requests to the API server are made.
+
+Everything passes one rate limit. What is safe to repeat is repeated (reads; and whatever the server
+says it did not even look at: 401, 429); for a write that got no answer the caller is told so, and
+must look before it concludes anything.
+"""
+
+import functools
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from weft.kube.clock import Backoff, Clock, SystemClock
+from weft.kube.codec import PODS, Resource
+from weft.kube.config import Endpoint
+from weft.kube.errors import LostError, NotSentError, api_error
+from weft.kube.structs import Object
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+T = TypeVar("T", bound=Object)
+
+
+class ClientOptions(msgspec.Struct, frozen=True):
+    """Settings of the client, with reasons.
+
+    `qps`, `burst`: requests a second, and at once. High on purpose: the API server has its own
+    fair queueing and says 429, whereas kube-scheduler's default of 50 binds 50 pods a second.
+    `request_timeout_s`: a request that took longer has no answer.
+    `connect_timeout_s`: an API server that does not accept a connection in this time is not there.
+    `attempts`: of a request that is safe to repeat.
+    `most_wait_s`: longest wait between attempts, whatever Retry-After says.
+    """
+
+    qps: float = 5_000
+    burst: int = 10_000
+    request_timeout_s: float = 15
+    connect_timeout_s: float = 5
+    attempts: int = 4
+    most_wait_s: float = 30
+    user_agent: str = "weft"
+
+
+class Answer(NamedTuple):
+    """What came back: HTTP status code, body, and the Retry-After header ("" without)."""
+
+    code: int
+    body: bytes
+    retry_after: str = ""
+
+
+class RateLimit:
+    """A token bucket: `burst` requests at once, then `qps` a second; 429 stops everybody."""
+
+    def __init__(self, qps: float, burst: int, clock: Clock) -> None:
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock.monotonic()
+        self._closed_until = 0.0
+        self.waited_s = 0.0
+
+    def delay_s(self) -> float:
+        """Take a token; how long to wait before using it."""
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - 1
+        self._at = now
+        wait = max(0.0, -self._tokens / self._qps, self._closed_until - now)
+        self.waited_s += wait
+        return wait
+
+    def close_for(self, seconds: float) -> None:
+        """The server asked for a pause."""
+        self._closed_until = max(self._closed_until, self._clock.monotonic() + seconds)
+
+
+class ApiClient:
+    """Requests to one API server. Use it as `async with ApiClient(endpoint) as client`.
+
+    `answers` counts answers by (method, HTTP status code); code 0 is a request without one.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: ClientOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.options = options or ClientOptions()
+        self.clock = clock or SystemClock()
+        self.rng = rng or random.Random()
+        self.limit = RateLimit(self.options.qps, self.options.burst, self.clock)
+        self.answers: dict[tuple[str, int], int] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._name = endpoint.server_name or None
+
+    async def __aenter__(self) -> "ApiClient":
+        # No limit on connections: whoever sends many requests limits them, and a lease must never
+        # wait for a connection behind a burst of bindings.
+        connector = aiohttp.TCPConnector(
+            limit=0, ssl=self.endpoint.tls or True, keepalive_timeout=60
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=True,
+            headers={"User-Agent": self.options.user_agent, "Accept": JSON},
+            skip_auto_headers=("Accept-Encoding",),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- objects ---
+
+    async def get(self, resource: Resource[T], namespace: str, name: str) -> T:
+        """One object as it is now (a consistent read)."""
+        return resource.decode(await self.call("GET", resource.of(namespace, name)))
+
+    async def create(self, resource: Resource[T], namespace: str, body: bytes) -> T:
+        """A new object."""
+        return resource.decode(await self.call("POST", resource.of(namespace), body))
+
+    async def delete(self, resource: Resource[T], namespace: str, name: str, uid: str = "") -> None:
+        """Delete an object; only the one with this uid, if it is given."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **options})
+        await self.call("DELETE", resource.of(namespace, name), body)
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Evict the pod with this uid, as disruption budgets allow (429 where they do not)."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = PODS.of(namespace, name, "eviction")
+        await self.call("POST", path, msgspec.json.encode(body), attempts=1)
+
+    # --- requests ---
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        timeout_s: float = 0,
+        attempts: int = 0,
+        urgent: bool = False,
+    ) -> bytes:
+        """The body of a successful answer; else an `ApiError`, `NotSentError` or `LostError`.
+
+        Reads are tried again after lost answers and server errors, anything after 429 and once
+        after 401. `urgent` requests pass the rate limit by.
+        """
+        attempts = attempts or self.options.attempts
+        backoff = Backoff(0.1, self.options.most_wait_s, self.rng)
+        offered_again = False
+        while True:
+            attempts -= 1
+            try:
+                answer = await self.send(
+                    method, path, body, query=query, content_type=content_type,
+                    timeout_s=timeout_s, urgent=urgent,
+                )  # fmt: skip
+            except (LostError, NotSentError) as error:
+                safe = method == "GET" or isinstance(error, NotSentError)
+                if attempts <= 0 or not safe:
+                    raise
+                await self.clock.sleep(backoff.next_s())
+                continue
+            if answer.code < 300:
+                return answer.body
+            if answer.code == 401 and not offered_again:
+                offered_again = True
+                attempts += 1
+            elif attempts <= 0 or not _repeat(method, answer.code):
+                raise api_error(answer.code, answer.body, f"{method} {path}", answer.retry_after)
+            else:
+                await self.clock.sleep(max(backoff.next_s(), self.pause_s(answer)))
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        timeout_s: float = 0,
+        urgent: bool = False,
+        leaving: Callable[[], None] | None = None,
+    ) -> Answer:
+        """One request, tried once; the answer whatever its code.
+
+        `leaving` is called when nothing but the network is between the request and the server:
+        after every wait. It may raise to keep the request back.
+        """
+        if not urgent and (delay := self.limit.delay_s()):
+            await self.clock.sleep(delay)
+        headers = await self._headers(content_type if body else "")
+        if leaving is not None:
+            leaving()
+        limits = _limits(
+            timeout_s or self.options.request_timeout_s, self.options.connect_timeout_s
+        )
+        try:
+            async with self._open().request(
+                method, self.url(path, query), data=body or None, headers=headers, timeout=limits,
+                server_hostname=self._name, allow_redirects=False,
+            ) as response:  # fmt: skip
+                found = await response.read()
+                answer = Answer(response.status, found, response.headers.get("Retry-After", ""))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._count(method, 0)
+            raise _without_answer(error, f"{method} {path}") from error
+        self._count(method, answer.code)
+        if answer.code == 401:
+            self.endpoint.credentials.refused()
+        elif answer.code == 429:
+            self.limit.close_for(self.pause_s(answer))
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body of a watch, as it comes; `LostError` when nothing came for `inactivity_s`."""
+        if delay := self.limit.delay_s():
+            await self.clock.sleep(delay)
+        headers = await self._headers("")
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=self.options.connect_timeout_s, sock_read=inactivity_s
+        )
+        try:
+            async with self._open().get(
+                self.url(path, query), headers=headers, timeout=limits,
+                server_hostname=self._name, allow_redirects=False,
+            ) as response:  # fmt: skip
+                self._count("WATCH", response.status)
+                if response.status != 200:
+                    if response.status == 401:
+                        self.endpoint.credentials.refused()
+                    told = response.headers.get("Retry-After", "")
+                    raise api_error(response.status, await response.read(), f"WATCH {path}", told)
+                yield response.content
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _without_answer(error, f"WATCH {path}") from error
+
+    def url(self, path: str, query: Mapping[str, str] | None = None) -> URL:
+        """The whole address; `path` is quoted already."""
+        tail = f"?{urlencode(query)}" if query else ""
+        return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
+
+    def pause_s(self, answer: Answer) -> float:
+        """How long the server wants to be left alone after this answer."""
+        told = answer.retry_after
+        wait = float(told) if told.isdecimal() else 1.0 if answer.code == 429 else 0.0
+        return min(wait, self.options.most_wait_s)
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        headers = {"Content-Type": content_type} if content_type else {}
+        authorization = await self.endpoint.credentials.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        return headers
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use it in `async with`")
+        return self._session
+
+    def _count(self, method: str, code: int) -> None:
+        self.answers[method, code] = self.answers.get((method, code), 0) + 1
+
+
+@functools.lru_cache(maxsize=32)
+def _limits(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_s, sock_connect=connect_s)
+
+
+def _repeat(method: str, code: int) -> bool:
+    """Whether a request with this answer may be sent again unchanged."""
+    return code == 429 or (method == "GET" and code in (500, 502, 503, 504))
+
+
+def _without_answer(error: Exception, what: str) -> LostError | NotSentError:
+    never_left = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    kind = NotSentError if never_left else LostError
+    text = str(error) or type(error).__name__
+    return kind(f"{what}: {text}")

@@ -1,0 +1,75 @@
+"""Time and chance, as values that tests can replace."""
+
+import asyncio
+import datetime
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A monotonic clock in seconds, the wall clock, and sleeping by the former."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; it never goes back."""
+        ...
+
+    def wall(self) -> datetime.datetime:
+        """The time of day, in UTC: for people, never for decisions."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when so much monotonic time has passed."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock.
+
+    Monotonic time goes on while the machine is suspended where the system offers such a clock
+    (Linux: CLOCK_BOOTTIME): a leader that wakes up from a suspended virtual machine must not
+    think that its lease is fresh.
+    """
+
+    _SOURCE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def monotonic(self) -> float:
+        """Seconds since boot."""
+        return time.clock_gettime(self._SOURCE)
+
+    def wall(self) -> datetime.datetime:
+        """UTC."""
+        return datetime.datetime.now(datetime.UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        """As asyncio does."""
+        await asyncio.sleep(seconds)
+
+
+def rfc3339_micro(moment: datetime.datetime) -> str:
+    """A time as Kubernetes' MicroTime: `2026-01-31T08:00:00.000000Z`."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Backoff:
+    """Delays between attempts: they double from `first_s` to `most_s`, with jitter.
+
+    Each delay is drawn between half and all of its step, so that clients that failed together do
+    not come back together.
+    """
+
+    def __init__(self, first_s: float, most_s: float, rng: random.Random) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._rng = rng
+        self.failures = 0
+
+    def next_s(self) -> float:
+        """The delay before the next attempt."""
+        step = min(self._first_s * 2.0 ** min(self.failures, 30), self._most_s)
+        self.failures += 1
+        return step * (0.5 + 0.5 * self._rng.random())
+
+    def reset(self) -> None:
+        """Something worked: begin with the shortest delay again."""
+        self.failures = 0

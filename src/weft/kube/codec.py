@@ -1,0 +1,193 @@
+"""From the API's JSON to structs, with what cannot be read set aside instead of ending the world.
+
+A list is decoded as a whole, which is fastest; only where that fails is each of its objects looked
+at alone.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from weft.kube.errors import ApiError, from_status
+from weft.kube.pods import Pod
+from weft.kube.structs import (
+    ConfigMap,
+    KubeNode,
+    Lease,
+    ListMeta,
+    Object,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    RuntimeClass,
+    Status,
+)
+from weft.model import ObjectMeta
+from weft.model.manifest import Api
+
+log = logging.getLogger("weft.kube")
+
+T = TypeVar("T", bound=Object)
+
+_REMEMBERED = 1_000
+
+
+class Skips:
+    """Objects that could not be read: counted by resource, and each one logged once."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def note(self, resource: str, name: str, error: Exception) -> None:
+        """One more."""
+        self.counts[resource] = self.counts.get(resource, 0) + 1
+        if (resource, name) not in self._told and len(self._told) < _REMEMBERED:
+            self._told.add((resource, name))
+            log.warning("skipped %s %s: %s", resource, name or "(no name)", error)
+
+
+class MetaOnly(Api, frozen=True, gc=False):
+    """Any object, of which only the metadata is read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _RawList(Api, frozen=True, gc=False):
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class _Line(Api, frozen=True, gc=False):
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Page(NamedTuple, Generic[T]):
+    """A page of a list. `unreadable` are objects of which only the metadata could be read."""
+
+    items: Sequence[T]
+    unreadable: Sequence[ObjectMeta]
+    version: str
+    next: str
+
+
+class WatchEvent(NamedTuple, Generic[T]):
+    """One line of a watch.
+
+    `type` is ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or "" for a line that says nothing.
+    `object` is None where it could not be read; `error` is what an ERROR carries.
+    """
+
+    type: str
+    meta: ObjectMeta
+    object: T | None = None
+    error: ApiError | None = None
+
+
+class Resource(Generic[T]):
+    """One kind of object: its path and its struct."""
+
+    def __init__(self, path: str, name: str, type_: type[T]) -> None:
+        self.path = path
+        self.name = name
+        self._list = msgspec.json.Decoder(_list_of(type_))
+        self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
+
+    def of(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """The path of a namespace's objects, of one object, or of a part of one.
+
+        With an empty namespace: of cluster-wide objects.
+        """
+        path = self.path
+        if namespace:
+            path = f"{path}/namespaces/{quote(namespace, safe='')}"
+        path = f"{path}/{self.name}"
+        if name:
+            path = f"{path}/{quote(name, safe='')}"
+        return f"{path}/{subresource}" if subresource else path
+
+    def decode(self, body: bytes) -> T:
+        """One object; `msgspec.DecodeError` where it is not as it should be."""
+        return self._one.decode(body)
+
+    def decode_page(self, body: bytes, skips: Skips) -> Page[T]:
+        """A page of a list, unreadable objects set aside."""
+        try:
+            whole = self._list.decode(body)
+        except msgspec.ValidationError:
+            return self._decode_singly(body, skips)
+        meta: ListMeta = whole.metadata
+        return Page(whole.items or (), (), meta.resource_version, meta.continue_)
+
+    def decode_line(self, line: bytes, skips: Skips) -> WatchEvent[T]:
+        """One line of a watch."""
+        try:
+            told = _line.decode(line)
+            if told.type == "ERROR":
+                return WatchEvent("ERROR", _NO_META, error=from_status(_status.decode(told.object)))
+            if told.type == "BOOKMARK":
+                return WatchEvent("BOOKMARK", _meta.decode(told.object).metadata)
+            if told.type not in ("ADDED", "MODIFIED", "DELETED"):
+                raise msgspec.ValidationError(f"unknown type of event {told.type!r}")
+        except msgspec.DecodeError as error:
+            skips.note(self.name, "", error)
+            return WatchEvent("", _NO_META)
+        found, meta = self._decode_object(told.object, skips)
+        if meta is None:
+            return WatchEvent("", _NO_META)
+        return WatchEvent(told.type, meta, found)
+
+    def _decode_singly(self, body: bytes, skips: Skips) -> Page[T]:
+        whole = _raw_list.decode(body)
+        items: list[T] = []
+        unreadable: list[ObjectMeta] = []
+        for raw in whole.items or ():
+            found, meta = self._decode_object(raw, skips)
+            if found is not None:
+                items.append(found)
+            elif meta is not None:
+                unreadable.append(meta)
+        told = whole.metadata
+        return Page(items, unreadable, told.resource_version, told.continue_)
+
+    def _decode_object(self, raw: msgspec.Raw, skips: Skips) -> tuple[T | None, ObjectMeta | None]:
+        try:
+            found = self._one.decode(raw)
+            if found.metadata.name:
+                return found, found.metadata
+            raise msgspec.ValidationError("an object without a name")
+        except msgspec.DecodeError as error:
+            try:
+                meta = _meta.decode(raw).metadata
+            except msgspec.DecodeError:
+                meta = _NO_META
+            skips.note(self.name, f"{meta.namespace}/{meta.name}".strip("/"), error)
+            return None, meta if meta.name else None
+
+
+def _list_of(type_: type[Any]) -> Any:
+    return msgspec.defstruct(
+        f"{type_.__name__}List",
+        [("metadata", ListMeta, ListMeta()), ("items", list[type_] | None, None)],  # type: ignore[valid-type]
+        frozen=True,
+        gc=False,
+    )
+
+
+_NO_META = ObjectMeta()
+_line = msgspec.json.Decoder(_Line)
+_meta = msgspec.json.Decoder(MetaOnly)
+_raw_list = msgspec.json.Decoder(_RawList)
+_status = msgspec.json.Decoder(Status)
+
+PODS = Resource("/api/v1", "pods", Pod)
+NODES = Resource("/api/v1", "nodes", KubeNode)
+CONFIG_MAPS = Resource("/api/v1", "configmaps", ConfigMap)
+VOLUMES = Resource("/api/v1", "persistentvolumes", PersistentVolume)
+CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
+LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
+RUNTIME_CLASSES = Resource("/apis/node.k8s.io/v1", "runtimeclasses", RuntimeClass)
+EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)

@@ -1,0 +1,204 @@
+"""Where the API server is and how to prove who asks: from a kubeconfig, or from inside a pod.
+
+Proxies are off: neither the environment's nor a kubeconfig's is used, for a scheduler that reaches
+its API server through one cannot say what a lost answer means.
+"""
+
+import base64
+import binascii
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from weft.kube.clock import Clock, SystemClock
+from weft.kube.credentials import Credentials, ExecPlugin, Fixed, TokenFile
+from weft.kube.kubeconfig import Chosen, Exec, choose, read
+from weft.kube.tls import client_tls, load_certificate
+from weft.model import BadInputError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """An API server and how to talk to it.
+
+    `url` has no slash at its end. `tls` is None for plain http. `server_name` replaces the host in
+    the check of the server's certificate. `namespace` is the one to begin in. `source` names the
+    file or place this comes from, for people.
+    """
+
+    url: str
+    credentials: Credentials
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    namespace: str = "default"
+    source: str = ""
+
+
+def load(
+    context: str = "",
+    *,
+    paths: tuple[Path, ...] = (),
+    env: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> Endpoint:
+    """What kubectl would use: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
+
+    `context` names one of the kubeconfig's contexts; "" is its current one.
+    """
+    env = os.environ if env is None else env
+    clock = clock or SystemClock()
+    if not paths and env.get("KUBECONFIG"):
+        paths = tuple(Path(part) for part in env["KUBECONFIG"].split(os.pathsep) if part)
+    if not paths and not context and env.get("KUBERNETES_SERVICE_HOST"):
+        return in_cluster(env, clock)
+    if not paths:
+        paths = (Path(env.get("HOME", "/root")) / ".kube" / "config",)
+    return from_kubeconfig(choose(read(paths), context), clock)
+
+
+def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Endpoint:
+    """A pod's own service account; its token is read again as the kubelet renews it."""
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise BadInputError("KUBERNETES_SERVICE_HOST", "is not set: this is no pod")
+    authority = _file(folder / "ca.crt", "service account: ca.crt")
+    credentials = TokenFile(folder / "token", clock, "service account: token")
+    namespace = folder / "namespace"
+    return Endpoint(
+        url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        credentials=credentials,
+        tls=client_tls(authority, f"service account: {folder / 'ca.crt'}"),
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        source=f"service account in {folder}",
+    )
+
+
+def from_kubeconfig(chosen: Chosen, clock: Clock) -> Endpoint:
+    """The endpoint of one context."""
+    cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
+    parts = urlsplit(cluster.server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInputError(
+            f"{at}.server", f"{cluster.server!r} is no URL; write https://HOST:PORT"
+        )
+    if cluster.proxy_url:
+        raise BadInputError(
+            f"{at}.proxy-url", "Weft does not use proxies; remove it or give a direct address"
+        )
+    tls = None
+    if parts.scheme == "https":
+        tls = _tls(chosen, at)
+    return Endpoint(
+        url=cluster.server.rstrip("/"),
+        credentials=_credentials(chosen, tls, clock),
+        tls=tls,
+        server_name=cluster.tls_server_name,
+        namespace=chosen.namespace,
+        source=f"context {chosen.name} of {chosen.cluster_file}",
+    )
+
+
+def _tls(chosen: Chosen, at: str) -> ssl.SSLContext:
+    cluster, user = chosen.cluster, chosen.user
+    authority = _data_or_file(
+        cluster.certificate_authority_data, cluster.certificate_authority, chosen.cluster_file,
+        f"{at}.certificate-authority",
+    )  # fmt: skip
+    skip = cluster.insecure_skip_tls_verify
+    if skip and authority:
+        raise BadInputError(
+            f"{at}.insecure-skip-tls-verify",
+            "contradicts certificate-authority; keep one of the two",
+        )
+    context = client_tls(authority, f"{at}.certificate-authority", verify=not skip)
+    who = f"{chosen.user_file}: users[{chosen.name}].user"
+    certificate = _data_or_file(
+        user.client_certificate_data, user.client_certificate, chosen.user_file,
+        f"{who}.client-certificate",
+    )  # fmt: skip
+    key = _data_or_file(
+        user.client_key_data, user.client_key, chosen.user_file, f"{who}.client-key"
+    )
+    if bool(certificate) != bool(key):
+        missing = "client-key" if certificate else "client-certificate"
+        raise BadInputError(f"{who}.{missing}", "is missing: the two belong together")
+    if certificate:
+        load_certificate(context, certificate, key, f"{who}.client-certificate")
+    return context
+
+
+def _credentials(chosen: Chosen, tls: ssl.SSLContext | None, clock: Clock) -> Credentials:
+    user, at = chosen.user, f"{chosen.user_file}: users[{chosen.name}].user"
+    if user.auth_provider is not None:
+        raise BadInputError(
+            f"{at}.auth-provider", "is no longer supported by Kubernetes; use an exec plugin"
+        )
+    if user.token:
+        return Fixed.bearer(user.token)
+    if user.token_file:
+        return TokenFile(chosen.user_file.parent / user.token_file, clock, f"{at}.tokenFile")
+    if user.username:
+        return Fixed.basic(user.username, user.password)
+    if user.exec is not None:
+        return _exec(user.exec, chosen, f"{at}.exec", tls, clock)
+    return Fixed()
+
+
+def _exec(
+    told: Exec, chosen: Chosen, at: str, tls: ssl.SSLContext | None, clock: Clock
+) -> ExecPlugin:
+    if not told.command:
+        raise BadInputError(f"{at}.command", "is missing")
+    if told.api_version not in _EXEC_VERSIONS:
+        raise BadInputError(
+            f"{at}.apiVersion", f"{told.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
+        )
+    # As kubectl: a command with a slash is relative to the file, one without is looked up in PATH.
+    command = told.command
+    if "/" in command:
+        command = str(chosen.user_file.parent / command)
+    spec: dict[str, object] = {"interactive": False}
+    if told.provide_cluster_info:
+        spec["cluster"] = _cluster_info(chosen)
+    info = {"apiVersion": told.api_version, "kind": "ExecCredential", "spec": spec}
+    env = {one.name: one.value for one in told.env or ()}
+    env["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
+    return ExecPlugin([command, *(told.args or ())], env, clock, at, tls)
+
+
+def _cluster_info(chosen: Chosen) -> dict[str, object]:
+    cluster = chosen.cluster
+    info: dict[str, object] = {"server": cluster.server}
+    authority = _data_or_file(
+        cluster.certificate_authority_data, cluster.certificate_authority, chosen.cluster_file, ""
+    )
+    if authority:
+        info["certificate-authority-data"] = base64.b64encode(authority).decode()
+    if cluster.tls_server_name:
+        info["tls-server-name"] = cluster.tls_server_name
+    if cluster.insecure_skip_tls_verify:
+        info["insecure-skip-tls-verify"] = True
+    return info
+
+
+def _data_or_file(data: str, path: str, beside: Path, at: str) -> bytes:
+    """Inline data wins over a file, as in kubectl; empty where neither is given."""
+    if data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise BadInputError(f"{at}-data", f"is not base64: {error}") from error
+    return _file(beside.parent / path, at) if path else b""
+
+
+def _file(path: Path, at: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInputError(at, f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,77 @@
+"""What can go wrong between Weft and the API server, told apart by what it lets one conclude."""
+
+import msgspec
+
+from weft.kube.structs import Status
+from weft.model import WeftError
+
+_status = msgspec.json.Decoder(Status)
+_MOST_SHOWN = 500
+
+
+class ApiError(WeftError):
+    """The API server answered, and it was no success. `status` is its answer, decoded.
+
+    `retry_after_s` is what the server asked for (0 where it asked for nothing).
+    """
+
+    def __init__(self, status: Status, what: str = "", retry_after_s: float = 0) -> None:
+        text = status.message or status.reason or "no message"
+        super().__init__(f"{what}: {status.code} {text}" if what else f"{status.code} {text}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def code(self) -> int:
+        """HTTP status code."""
+        return self.status.code
+
+    @property
+    def reason(self) -> str:
+        """The API's word for it: NotFound, Conflict, Expired …"""
+        return self.status.reason
+
+
+class ExpiredError(ApiError):
+    """410: the version or the page asked for is gone; list again."""
+
+
+class NotFoundError(ApiError):
+    """404."""
+
+
+class ConflictError(ApiError):
+    """409: a precondition failed, or the object exists already."""
+
+
+class UnauthorizedError(ApiError):
+    """401: the API server does not know who asks."""
+
+
+class NotSentError(WeftError):
+    """No connection: the request never left, so nothing happened."""
+
+
+class LostError(WeftError):
+    """The request left and no answer came: it may have been carried out, or may yet be."""
+
+
+_BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410: ExpiredError}
+
+
+def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> ApiError:
+    """The error for this answer; bodies that are no Status are quoted."""
+    try:
+        status = _status.decode(body)
+    except msgspec.DecodeError:
+        text = body[:_MOST_SHOWN].decode("utf-8", "replace").strip()
+        status = Status(message=text)
+    told = float(retry_after) if retry_after.isdecimal() else 0.0
+    if not told and status.details is not None:
+        told = float(status.details.retry_after_seconds)
+    return from_status(msgspec.structs.replace(status, code=code), what, told)
+
+
+def from_status(status: Status, what: str = "", retry_after_s: float = 0) -> ApiError:
+    """The error for a Status, by its code."""
+    return _BY_CODE.get(status.code, ApiError)(status, what, retry_after_s)

@@ -1,0 +1,251 @@
+"""Events for people, without floods: what repeats is counted, what varies too fast waits.
+
+For one object and reason at most one write in `interval_s`: the first is written at once, the same
+text again moves a counter (a *series*), another text waits for its turn and only the latest is
+kept. Writing is best effort: events that cannot be written are counted and dropped.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.clock import Clock, rfc3339_micro
+from weft.kube.codec import EVENTS
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.structs import ObjectReference
+
+log = logging.getLogger("weft.kube")
+
+# Limits of events.k8s.io/v1 (NoteLengthLimit, ReasonLengthLimit, ActionLengthLimit)
+NOTE_BYTES = 1024
+REASON_CHARACTERS = 128
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """Something to tell about an object; `reason` is one CamelCase word, `note` a sentence."""
+
+    regarding: ObjectReference
+    reason: str
+    note: str
+    type: Literal["Normal", "Warning"] = "Normal"
+    action: str = "Scheduling"
+
+
+class EventOptions(msgspec.Struct, frozen=True):
+    """Settings of events, with reasons.
+
+    `interval_s`: between writes for one object and reason; people read events in minutes.
+    `remembered`: objects and reasons; the least recently told are forgotten.
+    `waiting`: writes at once in the queue; more than that is a flood, and dropped.
+    """
+
+    interval_s: float = 60
+    remembered: int = 10_000
+    waiting: int = 2_000
+
+
+class Create(msgspec.Struct, frozen=True, gc=False):
+    """Write a new event, under this name; `count` of them happened, the last of them at `at`."""
+
+    name: str
+    note: Note
+
+
+class Count(msgspec.Struct, frozen=True, gc=False):
+    """The event of this name happened again: `count` times by now."""
+
+    name: str
+    note: Note
+    count: int
+
+
+Write = Create | Count
+
+
+class _Told:
+    """One object and reason: what was written last, and what has come since."""
+
+    __slots__ = ("count", "name", "pending", "text", "written_at")
+
+    def __init__(self, name: str, text: str, at: float) -> None:
+        self.name = name
+        self.text = text
+        self.written_at = at
+        self.count = 1
+        self.pending: Note | None = None
+
+
+class Aggregator:
+    """What to write and when. Pure: time is passed in, in seconds."""
+
+    def __init__(self, options: EventOptions) -> None:
+        self._options = options
+        self._told: OrderedDict[tuple[str, str, str, str], _Told] = OrderedDict()
+        self._waiting: set[tuple[str, str, str, str]] = set()
+        self._next = 0
+
+    def tell(self, note: Note, now: float) -> Write | None:
+        """Take a note; what to write at once, if anything."""
+        about = note.regarding
+        key = (about.uid, about.namespace, about.name, note.reason)
+        told = self._told.get(key)
+        if told is None:
+            name = self._name(note)
+            self._told[key] = _Told(name, note.note, now)
+            while len(self._told) > self._options.remembered:
+                gone, _ = self._told.popitem(last=False)
+                self._waiting.discard(gone)
+            return Create(name, note)
+        self._told.move_to_end(key)
+        if told.text == note.note:
+            told.count += 1
+        told.pending = note
+        if now - told.written_at >= self._options.interval_s:
+            return self._write(key, told, now)
+        self._waiting.add(key)
+        return None
+
+    def due(self, now: float) -> list[Write]:
+        """What has waited for long enough."""
+        ready = [
+            key for key in self._waiting
+            if now - self._told[key].written_at >= self._options.interval_s
+        ]  # fmt: skip
+        return [self._write(key, self._told[key], now) for key in ready]
+
+    def _write(self, key: tuple[str, str, str, str], told: _Told, now: float) -> Write:
+        note = told.pending
+        assert note is not None
+        self._waiting.discard(key)
+        told.pending, told.written_at = None, now
+        if note.note == told.text:
+            return Count(told.name, note, told.count)
+        told.name, told.text = self._name(note), note.note
+        told.count = 1
+        return Create(told.name, note)
+
+    def _name(self, note: Note) -> str:
+        self._next += 1
+        return f"{note.regarding.name or 'weft'}.{self._next:x}"
+
+
+class EventWriter:
+    """Writes events. `run` it as a task; `tell` never waits and never raises.
+
+    `controller` is `weft.dev/scheduler` or the like, `instance` names this process. `dropped`
+    counts what was not written.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        controller: str,
+        instance: str,
+        options: EventOptions | None = None,
+    ) -> None:
+        self.options = options or EventOptions()
+        self.dropped = 0
+        self.written = 0
+        self._client = client
+        self._controller = controller
+        self._instance = instance[:REASON_CHARACTERS]
+        self._aggregator = Aggregator(self.options)
+        self._queue: asyncio.Queue[Write] = asyncio.Queue(self.options.waiting)
+        self._failing = ""
+        self._started = f"{int(client.clock.wall().timestamp() * 1e6):x}"
+
+    def tell(self, note: Note) -> None:
+        """Tell people, soon."""
+        write = self._aggregator.tell(note, self._client.clock.monotonic())
+        if write is not None:
+            self._enqueue([write])
+
+    async def run(self) -> None:
+        """Write what is told, until cancelled."""
+        writing = asyncio.create_task(self._write_all())
+        try:
+            while True:
+                await self._client.clock.sleep(self.options.interval_s / 4)
+                self._enqueue(self._aggregator.due(self._client.clock.monotonic()))
+        finally:
+            writing.cancel()
+
+    async def drained(self) -> None:
+        """Return when everything that was told is written or dropped."""
+        await self._queue.join()
+
+    def _enqueue(self, writes: Sequence[Write]) -> None:
+        for write in writes:
+            try:
+                self._queue.put_nowait(write)
+            except asyncio.QueueFull:
+                self.dropped += 1
+
+    async def _write_all(self) -> None:
+        while True:
+            write = await self._queue.get()
+            try:
+                await self._write(write)
+                self.written += 1
+                self._failing = ""
+            except (ApiError, LostError, NotSentError) as error:
+                self.dropped += 1
+                if not self._failing:
+                    log.warning("events are not written: %s", error)
+                self._failing = str(error)
+            finally:
+                self._queue.task_done()
+
+    async def _write(self, write: Write) -> None:
+        # Cluster-wide objects have their events in `default`.
+        namespace = write.note.regarding.namespace or "default"
+        name = _object_name(write.name, self._started)
+        if isinstance(write, Count):
+            at = rfc3339_micro(self._client.clock.wall())
+            body = {"series": {"count": max(2, write.count), "lastObservedTime": at}}
+            try:
+                await self._client.call(
+                    "PATCH", EVENTS.of(namespace, name), msgspec.json.encode(body),
+                    content_type=MERGE_PATCH, attempts=2,
+                )  # fmt: skip
+                return
+            except NotFoundError:
+                pass  # events live for an hour: write it anew
+        event = self._event(write.note, namespace, name, self._client.clock)
+        await self._client.call(
+            "POST", EVENTS.of(namespace), msgspec.json.encode(event), attempts=2
+        )
+
+    def _event(self, note: Note, namespace: str, name: str, clock: Clock) -> dict[str, object]:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": rfc3339_micro(clock.wall()),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "regarding": note.regarding,
+            "reason": note.reason[:REASON_CHARACTERS],
+            "action": note.action[:REASON_CHARACTERS],
+            "note": shortened(note.note, NOTE_BYTES),
+            "type": note.type,
+        }
+
+
+def shortened(text: str, most_bytes: int) -> str:
+    """At most so many bytes of UTF-8, `…` at the end where something is missing."""
+    raw = text.encode()
+    if len(raw) <= most_bytes:
+        return text
+    return raw[: most_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def _object_name(name: str, started: str) -> str:
+    """A name no other process of this or an earlier time uses."""
+    base, _, number = name.rpartition(".")
+    return f"{base[:200]}.{started}{number.rjust(4, '0')}"

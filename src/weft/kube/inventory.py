@@ -1,0 +1,202 @@
+"""A node's GPUs, from whoever tells: so that clusters work before Weft's own agent is installed.
+
+The first source that answers says what there is: Weft's annotation, Alnair's annotations, GPU
+feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the configuration. The
+others are compared with it; where they can't all be true the smaller size wins, with a warning,
+for a GPU that is thought too small wastes a little and one thought too large kills processes.
+A source that rounds ("16 units of GiB") stands for the least memory it can mean.
+
+A node of which only `nvidia.com/gpu` is known gets GPUs of unknown size, which count as 100 MiB:
+whole cards and percentages can be given away there, amounts of memory cannot.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from weft.dialects.resources import GPU_RESOURCE
+from weft.kube import sources
+from weft.kube.pods import Quantities
+from weft.kube.sources import Card, Rule, Source
+from weft.kube.structs import ConfigMap, KubeNode
+from weft.model import BadInputError, Gpu, Node, Taint, parse_cpu_milli, parse_quantity
+
+UNHEALTHY_NAMESPACE = "kube-system"
+UNHEALTHY_PREFIX = "unhealthy-gpu-"
+_MIB = 2**20
+_NATIVE = ("cpu", "memory")
+_MOST = 2**62
+
+
+def inventory(
+    node: KubeNode,
+    *,
+    rules: Sequence[Rule] = (),
+    unhealthy: ConfigMap | None = None,
+) -> tuple[Node, tuple[str, ...]]:
+    """The node as Weft sees it, and warnings for people (each names its source).
+
+    `unhealthy` is the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
+    """
+    warnings: list[str] = []
+    told, unit_mib = _told(node, rules, warnings)
+    gpus = _combine(told, warnings) if told else _unknown_size(node, warnings)
+    gpus = _out_of_service(gpus, unhealthy, warnings)
+    allocatable = node.status.allocatable or {}
+    cpu = _amount(allocatable, "cpu", parse_cpu_milli, warnings)
+    memory = _amount(allocatable, "memory", parse_quantity, warnings)
+    return Node(
+        name=node.metadata.name,
+        gpus=gpus,
+        cpu_milli=cpu,
+        memory_mib=memory // _MIB,
+        extended=_extended(allocatable, warnings),
+        labels=dict(node.metadata.labels or {}),
+        unit_mib=unit_mib,
+        schedulable=node.ready and not node.spec.unschedulable,
+        taints=tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ()),
+    ), tuple(warnings)
+
+
+def unhealthy_name(node: str) -> str:
+    """The name of the ConfigMap that says which of a node's GPUs are broken."""
+    return UNHEALTHY_PREFIX + node
+
+
+def _told(node: KubeNode, rules: Sequence[Rule], warnings: list[str]) -> tuple[list[Source], int]:
+    """Every source that answers, the first of them first, and the gpushare unit in MiB."""
+    found: list[Source] = []
+    unit_mib = 0
+
+    def gpushare() -> Source | None:
+        nonlocal unit_mib
+        source, unit_mib = sources.gpushare(node)
+        return source
+
+    readers: tuple[Callable[[], Source | None], ...] = (
+        lambda: sources.own(node),
+        lambda: sources.alnair(node),
+        lambda: sources.discovery(node),
+        gpushare,
+        lambda: sources.elastic(node),
+        lambda: sources.configured(node, rules),
+    )
+    for read in readers:
+        try:
+            source = read()
+        except BadInputError as error:
+            warnings.append(f"ignored: {error}")
+            continue
+        if source is not None:
+            found.append(source)
+    return found, unit_mib
+
+
+def _combine(told: Sequence[Source], warnings: list[str]) -> tuple[Gpu, ...]:
+    first, *others = told
+    if first.exact:
+        base: tuple[Gpu, ...] = first.exact
+    else:
+        base = tuple(Gpu(i, c.least, c.model, c.uuid) for i, c in enumerate(first.cards))
+    count = min(len(source.cards) for source in told)
+    for other in others:
+        if len(other.cards) != len(first.cards):
+            warnings.append(
+                f"{other.name} says {len(other.cards)} GPUs, {first.name} {len(first.cards)}: "
+                "the smaller number counts"
+            )
+    kept: list[Gpu] = []
+    place = 0
+    for gpu in base:
+        if gpu.parent is None:
+            if place < count:
+                cards = [source.cards[place] for source in told]
+                kept.append(_sized(gpu, cards, told, warnings))
+            place += 1
+        elif any(one.index == gpu.parent for one in kept):
+            kept.append(gpu)
+    return tuple(kept)
+
+
+def _sized(gpu: Gpu, cards: Sequence[Card], told: Sequence[Source], warnings: list[str]) -> Gpu:
+    """The card with the most memory that no source denies, or the least any of them says."""
+    said = [(card, source) for card, source in zip(cards, told, strict=True) if card.most]
+    if len(said) < 2:
+        return gpu
+    least, most = max(card.least for card, _ in said), min(card.most for card, _ in said)
+    if least <= most:
+        return msgspec.structs.replace(gpu, memory_mib=least)
+    smallest = min(card.least for card, _ in said)
+    text = ", ".join(f"{source.name} {_range(card)}" for card, source in said)
+    warnings.append(f"GPU {gpu.index}: {text} MiB: the smaller size counts, {smallest} MiB")
+    return msgspec.structs.replace(gpu, memory_mib=smallest)
+
+
+def _range(card: Card) -> str:
+    return f"{card.least}" if card.least == card.most else f"{card.least} to {card.most}"
+
+
+def _unknown_size(node: KubeNode, warnings: list[str]) -> tuple[Gpu, ...]:
+    try:
+        source = sources.device_plugin(node)
+    except BadInputError as error:
+        warnings.append(f"ignored: {error}")
+        return ()
+    if source is None:
+        return ()
+    warnings.append(
+        f"{len(source.cards)} GPUs of unknown memory: only whole cards and percentages can be "
+        "given away; install Weft's agent or write `inventory:` into the configuration"
+    )
+    return tuple(Gpu(index, sources.UNKNOWN_MIB) for index in range(len(source.cards)))
+
+
+def _out_of_service(
+    gpus: tuple[Gpu, ...], unhealthy: ConfigMap | None, warnings: list[str]
+) -> tuple[Gpu, ...]:
+    """Marks the GPUs that the ConfigMap names, with the MIG instances cut from them."""
+    if unhealthy is None:
+        return gpus
+    broken: set[int] = set()
+    for part in (unhealthy.data or {}).get("gpus", "").split(","):
+        text = part.strip()
+        if text.isdecimal() and len(text) < 9:
+            broken.add(int(text))
+        elif text:
+            warnings.append(f"ConfigMap {unhealthy.metadata.name}: {text[:40]!r} is no GPU index")
+    known = {gpu.index for gpu in gpus}
+    warnings += [
+        f"ConfigMap {unhealthy.metadata.name}: there is no GPU {index}"
+        for index in sorted(broken - known)
+    ]
+    return tuple(
+        msgspec.structs.replace(gpu, in_service=False)
+        if gpu.index in broken or gpu.parent in broken
+        else gpu
+        for gpu in gpus
+    )
+
+
+def _amount(
+    amounts: Quantities,
+    name: str,
+    parse: Callable[[str | int | float, str], int],
+    warnings: list[str],
+) -> int:
+    if name not in amounts:
+        return 0
+    try:
+        value = parse(amounts[name], name)
+    except BadInputError as error:
+        warnings.append(f"ignored: {error}")
+        return 0
+    return min(value, _MOST)
+
+
+def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
+    """What is not CPU, memory or a GPU, in whole numbers."""
+    return {
+        name: _amount(allocatable, name, parse_quantity, warnings)
+        for name in allocatable
+        if name not in _NATIVE and not GPU_RESOURCE.match(name)
+    }

@@ -1,0 +1,171 @@
+"""The kubeconfig file: its form, and how several of them make one.
+
+As kubectl merges them: the first file to name a cluster, user, context or current context wins.
+Paths in a file are relative to that file.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from weft.model import BadInputError
+
+
+class Form(msgspec.Struct, rename="kebab", frozen=True):
+    """Base: snake_case here, kebab-case in the file; unknown fields are skipped."""
+
+
+class Cluster(Form, frozen=True, rename="kebab"):
+    """Where the API server is and whom to trust."""
+
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class ExecEnv(msgspec.Struct, frozen=True):
+    """One environment variable of an exec plugin."""
+
+    name: str
+    value: str
+
+
+class Exec(msgspec.Struct, frozen=True, rename="camel"):
+    """A command that prints credentials."""
+
+    command: str = ""
+    api_version: str = ""
+    args: list[str] | None = None
+    env: list[ExecEnv] | None = None
+    provide_cluster_info: bool = False
+
+
+class User(Form, frozen=True, rename="kebab"):
+    """Who asks."""
+
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    username: str = ""
+    password: str = ""
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    exec: Exec | None = None
+    auth_provider: dict[str, object] | None = None
+
+
+class Context(Form, frozen=True, rename="kebab"):
+    """A cluster, a user, and the namespace to begin in."""
+
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class NamedCluster(msgspec.Struct, frozen=True):
+    """An entry of `clusters`."""
+
+    name: str
+    cluster: Cluster = Cluster()
+
+
+class NamedUser(msgspec.Struct, frozen=True):
+    """An entry of `users`."""
+
+    name: str
+    user: User | None = None
+
+
+class NamedContext(msgspec.Struct, frozen=True):
+    """An entry of `contexts`."""
+
+    name: str
+    context: Context = Context()
+
+
+class File(Form, frozen=True, rename="kebab"):
+    """One kubeconfig file."""
+
+    current_context: str = ""
+    clusters: list[NamedCluster] | None = None
+    users: list[NamedUser] | None = None
+    contexts: list[NamedContext] | None = None
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """One context's parts, each with the file it comes from."""
+
+    cluster: Cluster
+    cluster_file: Path
+    user: User
+    user_file: Path
+    namespace: str
+    name: str
+
+
+_Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
+
+
+def read(paths: Sequence[Path]) -> list[tuple[Path, File]]:
+    """The files that exist, decoded; at least one must."""
+    found = []
+    for path in paths:
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
+        try:
+            file = msgspec.yaml.decode(text, type=File)
+        except msgspec.DecodeError as error:
+            raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
+        found.append((path, file))
+    if not found:
+        names = ", ".join(str(path) for path in paths)
+        raise BadInputError("kubeconfig", f"no such file: {names}; set KUBECONFIG")
+    return found
+
+
+def choose(files: Sequence[tuple[Path, File]], context: str = "") -> Chosen:
+    """The parts of this context, or of the current one."""
+    where = str(files[0][0])
+    wanted = context or next((f.current_context for _, f in files if f.current_context), "")
+    if not wanted:
+        raise BadInputError(f"{where}: current-context", "is missing; set it or name a context")
+    path, named = _find(files, "contexts", wanted, lambda f: f.contexts)
+    told = named.context
+    at = f"{path}: contexts[{wanted}]"
+    if not told.cluster:
+        raise BadInputError(f"{at}.context.cluster", "is missing; name one of `clusters`")
+    cluster_file, cluster = _find(files, "clusters", told.cluster, lambda f: f.clusters)
+    if not told.user:
+        user_file, user = path, User()
+    else:
+        user_file, entry = _find(files, "users", told.user, lambda f: f.users)
+        user = entry.user or User()
+    return Chosen(
+        cluster.cluster, cluster_file, user, user_file, told.namespace or "default", wanted
+    )
+
+
+def _find(
+    files: Sequence[tuple[Path, File]],
+    field: str,
+    name: str,
+    entries: Callable[[File], list[_Named] | None],
+) -> tuple[Path, _Named]:
+    known: list[str] = []
+    for path, file in files:
+        for entry in entries(file) or ():
+            if entry.name == name:
+                return path, entry
+            known.append(entry.name)
+    listed = ", ".join(known) or "none"
+    raise BadInputError(f"{files[0][0]}: {field}", f"there is no {name!r}; there are: {listed}")

@@ -1,0 +1,266 @@
+"""Leadership by Lease, with terms, judged by local monotonic time only.
+
+    acquire() ──▶ leader of a term ──▶ hold() renews ──▶ returns why leadership was lost
+
+What makes it safe:
+- Every write is a compare-and-swap on the Lease's version.
+- A leader's time counts from the *send* of its last successful renewal, so it ends, by its own
+  clock, before any other's view of it does: the others count from when they *saw* that renewal.
+- A candidate waits out the whole duration since it saw the Lease change last (and a margin for
+  clocks that run apart), whatever times of day are written in it. It starts from nothing: a Lease
+  seen for the first time counts as renewed just now, and so does one that is missing (someone may
+  have deleted it under a living leader). Only a Lease without a holder is taken at once.
+- Leadership that was lost never comes back: the host ends the process.
+"""
+
+import math
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.clock import rfc3339_micro
+from weft.kube.codec import LEASES
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.structs import Lease
+from weft.model import BadInputError
+
+MOST_DURATION_S = 10
+_MISSING = "missing"
+_TRIES = 3
+
+
+class LeaseOptions(msgspec.Struct, frozen=True):
+    """Settings of the lease, with reasons.
+
+    `duration_s`: how long a dead leader is waited for; whole seconds, at most 10.
+    `renew_s`: time between renewals; three may fail in a row.
+    `request_timeout_s`: of one renewal; a slow one must not use up the others' time.
+    `margin_s`: what clocks may run apart in one duration.
+    """
+
+    namespace: str = "kube-system"
+    name: str = "weft"
+    duration_s: int = 10
+    renew_s: float = 2
+    request_timeout_s: float = 2
+    margin_s: float = 0.5
+
+    def check(self) -> None:
+        """Raises `BadInputError` for settings that cannot be safe."""
+        if not 1 <= self.duration_s <= MOST_DURATION_S:
+            raise BadInputError(
+                "lease.duration_s", f"{self.duration_s} must be from 1 to {MOST_DURATION_S}"
+            )
+        if self.renew_s + self.request_timeout_s + self.margin_s >= self.duration_s:
+            raise BadInputError(
+                "lease.renew_s",
+                f"a renewal after {self.renew_s} s may take {self.request_timeout_s} s, which "
+                f"leaves nothing of {self.duration_s} s; renew sooner",
+            )
+
+
+class Observed:
+    """What a candidate has seen of a Lease, and since when. Pure."""
+
+    def __init__(self, margin_s: float) -> None:
+        self.term = 0
+        self._margin_s = margin_s
+        self._version = ""
+        self._at = 0.0
+        self._held_s = MOST_DURATION_S
+
+    def see(self, lease: Lease, now: float) -> None:
+        """The Lease as it was read; the answer came at `now`."""
+        if lease.metadata.resource_version != self._version:
+            self._at = now
+        spec, self._version = lease.spec, lease.metadata.resource_version
+        self.term = max(self.term, spec.lease_transitions or 0)
+        self._held_s = 0
+        if spec.holder_identity:
+            self._held_s = spec.lease_duration_seconds or MOST_DURATION_S
+
+    def miss(self, now: float) -> None:
+        """There is no Lease. Its holder, if there was one, does not know yet."""
+        if self._version != _MISSING:
+            self._at = now
+        self._held_s, self._version = MOST_DURATION_S, _MISSING
+
+    def free_in_s(self, now: float) -> float:
+        """How long until it may be taken; 0 for now."""
+        return max(0.0, self._at + self._held_s + self._margin_s - now) if self._held_s else 0.0
+
+
+class Elector:
+    """One candidate. `identity` must be new for every process. `term` grows with every leader."""
+
+    def __init__(
+        self, client: ApiClient, identity: str, options: LeaseOptions | None = None
+    ) -> None:
+        self.options = options or LeaseOptions()
+        self.options.check()
+        self.identity = identity
+        self.term = 0
+        self.holder = ""
+        self._client = client
+        self._clock = client.clock
+        self._observed = Observed(self.options.margin_s)
+        self._version = ""
+        self._expires_at = -math.inf
+
+    # --- what the rest of the house asks ---
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process is the leader, by its own clock."""
+        return self._clock.monotonic() < self._expires_at
+
+    def may_bind(self, seconds: float) -> bool:
+        """Whether a write that takes up to `seconds` ends before the lease does."""
+        return self._clock.monotonic() + seconds + self.options.margin_s < self._expires_at
+
+    # --- becoming and staying leader ---
+
+    async def acquire(self) -> int:
+        """Wait until this process leads; the number of its term."""
+        if self.term:
+            raise RuntimeError("leadership that was lost never comes back: end the process")
+        while True:
+            try:
+                if await self._try():
+                    return self.term
+                wait = self._observed.free_in_s(self._clock.monotonic())
+            except (ApiError, LostError, NotSentError, msgspec.DecodeError):
+                wait = self.options.renew_s
+            jitter = 0.5 + 0.5 * self._client.rng.random()
+            await self._clock.sleep(min(wait + 0.05, self.options.renew_s) * jitter)
+
+    async def hold(self) -> str:
+        """Renew until leadership is lost, and say why. The caller must then end the process."""
+        failing = ""
+        while True:
+            wait = self.options.renew_s * (0.8 + 0.2 * self._client.rng.random())
+            await self._clock.sleep(wait / 4 if failing else wait)
+            if not self.leading:
+                return self._lose(f"the lease ran out: {failing or 'this process was held up'}")
+            try:
+                taken_by = await self._renew()
+            except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+                failing = str(error)
+                continue
+            failing = ""
+            if taken_by:
+                return self._lose(f"{taken_by} took the lease")
+
+    async def release(self) -> None:
+        """Give the lease back, so that the next need not wait. Only after the last write ended."""
+        if not self.leading:
+            return
+        self._expires_at = -math.inf
+        body = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+        try:
+            await self._patch(body)
+        except (ApiError, LostError, NotSentError):
+            return  # the next one waits a little longer
+
+    # --- inner workings ---
+
+    async def _try(self) -> bool:
+        """Read the Lease and take it if it is free."""
+        try:
+            lease = await self._read()
+        except NotFoundError:
+            self._observed.miss(self._clock.monotonic())
+            if self._observed.free_in_s(self._clock.monotonic()) > 0:
+                return False
+            return await self._create(self._observed.term + 1)
+        mine = lease.spec.holder_identity == self.identity  # an answer was lost
+        if not mine and self._observed.free_in_s(self._clock.monotonic()) > 0:
+            return False
+        term = self._observed.term + (0 if mine else 1)
+        now = self._now()
+        spec = {"acquireTime": now, "renewTime": now, "leaseTransitions": term, **self._claim()}
+        sent_at = self._clock.monotonic()
+        try:
+            await self._patch(spec)
+        except (ConflictError, NotFoundError):
+            return False
+        self._won(term, sent_at)
+        return True
+
+    async def _renew(self) -> str:
+        """Renew once; who else has the lease, "" for nobody."""
+        for _ in range(_TRIES):
+            sent_at = self._clock.monotonic()
+            try:
+                await self._patch({"renewTime": self._now(), **self._claim()})
+            except (ConflictError, NotFoundError) as error:
+                if isinstance(error, NotFoundError) and await self._create(self.term):
+                    return ""
+                # Someone touched it, or it was our own renewal whose answer was lost.
+                lease = await self._read()
+                if lease.spec.holder_identity != self.identity:
+                    return lease.spec.holder_identity or "nobody"
+                continue
+            self._expires_at = sent_at + self.options.duration_s
+            return ""
+        raise LostError("the lease is being changed all the time")
+
+    async def _read(self) -> Lease:
+        path = LEASES.of(self.options.namespace, self.options.name)
+        lease = LEASES.decode(await self._call("GET", path))
+        self._observed.see(lease, self._clock.monotonic())
+        self._version = lease.metadata.resource_version
+        self.holder = lease.spec.holder_identity or ""
+        return lease
+
+    async def _create(self, term: int) -> bool:
+        now = self._now()
+        spec = {"acquireTime": now, "renewTime": now, "leaseTransitions": term, **self._claim()}
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.options.name, "namespace": self.options.namespace},
+            "spec": spec,
+        }
+        sent_at = self._clock.monotonic()
+        path = LEASES.of(self.options.namespace)
+        try:
+            made = LEASES.decode(await self._call("POST", path, msgspec.json.encode(body)))
+        except ConflictError:
+            return False
+        self._version = made.metadata.resource_version
+        self._won(term, sent_at)
+        return True
+
+    async def _patch(self, spec: dict[str, object]) -> None:
+        """Compare-and-swap: 409 unless the Lease is as it was read or written last."""
+        body = msgspec.json.encode({"metadata": {"resourceVersion": self._version}, "spec": spec})
+        path = LEASES.of(self.options.namespace, self.options.name)
+        made = LEASES.decode(await self._call("PATCH", path, body))
+        self._version = made.metadata.resource_version
+
+    async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
+        return await self._client.call(
+            method, path, body, content_type=MERGE_PATCH if method == "PATCH" else _JSON,
+            timeout_s=self.options.request_timeout_s, attempts=1, urgent=True,
+        )  # fmt: skip
+
+    def _claim(self) -> dict[str, object]:
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self.options.duration_s,
+        }
+
+    def _won(self, term: int, sent_at: float) -> None:
+        self.term, self.holder = term, self.identity
+        self._expires_at = sent_at + self.options.duration_s
+
+    def _lose(self, why: str) -> str:
+        self._expires_at = -math.inf
+        return why
+
+    def _now(self) -> str:
+        return rfc3339_micro(self._clock.wall())
+
+
+_JSON = "application/json"

@@ -1,0 +1,224 @@
+"""Pods, decoded straight into structs with everything a scheduler must look at.
+
+Field names are Kubernetes' own, camelCase on the wire. What is not listed is skipped. A `Pod` is a
+`PodManifest`, so that dialects read it as it is.
+"""
+
+from typing import Any
+
+import msgspec
+
+from weft.model.manifest import Api, Container, PodManifest, PodSpec, PodStatus
+
+Quantities = dict[str, str | int | float]
+
+
+class Requirement(Api, frozen=True, gc=False):
+    """One term of a selector: `key operator values`."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeSelectorTerm(Api, frozen=True, gc=False):
+    """All of these requirements; an empty term selects nothing."""
+
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeSelector(Api, frozen=True, gc=False):
+    """Any of these terms."""
+
+    node_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
+
+
+class PreferredTerm(Api, frozen=True, gc=False):
+    """A wish with its weight, 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Api, frozen=True, gc=False):
+    """affinity.nodeAffinity: what must and what should hold of the node when scheduling."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredTerm] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class LabelSelector(Api, frozen=True, gc=False):
+    """Selects objects by their labels; all of it must hold."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Requirement] | None = None
+
+
+class PodAffinityTerm(Api, frozen=True, gc=False):
+    """Pods that this pod wants near, or far from it."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(Api, frozen=True, gc=False):
+    """A wish with its weight, 1 to 100."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Api, frozen=True, gc=False):
+    """affinity.podAffinity or podAntiAffinity."""
+
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[WeightedPodAffinityTerm] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Api, frozen=True, gc=False):
+    """spec.affinity."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Api, frozen=True, gc=False):
+    """One entry of spec.tolerations; an empty operator is `Equal`, empty key or effect is any."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class TopologySpread(Api, frozen=True, gc=False):
+    """One entry of spec.topologySpreadConstraints."""
+
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    max_skew: int = 0
+
+
+class ContainerPort(Api, frozen=True, gc=False):
+    """A port; only `host_port` (0 for none) matters to a scheduler."""
+
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class ResourceClaimUse(Api, frozen=True, gc=False):
+    """resources.claims: a claim of the pod that a container uses."""
+
+    name: str = ""
+
+
+class Resources(Api, frozen=True, gc=False):
+    """resources of a container, or of the whole pod."""
+
+    limits: Quantities | None = None
+    requests: Quantities | None = None
+    claims: list[ResourceClaimUse] | None = None
+
+
+class PodContainer(Container, frozen=True, gc=False):
+    """A container with its ports."""
+
+    ports: list[ContainerPort] | None = None
+
+
+class ClaimSource(Api, frozen=True, gc=False):
+    """A volume's persistentVolumeClaim."""
+
+    claim_name: str = ""
+
+
+class Volume(Api, frozen=True, gc=False):
+    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`)."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
+class PodResourceClaim(Api, frozen=True, gc=False):
+    """One entry of spec.resourceClaims (dynamic resource allocation)."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class SchedulingGate(Api, frozen=True, gc=False):
+    """One entry of spec.schedulingGates: the pod is not to be scheduled yet."""
+
+    name: str = ""
+
+
+class SchedulingGroup(Api, frozen=True, gc=False):
+    """spec.schedulingGroup: the PodGroup this pod is scheduled with."""
+
+    pod_group_name: str | None = None
+
+
+class ScheduledSpec(PodSpec, frozen=True, gc=False):
+    """spec, with what decides where a pod may run."""
+
+    containers: list[PodContainer] = msgspec.field(  # type: ignore[assignment]
+        default_factory=list
+    )
+    init_containers: list[PodContainer] | None = None  # type: ignore[assignment]
+    resources: Resources | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[TopologySpread] | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    volumes: list[Volume] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
+    runtime_class_name: str | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    host_network: bool = False
+
+
+class Condition(Api, frozen=True, gc=False):
+    """A condition of a pod or node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class ScheduledStatus(PodStatus, frozen=True, gc=False):
+    """status, with its conditions."""
+
+    reason: str = ""
+    conditions: list[Condition] | None = None
+    nominated_node_name: str = ""
+
+
+class Pod(PodManifest, frozen=True, gc=False):
+    """A pod as a scheduler reads it."""
+
+    spec: ScheduledSpec = ScheduledSpec()
+    status: ScheduledStatus = ScheduledStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers are over: only then (or when it is gone) is a GPU free."""
+        return self.status.phase in ("Succeeded", "Failed")

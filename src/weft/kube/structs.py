@@ -1,0 +1,199 @@
+"""Nodes and the other objects that Weft reads, decoded straight into structs.
+
+Field names are Kubernetes' own, camelCase on the wire. What is not listed is skipped.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from weft.kube.pods import Condition, NodeSelector, Quantities, Toleration
+from weft.model.manifest import Api, ObjectMeta
+
+
+class Object(Protocol):
+    """Anything with metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Name, version and what hangs on them."""
+        ...
+
+
+class Taint(Api, frozen=True, gc=False):
+    """One entry of spec.taints."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class KubeNodeSpec(Api, frozen=True, gc=False):
+    """spec of a node."""
+
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class KubeNodeStatus(Api, frozen=True, gc=False):
+    """status of a node."""
+
+    capacity: Quantities | None = None
+    allocatable: Quantities | None = None
+    conditions: list[Condition] | None = None
+
+
+class KubeNode(Api, frozen=True, gc=False):
+    """A node as the API shows it; `inventory` makes a `weft.model.Node` of it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: KubeNodeSpec = KubeNodeSpec()
+    status: KubeNodeStatus = KubeNodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet says it can take pods."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+
+
+class ConfigMap(Api, frozen=True, gc=False):
+    """A ConfigMap's text data."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] | None = None
+
+
+class LeaseSpec(Api, frozen=True, gc=False, omit_defaults=True):
+    """spec of a Lease; an empty holder means that it is free. Times are RFC 3339 with µs."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Api, frozen=True, gc=False):
+    """coordination.k8s.io/v1 Lease."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class VolumeNodeAffinity(Api, frozen=True, gc=False):
+    """Where a volume can be reached from."""
+
+    required: NodeSelector | None = None
+
+
+class VolumeSpec(Api, frozen=True, gc=False):
+    """spec of a PersistentVolume."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+
+
+class PersistentVolume(Api, frozen=True, gc=False):
+    """A volume; its node affinity binds the pods that use it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeSpec = VolumeSpec()
+
+
+class ClaimSpec(Api, frozen=True, gc=False):
+    """spec of a PersistentVolumeClaim; an empty volume name means that it is not bound."""
+
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+
+
+class PersistentVolumeClaim(Api, frozen=True, gc=False):
+    """A claim, bound to a volume or not."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
+
+
+class Overhead(Api, frozen=True, gc=False):
+    """What a runtime takes beside the containers."""
+
+    pod_fixed: Quantities | None = None
+
+
+class RuntimeScheduling(Api, frozen=True, gc=False):
+    """Which nodes have the runtime."""
+
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+
+
+class RuntimeClass(Api, frozen=True, gc=False):
+    """node.k8s.io/v1 RuntimeClass."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    overhead: Overhead | None = None
+    scheduling: RuntimeScheduling | None = None
+
+
+class ObjectReference(Api, frozen=True, gc=False, omit_defaults=True):
+    """Which object an event is about."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    resource_version: str = ""
+
+
+class EventSeries(Api, frozen=True, gc=False):
+    """How often, and when last, an event happened again."""
+
+    count: int = 0
+    last_observed_time: str = ""
+
+
+class Event(Api, frozen=True, gc=False):
+    """events.k8s.io/v1 Event."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    reason: str = ""
+    note: str = ""
+    type: str = ""
+    regarding: ObjectReference = ObjectReference()
+    series: EventSeries | None = None
+
+
+class StatusCause(Api, frozen=True, gc=False):
+    """One cause of a refusal."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Api, frozen=True, gc=False):
+    """What a refusal is about."""
+
+    name: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: list[StatusCause] | None = None
+    retry_after_seconds: int = 0
+
+
+class Status(Api, frozen=True, gc=False):
+    """The API server's answer where it is no object."""
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+class ListMeta(Api, frozen=True, gc=False):
+    """A list's version, and the token of its next page."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")

@@ -1,0 +1,235 @@
+"""List-watch: everything that happens to one kind of object, without gaps, for ever.
+
+    ┌──▶ LIST in pages ──▶ WATCH from its version ──▶ events and bookmarks move the version on
+    │                        ▲          │
+    │                        └──────────┤ ended, cut, silent too long: resume where it was
+    └───────────────────────────────────┘ 410, or failed too often in a row: list again
+
+What to do next is decided by `Plan`, which knows no network; the loop carries it out. Nothing ends
+the loop but its consumer: an API server that is down is waited for, with growing delays.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from weft.kube.changes import Change, Known
+from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff
+from weft.kube.codec import Page, Resource, Skips, WatchEvent
+from weft.kube.errors import ApiError, ExpiredError, LostError, NotSentError
+from weft.kube.structs import Object
+from weft.model import BadInputError
+
+log = logging.getLogger("weft.kube")
+
+T = TypeVar("T", bound=Object)
+
+SHORT_S = 1.0  # client-go's word for a watch that was no watch
+
+
+class WatchOptions(msgspec.Struct, frozen=True):
+    """Settings of a list-watch, with reasons.
+
+    `page_size`: objects in one answer; larger pages hold up the server, smaller ones the start.
+    `timeout_s`: after 1 to 2 times this long the server ends the watch and it is resumed, so that
+    watches spread over API servers again after one was restarted.
+    `inactivity_s`: a watch this silent is dead: API servers send a bookmark about every minute.
+    `first_delay_s`, `most_delay_s`: back-off between failures.
+    `failures_to_list`: so many failures in a row without anything new, and the version itself is
+    suspect (an API server restored from a backup): list again.
+    """
+
+    page_size: int = 500
+    timeout_s: float = 290
+    inactivity_s: float = 120
+    first_delay_s: float = 0.2
+    most_delay_s: float = 30
+    failures_to_list: int = 5
+
+
+class Next(NamedTuple):
+    """What to do now: after `delay_s`, list again or resume the watch at `version`."""
+
+    step: Literal["list", "watch"]
+    version: str = ""
+    delay_s: float = 0
+
+
+class Plan:
+    """Where a list-watch stands, and what it does next. Pure: no clock, no network."""
+
+    def __init__(self, options: WatchOptions, backoff: Backoff) -> None:
+        self._options = options
+        self._backoff = backoff
+        self.version = ""
+        self.lists = 0
+        self.resumes = 0
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row."""
+        return self._backoff.failures
+
+    def listed(self, version: str) -> None:
+        """A whole list was read."""
+        self.version = version
+        self.lists += 1
+        self._backoff.reset()
+
+    def progress(self, version: str) -> None:
+        """The watch has told everything up to this version."""
+        self.version = version or self.version
+        self._backoff.reset()
+
+    def ended(self, lasted_s: float, told: bool) -> Next:
+        """The watch ended in good order; one that ended at once and told nothing has failed."""
+        self.resumes += 1
+        delay = 0.0 if told or lasted_s >= SHORT_S else self._backoff.next_s()
+        return Next("watch", self.version, delay)
+
+    def failed(self, error: Exception) -> Next:
+        """The list or watch failed; what now."""
+        if isinstance(error, ExpiredError):
+            # At once, but never in a tight loop: the next list may expire as well.
+            delay = self._backoff.next_s() if self._backoff.failures else 0.0
+            self._backoff.failures += delay == 0
+            self.version = ""
+            return Next("list", delay_s=delay)
+        asked = error.retry_after_s if isinstance(error, ApiError) else 0
+        delay = max(self._backoff.next_s(), asked)
+        if not self.version or self._backoff.failures >= self._options.failures_to_list:
+            return Next("list", delay_s=delay)
+        self.resumes += 1
+        return Next("watch", self.version, delay)
+
+
+class Lines:
+    """Bytes in, whole lines out."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that are complete now."""
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            self._rest += chunk
+            return []
+        whole = bytes(self._rest) + chunk[:end]
+        self._rest = bytearray(chunk[end + 1 :])
+        return [line for line in whole.split(b"\n") if line.strip()]
+
+
+class ListWatch(Generic[T]):
+    """All changes to the objects of one resource, in batches; see `batches`.
+
+    `namespace` "" is all of them. `selectors` are `labelSelector` and `fieldSelector`.
+    `last_contact` is when the API server was last heard (the client's monotonic clock);
+    `last_error` why it was not, "" while all is well.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        selectors: Mapping[str, str] | None = None,
+        options: WatchOptions | None = None,
+        skips: Skips | None = None,
+    ) -> None:
+        self.options = options or WatchOptions()
+        self.skips = skips or Skips()
+        backoff = Backoff(self.options.first_delay_s, self.options.most_delay_s, client.rng)
+        self.plan = Plan(self.options, backoff)
+        self.known: Known[T] = Known()
+        self.last_contact = 0.0
+        self.last_error = ""
+        self._client = client
+        self._resource = resource
+        self._path = resource.of(namespace)
+        self._selectors = dict(selectors or {})
+
+    async def batches(self) -> AsyncIterator[list[Change[T]]]:
+        """Changes as they come, never empty; the first batch is the whole list and ends in Synced.
+
+        Close the iterator to stop.
+        """
+        then = Next("list")
+        while True:
+            if then.delay_s:
+                await self._client.clock.sleep(then.delay_s)
+            try:
+                if then.step == "list":
+                    pages = await self._list()
+                    changes = self.known.replace(pages)
+                    self.plan.listed(pages[-1].version)
+                    yield changes
+                began, told = self._client.clock.monotonic(), False
+                async for batch in self._watch():
+                    told = True
+                    yield batch
+                then = self.plan.ended(self._client.clock.monotonic() - began, told)
+            except (ApiError, LostError, NotSentError, BadInputError, msgspec.DecodeError) as error:
+                self._note(error)
+                then = self.plan.failed(error)
+
+    async def _list(self) -> list[Page[T]]:
+        pages: list[Page[T]] = []
+        query = {**self._selectors, "limit": str(self.options.page_size)}
+        while not pages or pages[-1].next:
+            if pages:
+                query["continue"] = pages[-1].next
+            body = await self._client.call("GET", self._path, query=query)
+            pages.append(self._resource.decode_page(body, self.skips))
+            self._heard()
+            await asyncio.sleep(0)  # decoding a page takes long: let others have their turn
+        return pages
+
+    async def _watch(self) -> AsyncIterator[list[Change[T]]]:
+        patience = self.options.timeout_s * (1 + self._client.rng.random())
+        query = {
+            **self._selectors,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self.plan.version,
+            "timeoutSeconds": str(int(patience)),
+        }
+        lines = Lines()
+        async with self._client.stream(self._path, query, self.options.inactivity_s) as content:
+            self._heard()
+            while chunk := await content.readany():
+                self._heard()
+                batch: list[Change[T]] = []
+                failure: ApiError | None = None
+                for line in lines.feed(chunk):
+                    event = self._resource.decode_line(line, self.skips)
+                    failure = event.error
+                    if failure is not None:
+                        break
+                    batch += self._take(event)
+                if batch:
+                    yield batch
+                if failure is not None:
+                    raise failure
+
+    def _take(self, event: WatchEvent[T]) -> list[Change[T]]:
+        if event.type == "":
+            return []
+        changes = [] if event.type == "BOOKMARK" else self.known.apply(event)
+        self.plan.progress(event.meta.resource_version)
+        return changes
+
+    def _heard(self) -> None:
+        self.last_contact = self._client.clock.monotonic()
+        self.last_error = ""
+
+    def _note(self, error: Exception) -> None:
+        text = str(error)
+        if text != self.last_error and not isinstance(error, ExpiredError):
+            log.warning("watch of %s: %s", self._resource.name, text)
+        self.last_error = text

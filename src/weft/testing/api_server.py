@@ -1,0 +1,297 @@
+"""A fake Kubernetes API server: fast, in this process or one of its own, and honest about it.
+
+It keeps objects in memory and answers over real sockets what Weft asks of an API server: reads and
+paged lists, watches with bookmarks, bindings with preconditions, patches, leases, events. It
+checks no schema, no rights and no quota. What it answers is listed in `api_behaviours`, so that
+the list can be held against a real server. `faults` breaks things on purpose.
+
+    async with FakeApiServer() as server:
+        server.add("nodes", {"metadata": {"name": "a"}})
+        ...  # server.url
+
+    python -m weft.testing.api_server --port 8001
+"""
+
+import argparse
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from weft.testing import api_writes
+from weft.testing.api_faults import Fault, Faults
+from weft.testing.api_http import Connection, Request, listen
+from weft.testing.api_store import KINDS, Json, Key, Kind, Refusal, Store
+from weft.testing.api_watch import Selection, Watch
+
+NAME = "weft-fake-api-server"
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-weft-fake", "platform": NAME}
+
+_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+
+
+class FakeApiServer:
+    """The server. `requests` counts what was asked, by method and resource: `POST pods/binding`."""
+
+    def __init__(
+        self, *, token: str = "", tls: ssl.SSLContext | None = None, bookmark_s: float = 0
+    ) -> None:
+        self.store = Store()
+        self.faults = Faults()
+        self.token = token
+        self.requests: dict[str, int] = {}
+        self.on_request: Callable[[Request], None] | None = None
+        self.url = ""
+        self._tls = tls
+        self._bookmark_s = bookmark_s
+        self._watches: set[Watch] = set()
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> "FakeApiServer":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        """Listen on 127.0.0.1; `url` says where."""
+        self._server = await listen(self._handle, NAME, port, self._tls)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
+        if self._bookmark_s:
+            self._spawn(self._bookmark_for_ever())
+
+    async def stop(self) -> None:
+        """Reset every connection and stop listening; the objects stay."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.cut_watches()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    # --- what a test does to the world ---
+
+    def add(self, resource: str, body: Json, namespace: str = "default") -> Json:
+        """Create an object without a request."""
+        namespace = (body.get("metadata") or {}).get("namespace", namespace)
+        return api_writes.create(self.store, _BY_RESOURCE[resource], namespace, body)
+
+    def get(self, resource: str, name: str, namespace: str = "default") -> Json:
+        """The object as it is now; raises `Refusal` where there is none."""
+        return self.store.get(*self._at(resource, name, namespace))
+
+    def update(self, resource: str, name: str, change: Json, namespace: str = "default") -> Json:
+        """Merge `change` into an object, status included."""
+        kind, key = self._at(resource, name, namespace)
+        old = self.store.get(kind, key)
+        self.store.write(kind, key, old, api_writes.merge(old, change, strategic=True))
+        return self.store.get(kind, key)
+
+    def remove(self, resource: str, name: str, namespace: str = "default") -> Json:
+        """Delete an object at once."""
+        return self.store.remove(*self._at(resource, name, namespace))
+
+    def fault(self, kind: str, **how: Any) -> Fault:
+        """Plan a fault; see `api_faults`."""
+        return self.faults.plan(Fault(kind, **how))  # type: ignore[arg-type]
+
+    def kind(self, resource: str) -> Kind:
+        """The kind whose objects a path calls so, for `store`."""
+        return _BY_RESOURCE[resource]
+
+    def watches(self, resource: str) -> list[Watch]:
+        """The watches that are open on this resource."""
+        return [watch for watch in self._watches if watch.kind.resource == resource]
+
+    def bookmark(self) -> None:
+        """Send a bookmark on every watch that asked for them."""
+        for watch in self._watches:
+            if watch.bookmarks:
+                watch.bookmark()
+
+    def cut_watches(self) -> None:
+        """Reset the connection of every watch."""
+        for watch in list(self._watches):
+            watch.cut()
+
+    def compact(self) -> None:
+        """Forget the history: watches that resume from before get 410."""
+        self.store.compact()
+
+    # --- requests ---
+
+    def _handle(self, request: Request, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self.on_request is not None:
+            self.on_request(request)
+        if self.faults.any:
+            self._spawn(self._handle_with_faults(request, connection))
+        else:
+            self._answer(request, connection, *self._serve(request, connection))
+
+    async def _handle_with_faults(self, request: Request, connection: Connection) -> None:
+        before = self.faults.due(request.method, request.path, after=False)
+        if before is not None:
+            if before.kind == "lose-request":
+                return connection.abort()
+            if before.kind == "delay":
+                await before.gate.wait()
+            else:
+                return self._refuse(connection, before)
+        after = self.faults.due(request.method, request.path, after=True)
+        answer = self._serve(request, connection)
+        if after is not None:
+            if after.kind == "lose-answer":
+                return connection.abort()
+            if after.kind == "status-after":
+                return self._refuse(connection, after)
+            await after.gate.wait()
+        return self._answer(request, connection, *answer)
+
+    def _refuse(self, connection: Connection, fault: Fault) -> None:
+        reason = {429: "TooManyRequests", 504: "Timeout"}.get(fault.code, "InternalError")
+        status = Refusal(fault.code, reason, f"planned fault {fault.code}").status
+        headers = {}
+        if fault.retry_after_s is not None:
+            headers["Retry-After"] = str(fault.retry_after_s)
+        connection.reply(fault.code, msgspec.json.encode(status), headers)
+
+    def _answer(
+        self, request: Request, connection: Connection, code: int, body: Json | None
+    ) -> None:
+        if body is not None:
+            connection.reply(code, msgspec.json.encode(body))
+
+    def _serve(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
+        """Code and body of the answer; no body where a watch has begun."""
+        try:
+            if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            return self._route(request, connection)
+        except Refusal as refusal:
+            return refusal.code, refusal.status
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            text = f"the fake API server cannot read this request: {error!r}"
+            return 400, Refusal(400, "BadRequest", text).status
+
+    def _route(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
+        parts = request.path.strip("/").split("/")
+        if request.path == "/version":
+            return 200, dict(VERSION)
+        if parts[0] in ("healthz", "readyz", "livez"):
+            return 200, api_writes.success(200)
+        parts = parts[2:] if parts[0] == "api" else parts[3:]
+        namespace = ""
+        if len(parts) > 2 and parts[0] == "namespaces":
+            namespace, parts = parts[1], parts[2:]
+        kind = _BY_RESOURCE.get(parts[0]) if parts else None
+        if kind is None or not request.path.startswith(_prefix(kind)):
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        name, sub = (*parts[1:], "", "")[:2]
+        asked = f"{request.method} {kind.resource}{'/' + sub if sub else ''}"
+        self.requests[asked] = self.requests.get(asked, 0) + 1
+        if not name and request.method == "GET":
+            return self._read_many(request, connection, kind, namespace)
+        return self._one(request, kind, (namespace, name), sub)
+
+    def _read_many(
+        self, request: Request, connection: Connection, kind: Kind, namespace: str
+    ) -> tuple[int, Json | None]:
+        query = request.query
+        chosen = Selection(namespace, query)
+        if query.get("watch") in ("1", "true"):
+            bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
+            watch = Watch(self.store, kind, chosen, connection, self._watches.discard, bookmarks)
+            self._watches.add(watch)
+            watch.start(query)
+            return 200, None
+        found = self.store.all(kind, namespace)
+        if not chosen.everything:
+            found = [one for one in found if one in chosen]
+        limit, token = int(query.get("limit") or 0), query.get("continue", "")
+        items, meta = self.store.page(found, limit, token)
+        head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version}
+        return 200, {**head, "metadata": meta, "items": items}
+
+    def _one(self, request: Request, kind: Kind, key: Key, sub: str) -> tuple[int, Json]:
+        body: Json = msgspec.json.decode(request.body) if request.body else {}
+        store = self.store
+        match request.method, sub:
+            case "GET", _:
+                return 200, store.get(kind, key)
+            case "POST", _:
+                return 201, self._post(kind, key, sub, body)
+            case "PUT", _:
+                return 200, api_writes.replace(store, kind, key, body, sub)
+            case "PATCH", _:
+                how = request.headers.get("content-type", "")
+                if how not in _PATCHES:
+                    raise Refusal(415, "UnsupportedMediaType", f"no such patch: {how}")
+                return 200, api_writes.patch(store, kind, key, body, _PATCHES[how], sub)
+            case "DELETE", _:
+                return 200, api_writes.delete(store, kind, key, body, request.query)
+        raise _no_such_method()
+
+    def _post(self, kind: Kind, key: Key, sub: str, body: Json) -> Json:
+        if sub == "binding":
+            return api_writes.bind(self.store, kind, key, body)
+        if sub == "eviction":
+            wanted = {"preconditions": {}, **(body.get("deleteOptions") or {})}
+            api_writes.delete(self.store, kind, key, wanted, {})
+            return api_writes.success(201)
+        if sub or key[1]:
+            raise _no_such_method()
+        return api_writes.create(self.store, kind, key[0], body)
+
+    # --- inner workings ---
+
+    def _at(self, resource: str, name: str, namespace: str) -> tuple[Kind, Key]:
+        kind = _BY_RESOURCE[resource]
+        return kind, (namespace if kind.namespaced else "", name)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _bookmark_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._bookmark_s)
+            self.bookmark()
+
+
+_PATCHES = {
+    "application/merge-patch+json": False,
+    "application/strategic-merge-patch+json": True,
+}
+
+
+def _no_such_method() -> Refusal:
+    text = "the server does not allow this method on the requested resource"
+    return Refusal(405, "MethodNotAllowed", text)
+
+
+def _prefix(kind: Kind) -> str:
+    return f"/apis/{kind.group}/v1/" if kind.group else "/api/v1/"
+
+
+async def _serve_for_ever(port: int) -> None:
+    server = FakeApiServer(bookmark_s=60)
+    await server.start(port)
+    print(f"{NAME}: this is a fake; {server.url}", flush=True)  # noqa: T201 - it is a command
+    await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A fake Kubernetes API server.")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    asyncio.run(_serve_for_ever(parser.parse_args().port))

@@ -1,0 +1,195 @@
+"""What a fake API server holds: objects, one counter of versions, the history that watches read.
+
+Objects are JSON as it came. Every write makes one new version and one event; watches that ask for
+a version older than the compacted one must list again, as etcd makes them.
+"""
+
+import base64
+import datetime
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+Json = dict[str, Any]
+Key = tuple[str, str]  # namespace ("" for cluster-wide objects) and name
+
+
+class Kind(NamedTuple):
+    """A kind of object: how its paths and its errors name it."""
+
+    resource: str
+    kind: str
+    group: str = ""
+    namespaced: bool = True
+
+    @property
+    def qualified(self) -> str:
+        """`leases.coordination.k8s.io`: the name in error texts."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    @property
+    def api_version(self) -> str:
+        """`coordination.k8s.io/v1`."""
+        return f"{self.group}/v1" if self.group else "v1"
+
+
+KINDS = (
+    Kind("pods", "Pod"),
+    Kind("nodes", "Node", namespaced=False),
+    Kind("configmaps", "ConfigMap"),
+    Kind("namespaces", "Namespace", namespaced=False),
+    Kind("persistentvolumes", "PersistentVolume", namespaced=False),
+    Kind("persistentvolumeclaims", "PersistentVolumeClaim"),
+    Kind("leases", "Lease", "coordination.k8s.io"),
+    Kind("events", "Event", "events.k8s.io"),
+    Kind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
+)
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
+    """An answer other than success, as the API server words it."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
+        super().__init__(message)
+        self.status = {
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": code,
+        }  # fmt: skip
+        if details:
+            self.status["details"] = details
+        self.code = code
+
+
+class Change(NamedTuple):
+    """One write: what was there before (None for a creation) and what is there now."""
+
+    version: int
+    kind: Kind
+    type: str
+    old: Json | None
+    new: Json
+    line: bytes
+
+
+class Store:
+    """The objects of a cluster. `listeners` are told every change, in order."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.compacted = 0
+        self.listeners: list[Callable[[Change], None]] = []
+        self._objects: dict[Kind, dict[Key, Json]] = {kind: {} for kind in KINDS}
+        self._history: list[Change] = []
+        self._pages: dict[str, list[Json]] = {}
+
+    # --- reading ---
+
+    def get(self, kind: Kind, key: Key) -> Json:
+        """The object, or 404."""
+        found = self._objects[kind].get(key)
+        if found is None:
+            raise Refusal(
+                404, "NotFound", f'{kind.qualified} "{key[1]}" not found',
+                {"name": key[1], "kind": kind.resource, **_group(kind)},
+            )  # fmt: skip
+        return found
+
+    def has(self, kind: Kind, key: Key) -> bool:
+        """Whether there is such an object."""
+        return key in self._objects[kind]
+
+    def all(self, kind: Kind, namespace: str = "") -> list[Json]:
+        """All objects of a kind, in the order of etcd: by namespace and name."""
+        found = self._objects[kind]
+        return [found[key] for key in sorted(found) if namespace in ("", key[0])]
+
+    def page(self, found: list[Json], limit: int, token: str) -> tuple[list[Json], Json]:
+        """One page of a list and the list's metadata; the pages show one moment."""
+        version, start = str(self.version), 0
+        if token:
+            told = msgspec.json.decode(base64.b64decode(token), type=dict[str, Any])
+            version, start = told["v"], told["start"]
+            if version not in self._pages:
+                raise Refusal(
+                    410, "Expired",
+                    "The provided continue parameter is too old to display a consistent list "
+                    "result. You can start a new list without the continue parameter.",
+                )  # fmt: skip
+            found = self._pages[version]
+        meta: Json = {"resourceVersion": version}
+        if limit and start + limit < len(found):
+            self._pages[version] = found
+            rest = msgspec.json.encode({"v": version, "start": start + limit})
+            meta["continue"] = base64.b64encode(rest).decode()
+            meta["remainingItemCount"] = len(found) - start - limit
+            return found[start : start + limit], meta
+        return found[start:], meta
+
+    def since(self, version: int) -> Iterator[Change]:
+        """Changes after `version`; 410 where they are gone."""
+        if version < self.compacted:
+            raise Refusal(410, "Expired", f"too old resource version: {version} ({self.compacted})")
+        return iter([change for change in self._history if change.version > version])
+
+    # --- writing ---
+
+    def create(self, kind: Kind, key: Key, body: Json) -> Json:
+        """A new object, with what the server adds to it."""
+        if key in self._objects[kind]:
+            raise Refusal(
+                409, "AlreadyExists", f'{kind.qualified} "{key[1]}" already exists',
+                {"name": key[1], "kind": kind.resource, **_group(kind)},
+            )  # fmt: skip
+        meta = dict(body.get("metadata") or {})
+        meta["uid"] = str(uuid.uuid4())
+        meta["creationTimestamp"] = now_text()
+        meta["name"] = key[1]
+        if kind.namespaced:
+            meta["namespace"] = key[0]
+        new = {"kind": kind.kind, "apiVersion": kind.api_version, **body, "metadata": meta}
+        return self.write(kind, key, None, new)
+
+    def write(self, kind: Kind, key: Key, old: Json | None, new: Json) -> Json:
+        """Store `new` under the next version, unless nothing would change."""
+        if old is not None and new == old:
+            return old
+        self.version += 1
+        meta = {**new["metadata"], "resourceVersion": str(self.version)}
+        stored = {**new, "metadata": meta}
+        self._objects[kind][key] = stored
+        self._tell(kind, "MODIFIED" if old is not None else "ADDED", old, stored)
+        return stored
+
+    def remove(self, kind: Kind, key: Key) -> Json:
+        """Delete the object; the event carries its last state under the deletion's version."""
+        old = self.get(kind, key)
+        self.version += 1
+        del self._objects[kind][key]
+        last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
+        self._tell(kind, "DELETED", old, last)
+        return last
+
+    def compact(self) -> None:
+        """Forget the history, and the pages in progress, as etcd's compaction does."""
+        self.compacted = self.version
+        self._history.clear()
+        self._pages.clear()
+
+    def _tell(self, kind: Kind, event: str, old: Json | None, new: Json) -> None:
+        line = msgspec.json.encode({"type": event, "object": new}) + b"\n"
+        change = Change(self.version, kind, event, old, new, line)
+        self._history.append(change)
+        for listener in list(self.listeners):
+            listener(change)
+
+
+def now_text(micro: bool = False) -> str:
+    """The time as the API writes it."""
+    now = datetime.datetime.now(datetime.UTC)
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _group(kind: Kind) -> Json:
+    return {"group": kind.group} if kind.group else {}

@@ -1,0 +1,184 @@
+"""What a fake API server does with writes: preconditions, the Binding subresource, patches.
+
+The answers and their texts are those observed on a 1.36 control plane; `api_behaviours` lists
+them one by one.
+"""
+
+from typing import Any
+
+from weft.testing.api_store import Json, Key, Kind, Refusal, Store, now_text
+
+ANNOTATION_BYTES = 262_144
+
+
+def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
+    """POST of a new object."""
+    meta = body.get("metadata") or {}
+    name = meta.get("name") or meta.get("generateName", "") + str(store.version + 1)
+    if kind.resource == "pods":
+        spec = {"schedulerName": "default-scheduler", "priority": 0, **(body.get("spec") or {})}
+        status: Json = {"phase": "Pending", **(body.get("status") or {})}
+        if spec.get("schedulingGates"):
+            status["conditions"] = [
+                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+            ]
+        body = {**body, "spec": spec, "status": status}
+    return store.create(kind, (namespace if kind.namespaced else "", name), body)
+
+
+def replace(store: Store, kind: Kind, key: Key, body: Json, subresource: str) -> Json:
+    """PUT: the object as a whole (or its status), if the version is still the one that was read."""
+    old = store.get(kind, key)
+    meta = body.get("metadata") or {}
+    version = meta.get("resourceVersion", "")
+    if not version and kind.resource == "leases":
+        message = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+        raise _invalid(kind, key, message)
+    _check_version(kind, key, old, version)
+    _check_uid(kind.qualified, key, old, meta.get("uid", ""))
+    if subresource == "status":
+        return store.write(kind, key, old, {**old, "status": body.get("status", {})})
+    kept = {name: old["metadata"][name] for name in ("uid", "creationTimestamp", "resourceVersion")}
+    new = {**body, "metadata": {**meta, **kept}}
+    if "status" in old:
+        new["status"] = old["status"]
+    return store.write(kind, key, old, new)
+
+
+def patch(store: Store, kind: Kind, key: Key, body: Json, strategic: bool, sub: str) -> Json:
+    """PATCH: merge, or strategic merge (lists of conditions are merged by type)."""
+    old = store.get(kind, key)
+    meta = body.get("metadata") or {}
+    _check_version(kind, key, old, meta.get("resourceVersion", ""))
+    uid = meta.get("uid", "")
+    if uid and uid != old["metadata"]["uid"]:
+        raise _invalid(kind, key, f'metadata.uid: Invalid value: "{uid}": field is immutable')
+    asked = {name: value for name, value in body.items() if name != "status" or sub == "status"}
+    if sub == "status":
+        asked = {name: asked[name] for name in ("metadata", "status") if name in asked}
+    new = merge(old, asked, strategic)
+    marks = new["metadata"].get("annotations") or {}
+    if sum(len(name) + len(value) for name, value in marks.items()) > ANNOTATION_BYTES:
+        message = f"metadata.annotations: Too long: may not be more than {ANNOTATION_BYTES} bytes"
+        raise _invalid(kind, key, message)
+    made = store.write(kind, key, old, new)
+    held, holds = old["metadata"].get("finalizers"), made["metadata"].get("finalizers")
+    if made["metadata"].get("deletionTimestamp") and held and not holds:
+        return store.remove(kind, key)
+    return made
+
+
+def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
+    """POST pods/binding: node, annotations and labels in one write. Nothing else is checked."""
+    meta, name = body.get("metadata") or {}, key[1]
+    if meta.get("name") != name:
+        text = "name in URL does not match name in Binding object"
+        raise Refusal(400, "BadRequest", text, {})
+    pod = store.get(kind, key)
+    here = pod["metadata"]
+    _check_uid("pods/binding", key, pod, meta.get("uid", ""))
+    version = meta.get("resourceVersion", "")
+    if version and version != here["resourceVersion"]:
+        raise _conflict("pods/binding", name, (
+            f"Precondition failed: ResourceVersion in precondition: {version}, "
+            f"ResourceVersion in object meta: {here['resourceVersion']}"
+        ))  # fmt: skip
+    if here.get("deletionTimestamp"):
+        text = f"pod {name} is being deleted, cannot be assigned to a host"
+        raise _conflict("pods/binding", name, text)
+    node = pod["spec"].get("nodeName", "")
+    if node:
+        text = f'pod {name} is already assigned to node "{node}"'
+        raise _conflict("pods/binding", name, text)
+    if pod["spec"].get("schedulingGates"):
+        raise _conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+    new_meta = dict(here)
+    for field in ("annotations", "labels"):
+        if meta.get(field):
+            new_meta[field] = {**(here.get(field) or {}), **meta[field]}
+    conditions = [
+        one for one in pod["status"].get("conditions") or [] if one["type"] != "PodScheduled"
+    ]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text()}
+    status = {**pod["status"], "conditions": [*conditions, scheduled]}
+    spec = {**pod["spec"], "nodeName": body["target"]["name"]}
+    store.write(kind, key, pod, {**pod, "metadata": new_meta, "spec": spec, "status": status})
+    return success(201)
+
+
+def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]) -> Json:
+    """DELETE: at once, but a bound pod only goes when its grace period is 0."""
+    old = store.get(kind, key)
+    wanted = body.get("preconditions") or {}
+    uid, here = wanted.get("uid", ""), old["metadata"]["uid"]
+    if uid and uid != here:
+        raise _conflict(kind.kind, key[1], (
+            f"the UID in the precondition ({uid}) does not match the UID in record ({here}). "
+            "The object might have been deleted and then recreated"
+        ))  # fmt: skip
+    if wanted.get("resourceVersion"):
+        _check_version(kind, key, old, wanted["resourceVersion"])
+    grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+    bound = kind.resource == "pods" and old["spec"].get("nodeName")
+    waits = bound and (grace is None or int(grace) > 0)
+    if waits or old["metadata"].get("finalizers"):
+        if not old["metadata"].get("deletionTimestamp"):
+            meta = {**old["metadata"], "deletionTimestamp": now_text()}
+            return store.write(kind, key, old, {**old, "metadata": meta})
+        return old
+    return store.remove(kind, key)
+
+
+def success(code: int) -> Json:
+    """The Status of a write that answers nothing else."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
+
+
+def merge(old: Any, asked: Any, strategic: bool) -> Any:
+    """JSON merge patch; `strategic` merges lists of conditions by their type."""
+    if not isinstance(asked, dict):
+        return asked
+    new = dict(old) if isinstance(old, dict) else {}
+    for name, value in asked.items():
+        if value is None:
+            new.pop(name, None)
+        elif strategic and name == "conditions" and isinstance(value, list):
+            new[name] = _merge_by_type(new.get(name) or [], value)
+        else:
+            new[name] = merge(new.get(name), value, strategic)
+    return new
+
+
+def _merge_by_type(old: list[Json], asked: list[Json]) -> list[Json]:
+    found = {one["type"]: one for one in old}
+    for one in asked:
+        found[one["type"]] = {**found.get(one["type"], {}), **one}
+    return list(found.values())
+
+
+def _check_version(kind: Kind, key: Key, old: Json, version: str) -> None:
+    if version and version != old["metadata"]["resourceVersion"]:
+        raise _conflict(kind.qualified, key[1], (
+            "the object has been modified; please apply your changes to the latest version and "
+            "try again"
+        ))  # fmt: skip
+
+
+def _check_uid(what: str, key: Key, old: Json, uid: str) -> None:
+    if uid and uid != old["metadata"]["uid"]:
+        raise _conflict(what, key[1], (
+            f"Precondition failed: UID in precondition: {uid}, "
+            f"UID in object meta: {old['metadata']['uid']}"
+        ))  # fmt: skip
+
+
+def _conflict(what: str, name: str, text: str) -> Refusal:
+    message = f'Operation cannot be fulfilled on {what} "{name}": {text}'
+    return Refusal(409, "Conflict", message, {"name": name, "kind": what})
+
+
+def _invalid(kind: Kind, key: Key, message: str) -> Refusal:
+    text = f'{kind.kind}.{kind.group or "core"} "{key[1]}" is invalid: {message}'
+    if not kind.group:
+        text = f'{kind.kind} "{key[1]}" is invalid: {message}'
+    return Refusal(422, "Invalid", text, {"name": key[1], "kind": kind.kind})
