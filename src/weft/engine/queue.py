@@ -61,7 +61,9 @@ class Group:
     def could_fit(self, cells: list[int]) -> bool:
         """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order."""
         demand = self.demand
-        if cells[0] < demand.cpu_milli or cells[1] < demand.memory_mib:
+        if cells[0] < demand.cpu_milli and demand.cpu_milli:
+            return False
+        if cells[1] < demand.memory_mib and demand.memory_mib:
             return False
         if self._least_mib is None:
             self._least_mib = [_least_mib(need) for need in demand.needs]

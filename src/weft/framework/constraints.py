@@ -11,6 +11,7 @@ import numpy.typing as npt
 from weft.framework.query import Query
 from weft.ledger.table import Ints, Table
 from weft.model import Code, Constraints, HostPort
+from weft.model.constraints import CORDON
 
 Codes = npt.NDArray[np.int8]
 
@@ -23,13 +24,15 @@ def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
     if not labelled and not table.has_taints:
         return None
     codes = np.zeros(table.count, dtype=np.int8)
-    tolerated: dict[object, bool] = {}
+    kept_off: dict[object, int] = {}
     for row, node in enumerate(table.nodes):
         if node.taints:
-            if node.taints not in tolerated:
-                tolerated[node.taints] = asked.untolerated(node.taints) is None
-            if not tolerated[node.taints]:
-                codes[row] = Code.TAINT
+            if node.taints not in kept_off:
+                taint = asked.untolerated(node.taints)
+                code = Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
+                kept_off[node.taints] = 0 if taint is None else code
+            codes[row] = kept_off[node.taints]
+            if codes[row]:
                 continue
         if node.keeps_away:
             codes[row] = Code.ANTI_AFFINITY

@@ -13,6 +13,9 @@ Codes = npt.NDArray[np.int8]
 Mode = Literal["none", "node", "device", "many"]
 
 
+ANY_AMOUNT = -(1 << 62)
+
+
 class Need:
     """One claim on this cluster's device kinds.
 
@@ -101,8 +104,9 @@ class Demand:
 
         The code table is indexed by the checks as bits, the first one highest (`np.packbits`).
         """
-        checks = [("cpu_free", self.cpu_milli, Code.CPU),
-                  ("memory_free", self.memory_mib, Code.NODE_MEMORY)]  # fmt: skip
+        # Who asks for nothing is not kept off a node that others overbooked (as kube-scheduler).
+        checks = [("cpu_free", self.cpu_milli or ANY_AMOUNT, Code.CPU),
+                  ("memory_free", self.memory_mib or ANY_AMOUNT, Code.NODE_MEMORY)]  # fmt: skip
         if self.mode == "node":
             need = self.need
             column, least = "max_milli_free", need.milli

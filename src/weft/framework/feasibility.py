@@ -123,6 +123,8 @@ def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
 def _extended_fits(query: Query) -> Bools:
     fits = np.ones(query.n, dtype=np.bool_)
     for name, amount in query.demand.extended:
+        if amount == 0:
+            continue
         column = query.table.extended.get(name)
         if column is None:
             return np.zeros(query.n, dtype=np.bool_)

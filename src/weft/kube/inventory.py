@@ -20,6 +20,7 @@ from weft.kube.pods import Quantities
 from weft.kube.sources import Card, Rule, Source
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, Gpu, Node, Taint, parse_cpu_milli, parse_quantity
+from weft.model.constraints import CORDON
 
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
@@ -53,9 +54,17 @@ def inventory(
         extended=_extended(allocatable, warnings),
         labels=dict(node.metadata.labels or {}),
         unit_mib=unit_mib,
-        schedulable=node.ready and not node.spec.unschedulable,
-        taints=tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ()),
+        schedulable=node.ready,
+        taints=_taints(node),
     ), tuple(warnings)
+
+
+def _taints(node: KubeNode) -> tuple[Taint, ...]:
+    """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
+    told = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
+    if node.spec.unschedulable and CORDON not in told:
+        return (*told, CORDON)
+    return told
 
 
 def unhealthy_name(node: str) -> str:

@@ -48,6 +48,11 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         return min(len({share.gpu for share in shares}), POD_CLASSES - 1)
 
 
+def _has(free: int, asked: int) -> bool:
+    """Whether `asked` may be taken of `free`; nothing always may, also where facts overbook."""
+    return asked == 0 or 0 < asked <= free
+
+
 class Ledger:
     """Accounts over a cluster's nodes. See the module's docstring for the rules."""
 
@@ -173,9 +178,9 @@ class Ledger:
         row = table.row_of.get(placement.node)
         if row is None or not table.schedulable[row]:
             return False
-        if not 0 <= placement.cpu_milli <= table.cpu_free[row]:
+        if not _has(table.cpu_free[row], placement.cpu_milli):
             return False
-        if not 0 <= placement.memory_mib <= table.memory_free[row]:
+        if not _has(table.memory_free[row], placement.memory_mib):
             return False
         beside = not placement.extended or self._extended_fits(row, placement)
         if not beside or (placement.ports and self._ports_taken(row, placement)):
@@ -195,7 +200,7 @@ class Ledger:
                 column = self.table.extended.get(name)
                 left[name] = 0 if column is None else int(column[row])
             left[name] -= amount
-            if amount < 0 or left[name] < 0:
+            if amount < 0 or (amount and left[name] < 0):
                 return False
         return True
 

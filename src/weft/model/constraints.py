@@ -21,6 +21,10 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
     value: str = ""
 
 
+CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+"""What `kubectl cordon` amounts to."""
+
+
 class Toleration(msgspec.Struct, frozen=True, gc=False):
     """spec.tolerations of a pod; `effect` "" is any effect, `key` "" with Exists any taint."""
 

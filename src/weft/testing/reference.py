@@ -110,12 +110,15 @@ class ReferenceLedger:
         amounts += [share.milli for share in placement.shares]
         if min(amounts) < 0:
             return False
-        if placement.cpu_milli > account.cpu_free or placement.memory_mib > account.memory_free:
+        cpu, memory = placement.cpu_milli, placement.memory_mib  # nothing may always be asked
+        if (cpu and cpu > account.cpu_free) or (memory and memory > account.memory_free):
             return False
         extended: Counter[str] = Counter()
         for resource, amount in placement.extended:
             extended[resource] += amount
-        if any(want > account.extended_free.get(name, 0) for name, want in extended.items()):
+        if any(
+            want > account.extended_free.get(name, 0) for name, want in extended.items() if want
+        ):
             return False
         return _shares_fit(account, placement)
 

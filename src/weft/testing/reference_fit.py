@@ -26,9 +26,10 @@ def fits_on(account: Account, shape: Shape) -> bool:
         return False
     if shape.unit_mib and node.unit_mib not in (0, shape.unit_mib):
         return False
-    if account.cpu_free < shape.cpu_milli or account.memory_free < shape.memory_mib:
+    cpu, memory = shape.cpu_milli, shape.memory_mib  # nothing may always be asked
+    if (cpu and account.cpu_free < cpu) or (memory and account.memory_free < memory):
         return False
-    if any(account.extended_free.get(name, 0) < amount for name, amount in shape.extended):
+    if any(n and account.extended_free.get(name, 0) < n for name, n in shape.extended):
         return False
     if not shape.claims:
         return bool(node.gpus) or not shape.needs_gpu_node

@@ -19,6 +19,7 @@ from weft.model import (
     Term,
     Toleration,
 )
+from weft.model.constraints import CORDON
 from weft.policies.catalog import built_in
 from weft.testing import node, pod
 
@@ -71,6 +72,12 @@ def test_a_taint_keeps_off_whoever_does_not_tolerate_it(
 ) -> None:
     found = decide([tainted("a", NO_SCHEDULE)], constrained(tolerations=(toleration,)))
     assert found == ("a" if tolerates else {"TAINT": 1})
+
+
+def test_a_cordon_keeps_off_all_but_those_who_tolerate_it() -> None:
+    assert decide([tainted("a", CORDON)], constrained()) == {"UNSCHEDULABLE": 1}
+    everything = (Toleration(operator="Exists"),)
+    assert decide([tainted("a", CORDON)], constrained(tolerations=everything)) == "a"
 
 
 def test_pods_without_any_constraint_stay_off_tainted_nodes() -> None:

@@ -201,12 +201,15 @@ def test_indexes_in_the_configmap_are_out_of_service() -> None:
     assert empty.gpus[0].in_service
 
 
-def test_cordoned_and_unready_nodes_are_not_schedulable_and_taints_are_kept() -> None:
+def test_unready_nodes_are_not_schedulable_and_a_cordon_is_a_taint() -> None:
     taints = [{"key": "k", "value": "v", "effect": "NoSchedule"}]
     assert inventory(kube_node())[0].schedulable
     cordoned = inventory(kube_node(unschedulable=True, taints=taints))[0]
-    assert not cordoned.schedulable
-    assert [(t.key, t.value, t.effect) for t in cordoned.taints] == [("k", "v", "NoSchedule")]
+    assert cordoned.schedulable
+    assert [(t.key, t.value, t.effect) for t in cordoned.taints] == [
+        ("k", "v", "NoSchedule"),
+        ("node.kubernetes.io/unschedulable", "", "NoSchedule"),
+    ]
     assert not inventory(KubeNode())[0].schedulable
 
 
