@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: help venv demo test test-data test-cluster cluster-tools coverage check format bench docs clean
 
 help:  ## This list.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 venv: .venv/.made  ## .venv with the locked dependencies.
 

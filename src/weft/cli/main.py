@@ -36,13 +36,17 @@ def root(
 
 
 def _register() -> None:
+    from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
     from weft.cli.parse import parse
     from weft.cli.policies import policies
+    from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
 
     app.command("simulate")(simulate)
+    app.command("scheduler")(scheduler)
     app.command("parse")(parse)
     app.command("policies")(policies)
     app.command("replay")(replay)
@@ -50,6 +54,8 @@ def _register() -> None:
     generate.command("nodes")(nodes)
     generate.command("pods")(pods)
     app.add_typer(generate, name="generate")
+    app.add_typer(config_app, name="config")
+    app.add_typer(extender_app, name="extender")
     app.add_typer(explain_app, name="explain")
 
 

@@ -114,6 +114,7 @@ def simulate(
     from weft.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
+    _check_outputs([path for path in (nodes, pods, order) if path], decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     if decisions is not None:
         if len(grid.cells()) > 1:
@@ -140,6 +141,20 @@ def _check_options(
         raise BadInputError("--compress", "only means something with --timed; add it")
     if png and report is None:
         raise BadInputError("--png", "needs --report DIR to know where the figures go")
+
+
+def _check_outputs(inputs: list[Path], decisions: Path | None, report: Path | None) -> None:
+    """Before anything long is run: nothing we read is overwritten, and the report has a folder."""
+    if decisions is not None and decisions.resolve() in [path.resolve() for path in inputs]:
+        raise BadInputError("--decisions", f"{decisions} is an input; name another file")
+    if report is not None:
+        try:
+            report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror or "cannot be made"
+            raise BadInputError("--report", f"{report} is no folder to write to: {why}") from None
+        if not os.access(report, os.W_OK):
+            raise BadInputError("--report", f"{report} cannot be written to")
 
 
 def _grid(

@@ -31,7 +31,7 @@ def which_fit(engine: Engine, profile: Profile, pod: PodRequest, names: list[str
     known = engine.assess(profile, pod)
     table = engine.ledger.table
     rows = [table.row_of.get(name, -1) for name in names]
-    codes = known.codes.take(np.array(rows, dtype=np.int64), mode="clip").tolist() if rows else []
+    codes = [int(known.codes[row]) if row >= 0 else -1 for row in rows]
     texts = {int(r.code): _text(str(r)) for r in summarise(table, known).reasons}
     answers = Answers([], {}, {}, [])
     for name, row, code in zip(names, rows, codes, strict=True):

@@ -4,6 +4,7 @@ Nothing here is estimated: every change returned was applied to the live ledger 
 checkpoint where it frees something) and the pod found a place. No change on an axis is an answer.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -63,49 +64,52 @@ class _Finder:
         return msgspec.structs.replace(self._shape, claims=claims)
 
     def _memory(self) -> Change | None:
-        sized = [c.memory for c in self._shape.claims if c.memory.value and not c.whole]
-        if not sized:
-            return None
-        asked = max(memory.value for memory in sized)
+        """Less GPU memory, in one of the kinds it is asked in."""
+        for kind in ("mib", "units", "percent"):
+            asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
+            if not asked:
+                continue
+            most = max(asked)
+            best = self._most(most, functools.partial(self._with_memory, kind))
+            if best:
+                unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
+                text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
+                return Change("memory", text, self._with_memory(kind, best))
+        return None
 
-        def capped(value: int) -> Shape:
-            def cap(claim: GpuClaim) -> GpuClaim:
-                if claim.whole or claim.memory.value <= value:
-                    return claim
-                memory = msgspec.structs.replace(claim.memory, value=value)
-                return msgspec.structs.replace(claim, memory=memory)
+    def _with_memory(self, kind: str, most: int) -> Shape:
+        def cap(claim: GpuClaim) -> GpuClaim:
+            if _memory_kind(claim) != kind or _amount(claim) <= most:
+                return claim
+            memory = msgspec.structs.replace(claim.memory, kind=kind, value=most)
+            return msgspec.structs.replace(claim, memory=memory)
 
-            return self._claims(cap)
-
-        best = self._most(asked, capped)
-        if not best:
-            return None
-        unit = {"mib": "MiB", "percent": "% of a card"}.get(sized[0].kind, "units")
-        text = f"ask at most {best:,} {unit} of GPU memory instead of {asked:,}"
-        return Change("memory", text, capped(best))
+        return self._claims(cap)
 
     def _cores(self) -> Change | None:
+        """Fewer cores; a whole card becomes a share of its cores and memory alike."""
         asked = max((1000 if c.whole else c.milli for c in self._shape.claims), default=0)
-        if not asked:
-            return None
-
-        def capped(milli: int) -> Shape:
-            def cap(claim: GpuClaim) -> GpuClaim:
-                if claim.whole:
-                    share = Memory("percent", max(1, milli // 10))
-                    least = claim.memory if claim.memory.value else share
-                    return GpuClaim(claim.count, least, milli)
-                return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
-
-            return self._claims(cap)
-
-        best = self._most(asked, capped)
+        best = self._most(asked, self._with_cores) if asked else None
         if not best:
             return None
-        text = f"ask at most {best / 10:g} % of a GPU's cores instead of {asked / 10:g} %"
-        return Change("cores", text, capped(best))
+        what = "of a GPU's cores"
+        if any(claim.whole and claim.memory.kind != "mib" for claim in self._shape.claims):
+            what = "of a GPU, cores and memory,"
+        text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
+        return Change("cores", text, self._with_cores(best))
+
+    def _with_cores(self, milli: int) -> Shape:
+        def cap(claim: GpuClaim) -> GpuClaim:
+            if claim.whole:
+                share = Memory("percent", max(1, milli // 10))
+                least = claim.memory if claim.memory.kind == "mib" else share
+                return GpuClaim(claim.count, least, milli)
+            return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
+
+        return self._claims(cap)
 
     def _count(self) -> Change | None:
+        """Fewer GPUs, at most so many for each claim."""
         asked = max((claim.count for claim in self._shape.claims), default=0)
 
         def capped(count: int) -> Shape:
@@ -116,7 +120,9 @@ class _Finder:
         best = self._most(asked, lambda value: capped(max(1, value)))
         if asked < 2 or not best:
             return None
-        return Change("count", f"ask for {best} GPUs instead of {asked}", capped(best))
+        gpus = "1 GPU" if best == 1 else f"{best} GPUs"
+        each = "" if len(self._shape.claims) == 1 else " in every container"
+        return Change("count", f"ask for at most {gpus}{each} instead of {asked}", capped(best))
 
     def _model(self) -> Change | None:
         rule = self._shape.devices
@@ -183,6 +189,17 @@ class _Finder:
             return self._fits(self._shape)
         finally:
             ledger.rollback()
+
+
+def _memory_kind(claim: GpuClaim) -> str:
+    """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
+    if claim.whole or claim.memory.kind == "none":
+        return ""
+    return "percent" if claim.memory.kind == "whole" else claim.memory.kind
+
+
+def _amount(claim: GpuClaim) -> int:
+    return 100 if claim.memory.kind == "whole" else claim.memory.value
 
 
 def _size(holding: Holding) -> tuple[int, int, int, str]:

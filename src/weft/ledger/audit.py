@@ -14,7 +14,9 @@ def audit(ledger: Ledger) -> list[str]:
     Checks used against the sum of holdings, derived columns against a freshly laid out ledger,
     and every GPU against its (declared) capacity.
     """
-    return _capacities(ledger) + _sums(ledger) + _derived(ledger)
+    return (
+        _capacities(ledger) + _beside(ledger) + _strays(ledger) + _sums(ledger) + _derived(ledger)
+    )
 
 
 def _capacities(ledger: Ledger) -> list[str]:
@@ -33,6 +35,38 @@ def _capacities(ledger: Ledger) -> list[str]:
             for what, unit, used, total in pairs
             if used > total or used < 0
         ]
+    return found
+
+
+def _beside(ledger: Ledger) -> list[str]:
+    """CPU, host memory, extended resources and host ports that are held more than once."""
+    table, found = ledger.table, []
+    columns = {"cpu (m)": table.cpu_free, "memory (MiB)": table.memory_free, **table.extended}
+    for what, column in columns.items():
+        for row in np.flatnonzero(column < 0).tolist():
+            found.append(f"{table.nodes[row].name}: {what} overbooked by {-int(column[row])}")
+    for row, ports in table.ports.items():
+        for index, port in enumerate(ports):
+            if any(port.conflicts(other) for other in ports[:index]):
+                found.append(f"{table.nodes[row].name}: host port {port.port} is held twice")
+    return found
+
+
+def _strays(ledger: Ledger) -> list[str]:
+    """Shares that no device carries, and cards held beside their own MIG instances."""
+    table, found = ledger.table, []
+    for uid, held in ledger.holdings.items():
+        name = held.placement.node
+        row = table.row_of.get(name)
+        for share in held.placement.shares if row is not None else ():
+            if row is not None and table.device_row(row, share.gpu) < 0:
+                found.append(f"{name} GPU {share.gpu}: pod {uid} holds a GPU the node has not")
+    for device, parent in enumerate(table.parents):
+        if parent >= 0 and table.pods[device] and table.pods[parent]:
+            row = int(table.device_node[device])
+            gpus, begin = table.nodes[row].gpus, table.start[row]
+            card, part = gpus[parent - begin].index, gpus[device - begin].index
+            found.append(f"{table.nodes[row].name} GPU {card} is held beside its instance {part}")
     return found
 
 

@@ -18,6 +18,10 @@ DEMAND = 1.3
 """Arrived GPU demand over capacity in FGD's experiments."""
 
 
+MOST_DEMAND = 100
+"""Beyond this nothing changes but the time it takes."""
+
+
 class Arrivals(msgspec.Struct, frozen=True):
     """`pod_rows[i]`: workload row that arrives i-th; `node_rank[r]`: node r's tie-break rank."""
 
@@ -30,6 +34,8 @@ def draw(
     pods: list[TracePod], nodes: int, capacity_milli: int, seed: int, demand: float
 ) -> Arrivals:
     """An order of our own for a seed: the same inputs give the same order on every machine."""
+    if not 0 < demand <= MOST_DEMAND:
+        raise BadInputError("demand", f"{demand:g} is not between 0 and {MOST_DEMAND}")
     rng = random.Random(f"weft-arrivals-{seed}")
     rows = list(range(len(pods)))
     rng.shuffle(rows)

@@ -108,7 +108,7 @@ def duration_ns(pod: TracePod) -> int | None:
     """How long the pod runs once placed; None if the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
-    return max(0, pod.deleted_s - pod.scheduled_s) * SECOND_NS
+    return (pod.deleted_s - pod.scheduled_s) * SECOND_NS
 
 
 def check_times(pods: list[TracePod], source: str) -> None:
@@ -119,6 +119,11 @@ def check_times(pods: list[TracePod], source: str) -> None:
                 f"{source}, line {row + 2}, column creation_time",
                 "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
                 "for pods that end); leave --timed out for lists without times",
+            )
+        if None not in (pod.deleted_s, pod.scheduled_s) and pod.deleted_s < pod.scheduled_s:  # type: ignore[operator]
+            raise BadInputError(
+                f"{source}, line {row + 2}, column deletion_time",
+                f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}",
             )
 
 

@@ -262,3 +262,128 @@ def test_the_table_has_requests_warnings_and_writes():
     assert "Deployment/binpack: writes annotation ALIYUN_COM_GPU_MEM_IDX=<gpu index>" in lines
     assert "Deployment/binpack: sets NVIDIA_VISIBLE_DEVICES=<gpu index> in a" in lines
     assert any("warning: aliyun.com/gpu-mem: unit assumed" in line for line in lines)
+
+
+def test_an_alias_inside_its_own_value_is_one_error():
+    text = "a: &a {x: 1}\nkind: Pod\n<<: *a\nspec: &s {containers: [{name: a}], y: *s}\n"
+    assert "line 4, y: an alias (*) to a value from inside that value" in error(text)
+    assert "line 2: an alias" in error("kind: Pod\nspec: &s [1, *s]\n")
+    assert "line 1, <<: an alias" in error("a: &a {<<: *a}\nkind: Pod\n")
+
+
+def bomb(levels, width):
+    """Lists of `width` aliases to the list above."""
+    each = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels + 1)]
+    return "\n".join(["a0: &a0 [x]", *each, PLAIN])
+
+
+def test_aliases_that_stand_for_too_much_are_refused():
+    assert "aliases (*) repeat more than 100,000 values" in error(bomb(8, 9))
+    assert rows(bomb(3, 9))[0]["name"] == "plain"
+    # One level each, written flat: deep only once the aliases are followed.
+    assert "more than 200 levels deep" in error(bomb(400, 1))
+
+
+def test_deep_nesting_is_one_error():
+    assert "levels deep" in error(f"kind: Pod\nspec: {'[' * 250}{']' * 250}\n")
+    assert "levels deep" in error(f"kind: Pod\nspec: {'[' * 5000}{']' * 5000}\n")
+
+
+def test_anchors_and_merges_are_read_as_written_out():
+    text = (
+        "kind: Pod\nmetadata: {name: p}\nbase: &base {name: a, resources: &r {limits: "
+        "{nvidia.com/gpu: 1}}}\nin: {deeper: &b {<<: *base, name: b}}\n"
+        "spec: {containers: [*base, {<<: *b, name: c}, {name: d, resources: *r}]}\n"
+    )
+    (row,) = rows(text)
+    assert [(c["name"], c["gpus"]) for c in row["containers"]] == [("a", 1), ("c", 1), ("d", 1)]
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!bool x", "!!int ''", "!!float x"])
+def test_a_value_that_belies_its_tag_is_one_error(value):
+    assert "document 1: is not YAML" in error(f"kind: {value}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kind: Pod\nmetadata: {name: p}\n", "Pod p: spec: is missing"),
+        ("kind: Pod\nspec:\n", "document 1: Pod: spec: is empty"),
+        ("kind: Pod\nspec: {containers: []}\n", "spec.containers: is empty"),
+        ("kind: Pod\nspec: {containers: [null]}\n", "spec.containers: is empty"),
+        ("kind: Pod\nspec: 5\n", "spec: 5 is not a mapping"),
+        ("kind: Pod\nspec: {Containers: [{name: a}]}\n", "rename Containers to containers"),
+        ("kind: Pod\nspec: {initContainers: [{name: a}]}\n", "spec.containers: is missing; a pod"),
+        (
+            GPUSHARE.replace("containers", "contaners"),
+            "Deployment binpack: spec.template.spec.containers: is missing; rename contaners",
+        ),
+        (
+            GPUSHARE.replace("template", "tempalte"),
+            "Deployment binpack: spec.template: is missing; rename tempalte to template",
+        ),
+        ("kind: Job\nspec: {template: {spec: {containers: []}}}", "spec.template.spec.containers"),
+        ("kind: Job\nspec: {template: {spec: {containers: 5}}}", "containers: 5 is not a list"),
+        ("kind: Job\nspec: {containers: [{name: a}]}", "spec.template: is missing"),
+        (
+            "kind: CronJob\nspec: {jobTemplate: {template: {}}}",
+            "spec.jobTemplate.spec: is missing; a pod needs",
+        ),
+        (
+            "kind: PyTorchJob\nspec: {pytorchReplicaSpecs: {Worker: {template: {spec: "
+            "{container: [{name: a}]}}}}}",
+            "spec.pytorchReplicaSpecs.Worker.template.spec.containers: is missing; rename",
+        ),
+        (
+            "kind: Job\nspec: {template: {spec: {containers: [{name: [1]}]}}}",
+            "spec.template.spec.containers[0].name",
+        ),
+    ],
+)
+def test_pods_that_hold_nothing_are_errors(text, says):
+    line = error(text)
+    assert line.startswith("weft: error: -: document 1: ")
+    assert says in line
+
+
+def test_templates_of_other_things_are_passed_over():
+    assert rows("kind: MachineDeployment\nspec: {template: {spec: {container: x}}}\n") == []
+    assert rows("kind: Certificate\nspec: {template: {metadata: {}}}\n") == []
+    volcano = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {tasks: []}\n"
+    assert rows(volcano) == []
+
+
+def test_two_containers_of_one_name_are_an_error():
+    line = error("kind: Pod\nspec: {containers: [{name: a}, {name: b}, {name: a}]}\n")
+    assert "spec.containers[2].name: 'a' is spec.containers[0].name too" in line
+    both = "kind: Pod\nspec: {initContainers: [{name: a}], containers: [{name: a}]}\n"
+    assert "'a' is spec.initContainers[0].name too" in error(both)
+
+
+def test_one_bad_item_of_a_list_leaves_the_others():
+    bad = {"kind": "Pod", "metadata": {"name": "b"}, "spec": {}}
+    text = json.dumps({"kind": "List", "items": [bad, template(SPEC)]})
+    done = run("-", "--output", "json", text=text)
+    assert [row["name"] for row in json.loads(done.stdout)] == ["x"]
+    assert "Pod b: spec.containers: is missing" in done.stderr
+
+
+def test_mistakes_beside_empty_items_and_odd_sidecars():
+    assert "containers[0].name" in error("kind: Pod\nspec: {containers: [null, {name: [1]}]}\n")
+    flow = "kind: Workflow\nspec: {templates: [{name: t, container: {image: i}, sidecars: 5}]}\n"
+    assert rows(flow)[0]["containers"][0]["name"] == "main"
+
+
+def test_nothing_is_printed_where_nothing_was_read():
+    done = run("-", text="kind: Pod\n")
+    assert (done.stdout, done.exit_code) == ("", 1)
+    assert json.loads(run("-", "--output", "json", text="kind: Pod\n").stdout) == []
+
+
+def test_keys_and_numbers_that_kubernetes_has_otherwise():
+    text = PLAIN.replace("{name: plain}", "{name: plain, labels: {7: b, true: c}}")
+    assert rows(text)[0]["name"] == "plain"
+    assert "more than 64 bits" in error(f"kind: Pod\nspec: 0x{'f' * 9000}\n")
+    assert "labels[7]: 2: expected `str`" in error(text.replace("7: b", "7: 2"))
+    limits = PLAIN.replace("name: a", "name: a, resources: {limits: {x: 1, y: [1]}}")
+    assert "limits[y]: expected" in error(limits)

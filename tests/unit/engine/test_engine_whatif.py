@@ -34,7 +34,7 @@ def test_fewer_cores_for_a_share_and_for_a_whole_card() -> None:
     share = by_axis(engine, pod("p", milli=500))["cores"]
     assert share.text == "ask at most 30 % of a GPU's cores instead of 50 %"
     whole = by_axis(engine, pod("p", gpus=1))["cores"]
-    assert whole.text == "ask at most 30 % of a GPU's cores instead of 100 %"
+    assert whole.text == "ask at most 30 % of a GPU, cores and memory, instead of 100 %"
     assert whole.shape is not None
     assert whole.shape.claims == (GpuClaim(1, Memory("percent", 30), 300),)
 
@@ -52,7 +52,7 @@ def test_a_whole_card_s_least_memory_survives_the_change_of_its_cores() -> None:
 
 def test_fewer_gpus() -> None:
     engine = engine_of(node("a", gpus=3))
-    assert texts(engine, pod("p", gpus=8))["count"] == "ask for 3 GPUs instead of 8"
+    assert texts(engine, pod("p", gpus=8))["count"] == "ask for at most 3 GPUs instead of 8"
 
 
 def test_another_model() -> None:

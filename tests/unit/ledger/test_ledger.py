@@ -1,12 +1,13 @@
 """The ledger's rules, one by one."""
 
+import msgspec
 import pytest
 
 from weft.ledger import Holding, Ledger, audit
 from weft.ledger.audit import differences
 from weft.ledger.ledger import FAR
 from weft.ledger.table import POD_CLASSES
-from weft.model import Placement, Share
+from weft.model import HostPort, Placement, Share
 from weft.testing import node, placement
 
 
@@ -191,7 +192,28 @@ def test_a_fact_on_an_absent_gpu_is_held_and_charges_the_rest() -> None:
     ledger.adopt(placement("p", "a", 5, memory_mib=600, cpu_milli=1000, extended={"no": 1}))
     assert ledger.table.cpu_free[0] == ledger.table.cpu_total[0] - 1000
     assert ledger.table.idle[0] == 1
-    assert audit(ledger) == []
+    assert audit(ledger) == ["a GPU 5: pod p holds a GPU the node has not"]
+
+
+def test_audit_names_what_is_overbooked_beside_gpus() -> None:
+    ledger = Ledger([node("a", gpus=1, cpu_milli=1000, host_memory_mib=100, extended={"x": 1})])
+    ledger.adopt(placement("p", "a", cpu_milli=5000, host_memory_mib=300, extended={"x": 5}))
+    port = HostPort(80)
+    for uid in ("q", "r"):
+        ledger.adopt(msgspec.structs.replace(placement(uid, "a"), ports=(port,)))
+    assert audit(ledger) == [
+        "a: cpu (m) overbooked by 4000",
+        "a: memory (MiB) overbooked by 200",
+        "a: x overbooked by 4",
+        "a: host port 80 is held twice",
+    ]
+
+
+def test_audit_names_a_card_held_beside_its_instance() -> None:
+    ledger = Ledger([node("a", gpus=1, mig=2)])
+    ledger.adopt(placement("p", "a", 0, memory_mib=1))
+    ledger.adopt(placement("q", "a", 1, memory_mib=1))
+    assert audit(ledger) == ["a GPU 0 is held beside its instance 1"]
 
 
 # --- nodes ---------------------------------------------------------------------------------------

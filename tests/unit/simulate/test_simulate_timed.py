@@ -122,9 +122,13 @@ def test_compressed_arrivals_come_faster_but_last_as_long() -> None:
 
 def test_durations() -> None:
     assert duration_ns(trace_pod("p", times=(0, 30, 10))) == 20 * 10**9
-    assert duration_ns(trace_pod("p", times=(0, 5, 10))) == 0
     assert duration_ns(trace_pod("p", times=(0, None, 10))) is None
     assert duration_ns(trace_pod("p", times=(0, 5, None))) is None
+
+
+def test_an_end_before_the_start_is_refused() -> None:
+    with pytest.raises(BadInputError, match="line 2, column deletion_time: 5 is before"):
+        check_times([trace_pod("p", times=(0, 5, 10))], "pods.csv")
 
 
 def test_lists_without_times_are_refused_with_a_way_out() -> None:

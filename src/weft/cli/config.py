@@ -1,0 +1,40 @@
+"""`weft config`: check a configuration file, see the defaults, and why they are so."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+config_app = typer.Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
+
+
+@config_app.command("check")
+def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAML.")]) -> None:
+    """Read the file as the scheduler would; exit 1 names the field that is wrong."""
+    from weft.cli.policies import registry
+    from weft.config.read import profiles, read
+
+    found = read(file)
+    made = profiles(found, registry(), str(file))
+    print(f"{file}: good; profiles {', '.join(profile.name for profile in made)}")
+
+
+@config_app.command("defaults")
+def defaults() -> None:
+    """Print the default configuration as a file, with the reason of each setting."""
+    from weft.config.form import Configuration
+    from weft.config.show import as_yaml
+
+    print(as_yaml(Configuration()), end="")
+
+
+@config_app.command("explain")
+def explain(
+    path: Annotated[str, typer.Argument(help="A setting, such as lease.renewSeconds.")] = "",
+) -> None:
+    """Say what a setting does and why its default is what it is; all of them without a path."""
+    from weft.config import show
+
+    for name, default, reason in show.explain(path):
+        shown = f" = {default}" if default else ""
+        print(f"{name}{shown}\n    {reason}")

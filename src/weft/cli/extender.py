@@ -1,0 +1,84 @@
+"""`weft extender`: what is said about the extender form of Weft."""
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from weft.extender.scheduler_config import TlsFiles
+
+extender_app = typer.Typer(no_args_is_help=True)
+
+
+@extender_app.callback()
+def root() -> None:
+    """Weft beside the stock kube-scheduler, as its extender."""
+
+
+@extender_app.command("config")
+def config(
+    dialects: Annotated[
+        str,
+        typer.Option(help="Systems whose pods Weft serves, separated by commas."),
+    ] = "weft,elastic,gpushare,alnair",
+    url: Annotated[
+        str, typer.Option(help="Where kube-scheduler reaches Weft, without a path.")
+    ] = "http://127.0.0.1:39999",
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Authority of Weft's certificate; makes it HTTPS.")
+    ] = None,
+    cert_file: Annotated[
+        Path | None, typer.Option(help="kube-scheduler's own certificate, with --key-file.")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    server_name: Annotated[
+        str, typer.Option(help="The name in Weft's certificate, where the URL has another.")
+    ] = "",
+    weight: Annotated[int, typer.Option(min=1, help="Of Weft's scores beside the others.")] = 1,
+    timeout_s: Annotated[int, typer.Option(min=1, help="How long one call may take.")] = 30,
+    unreported: Annotated[
+        bool,
+        typer.Option(
+            "--unreported",
+            help="Nodes do not report the systems' resources (no device plugin, no agent).",
+        ),
+    ] = False,
+) -> None:
+    """Print a KubeSchedulerConfiguration v1 with Weft as its extender.
+
+    One entry serves all systems, for kube-scheduler allows one extender that binds. Merge it into
+    the file that kube-scheduler is started with (`--config`).
+    """
+    import yaml
+
+    from weft.extender.scheduler_config import Wishes, configuration
+
+    tls = _tls(url, ca_file, cert_file, key_file, server_name)
+    names = tuple(filter(None, (name.strip() for name in dialects.split(","))))
+    wishes = Wishes(names, url, tls, weight, timeout_s, not unreported)
+    print(yaml.safe_dump(configuration(wishes), sort_keys=False), end="")
+
+
+def _tls(
+    url: str, authority: Path | None, certificate: Path | None, key: Path | None, server_name: str
+) -> "TlsFiles | None":
+    """The files as they will be on kube-scheduler's machine; None for plain HTTP."""
+    from weft.extender.scheduler_config import TlsFiles
+    from weft.model import BadInputError
+
+    if (certificate is None) != (key is None):
+        raise BadInputError("--cert-file", "belongs together with --key-file; write both")
+    if authority is None and (certificate is not None or server_name):
+        raise BadInputError("--ca-file", "is missing: without it kube-scheduler speaks plain HTTP")
+    scheme = "https://" if authority else "http://"
+    if not url.startswith(scheme):
+        raise BadInputError("--url", f"is {url!r}; with these options it starts with {scheme}")
+    if authority is None:
+        return None
+    return TlsFiles(
+        PurePosixPath(authority),
+        PurePosixPath(certificate) if certificate else None,
+        PurePosixPath(key) if key else None,
+        server_name,
+    )

@@ -1,0 +1,366 @@
+"""The pods in manifests: YAML documents, the workloads in them, and what is wrong with either.
+
+Every mistake is a `BadInputError` that names the line or the field, and what to write instead.
+"""
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from weft.model import BadInputError, PodManifest
+
+ALIASED_NODES = 100_000
+"""How many nodes aliases may add to a document: a few lines of them can stand for billions."""
+
+DEPTH = 200
+"""How deep a document may nest; the API's own objects stay far below."""
+
+WORKLOADS = {
+    **dict.fromkeys(
+        ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"),
+        ("spec", "template"),
+    ),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "PodTemplate": ("template",),
+}
+"""Where Kubernetes' own workloads must have their pod template."""
+
+
+class Pod(NamedTuple):
+    """A pod, or a workload's pod template, with the kind and name of the object it is in.
+
+    `field` is where in the object it is; `containers` where in `value` they must be.
+    """
+
+    kind: str
+    name: str
+    value: dict[str, Any]
+    field: str = ""
+    containers: tuple[str, ...] = ("spec", "containers")
+
+
+def split(text: str) -> Iterator[tuple[str, str]]:
+    """The documents of a file with their places, each to be read whatever the others hold.
+
+    Lines are kept where they are, by empty ones before them, so that errors name the right line.
+    """
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
+    number = 0
+    for start, end in itertools.pairwise([0, *starts, len(lines)]):
+        part = lines[start:end]
+        if any(map(_says_something, part)):
+            number += 1
+            yield f"document {number}", "\n" * start + "\n".join(part)
+
+
+def _says_something(line: str) -> bool:
+    """Whether a line is more than a document's beginning or end, a directive or a comment."""
+    rest = re.sub(r"^(---(?=\s|$)|\.\.\.$|%.*)", "", line).strip()
+    return bool(rest) and not rest.startswith("#")
+
+
+class Loader(yaml.SafeLoader):
+    """Without YAML 1.1's dates, and refusing what can't be one plain object."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and kind
+        first: [(tag, regexp) for tag, regexp in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document before it becomes values, when endless aliases still do no harm."""
+        root = super().get_single_node()
+        if root is not None:
+            graph = _Graph()
+            size, depth = graph.measure(root, "")
+            # Told apart from the nodes that are written out: a dump of a large cluster may be long.
+            if size - len(graph.measured) > ALIASED_NODES:
+                raise BadInputError(
+                    "", f"aliases (*) repeat more than {ALIASED_NODES:,} values; write fewer"
+                )
+            if depth > DEPTH:
+                raise _too_deep()
+        return root
+
+
+def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
+    """As YAML has it, up to 64 bits: Python refuses to print the longest, and nobody means one."""
+    number = loader.construct_yaml_int(node)
+    if number.bit_length() > 64:
+        problem = "a number of more than 64 bits"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return number
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+class _Graph:
+    """The nodes of a document, which aliases make a graph; each is looked at once."""
+
+    def __init__(self) -> None:
+        self.measured: dict[yaml.Node, tuple[int, int]] = {}
+        self.inside: set[yaml.Node] = set()
+
+    def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
+        """How many nodes `node` stands for with every alias followed, and how deep they nest."""
+        if node in self.inside:
+            what = "an alias (*) to a value from inside that value never ends; write the value out"
+            raise BadInputError(place, what)
+        if node not in self.measured:
+            self.inside.add(node)
+            size = depth = 0
+            for below, where in _below(node):
+                more, deep = self.measure(below, where)
+                size, depth = size + more, max(depth, deep)
+            self.inside.remove(node)
+            self.measured[node] = size + 1, depth + 1
+        return self.measured[node]
+
+
+def _below(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
+    """The nodes right below one, with their places; refuses a key written twice."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield item, f"line {node.start_mark.line + 1}"
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = f"line {key.start_mark.line + 1}"
+            yield key, line
+            scalar = isinstance(key, yaml.ScalarNode)
+            if scalar and key.value in seen:
+                problem = f"{key.value} is written twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            if scalar:
+                seen.add(key.value)
+            yield value, f"{line}, {key.value}" if scalar else line
+
+
+def load(text: str) -> Any:
+    """One YAML document as plain values; times stay text, as the Kubernetes API has them."""
+    try:
+        return yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark or broken.context_mark
+        raise _bad_yaml(text, mark.line if mark else 0, broken.problem or "invalid YAML") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except (yaml.YAMLError, ValueError) as broken:
+        raise BadInputError("", f"is not YAML: {broken}") from None
+    except (AttributeError, LookupError, TypeError):  # PyYAML's, on a !!tag its value can't have
+        raise BadInputError("", "is not YAML: a value is not what its !!tag says") from None
+
+
+def _too_deep() -> BadInputError:
+    return BadInputError("", f"nests more than {DEPTH} levels deep, which no object does")
+
+
+def _bad_yaml(text: str, line: int, problem: str) -> BadInputError:
+    """Names the line, and what to do about the mistakes that old READMEs teach."""
+    lines = text.splitlines()
+    # A broken line is often reported at the next one.
+    near = [n for n in (line, line - 1) if 0 <= n < len(lines)]
+    for n in near:
+        field, _, value = lines[n].partition(":")
+        if "//" in value and value.partition("//")[0].strip():
+            good = value.partition("//")[0].strip()
+            return BadInputError(
+                f"line {n + 1}, {field.strip(' -')}",
+                f"{value.strip()!r} is not YAML: // starts no comment; write {good} "
+                "(a comment starts with #)",
+            )
+    shown = lines[line].strip() if line < len(lines) else "the end"
+    field = shown.partition(":")[0].strip(" -") if ":" in shown else ""
+    fix = "check quotes and indentation here"
+    if "written twice" in problem:
+        fix = "keep one of the two"
+    elif "\\t" in problem:
+        fix = "indent with spaces"
+    place = f"line {line + 1}, {field}" if field else f"line {line + 1}"
+    return BadInputError(place, f"{shown!r} is not YAML ({problem}); {fix}")
+
+
+def pods_in(value: Any, above: str = "") -> Iterator[Pod]:
+    """Every pod and pod template in a document, workloads of any kind included."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise BadInputError("", f"is a {type(value).__name__}, not a Kubernetes object")
+    kind = str(value.get("kind", above))
+    meta = value.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}
+    name = str(meta.get("name") or meta.get("generateName") or "")
+    if isinstance(value.get("items"), list) and (kind.endswith("List") or not kind):
+        for item in value["items"]:
+            yield from pods_in(item, kind.removesuffix("List"))
+    elif kind == "Pod":
+        yield Pod(kind, name, value)
+    else:
+        templates = list(_templates(value, (), ""))
+        for path, field, template in templates:
+            part = "/".join(path)
+            named = f"{name}/{part}" if len(templates) > 1 and part else name
+            yield Pod(kind, named, template, field)
+        if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
+            yield Pod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
+
+
+def _is_kubernetes_own(value: dict[str, Any]) -> bool:
+    """Whether an object is of an API group of Kubernetes: Volcano, say, has Jobs of its own."""
+    group, slash, _ = str(value.get("apiVersion") or "").partition("/")
+    return not slash or group in ("apps", "batch", "extensions")
+
+
+Template = tuple[tuple[str, ...], str, dict[str, Any]]
+"""The names on the way that tell a template apart, its field, and the template."""
+
+
+def _templates(value: Any, path: tuple[str, ...], field: str) -> Iterator[Template]:
+    """Pod templates below `value`, which is at `field`."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            name = item.get("name") if isinstance(item, dict) else None
+            yield from _templates(item, (*path, str(name or i)), f"{field}[{i}]")
+        return
+    if not isinstance(value, dict):
+        return
+    for key, below in value.items():
+        inside = f"{field}.{key}" if field else str(key)
+        if key == "template" and isinstance(below, dict) and _is_for_pods(below):
+            yield path, inside, below
+        elif key == "templates" and isinstance(below, list):
+            yield from _argo(below, path, inside)
+        elif isinstance(below, dict | list) and key not in ("metadata", "status"):
+            plain = key in ("spec", "template", "jobTemplate")
+            yield from _templates(below, path if plain else (*path, str(key)), inside)
+
+
+def _is_for_pods(template: dict[str, Any]) -> bool:
+    """Whether a template has containers, be they none or misspelled: other things have templates.
+
+    Only a list counts as misspelled containers, for the templates of other kinds have all sorts
+    of fields.
+    """
+    spec = template.get("spec")
+    if not isinstance(spec, dict):
+        return False
+    if "containers" in spec:
+        return spec["containers"] is None or isinstance(spec["containers"], list)
+    meant = _meant("containers", spec)
+    return meant is not None and isinstance(spec[meant], list)
+
+
+def _meant(field: str, among: dict[str, Any]) -> str | None:
+    """The key that is `field` misspelled."""
+    keys = {str(key).lower(): key for key in among if isinstance(key, str)}
+    close = difflib.get_close_matches(field.lower(), keys, n=1, cutoff=0.85)
+    return keys[close[0]] if close else None
+
+
+def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[Template]:
+    """Argo workflow steps: one container each, beside init containers and sidecars."""
+    for i, step in enumerate(templates):
+        if not isinstance(step, dict):
+            continue
+        inside = (*path, str(step.get("name") or i))
+        main = step.get("container") or step.get("script")
+        if isinstance(main, dict):
+            sidecars = step.get("sidecars")
+            named = {**main, "name": main.get("name", "main")}
+            spec = {
+                "containers": [named, *(sidecars if isinstance(sidecars, list) else ())],
+                "initContainers": step.get("initContainers"),
+            }
+            # No field: the pod is put together here, its fields are not the step's.
+            yield inside, "", {"metadata": step.get("metadata") or {}, "spec": spec}
+        else:
+            yield from _templates(step, inside, f"{field}[{i}]")
+
+
+def manifest_of(pod: Pod) -> PodManifest:
+    """The pod as Weft reads it, or `BadInputError` naming the field, its value and the way out."""
+    try:
+        _check_containers(pod)
+        value = _without_nulls(pod.value)
+        try:
+            return msgspec.convert(value, PodManifest)
+        except msgspec.ValidationError as broken:
+            raise _bad_field(value, str(broken)) from None
+    except BadInputError as error:
+        where = f"{pod.field}.{error.where}" if pod.field else error.where
+        raise BadInputError(where, error.what) from None
+
+
+def _check_containers(pod: Pod) -> None:
+    """Refuses a pod without containers, for a misspelled field reads as one, and equal names."""
+    value: Any = pod.value
+    for n, step in enumerate(pod.containers):
+        field = ".".join(pod.containers[: n + 1])
+        found = value.get(step)
+        if found is None:
+            meant = None if step in value else _meant(step, value)
+            fix = f"rename {meant} to {step}" if meant else "a pod needs at least one container"
+            raise BadInputError(field, f"is {'empty' if step in value else 'missing'}; {fix}")
+        kind = list if step == "containers" else dict
+        if not isinstance(found, kind):
+            shown = repr(found) if isinstance(found, str | int | float) else type(found).__name__
+            wanted = "list of containers" if kind is list else "mapping"
+            raise BadInputError(field, f"{shown} is not a {wanted}; correct its type")
+        value = found
+    if not any(container is not None for container in value):
+        raise BadInputError(field, "is empty; a pod needs at least one container")
+    _check_names(pod.value["spec"])
+
+
+def _check_names(spec: dict[str, Any]) -> None:
+    """Init containers and containers share their names' space."""
+    seen: dict[str, str] = {}
+    for part in ("initContainers", "containers"):
+        listed = spec.get(part)
+        for i, container in enumerate(listed if isinstance(listed, list) else ()):
+            name = container.get("name") if isinstance(container, dict) else None
+            field = f"spec.{part}[{i}].name"
+            if not isinstance(name, str) or not name:
+                continue
+            if name in seen:
+                raise BadInputError(field, f"{name!r} is {seen[name]} too; give each its own name")
+            seen[name] = field
+
+
+def _without_nulls(value: Any) -> Any:
+    """Without empty fields (`labels:`), which Kubernetes reads as absent; keys as text, as JSON."""
+    if isinstance(value, dict):
+        return {_text(k): _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value if item is not None]
+    return value
+
+
+def _text(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
+    """The field's path and value out of the decoder's message, where they can be found."""
+    what, _, path = problem.partition(" - at `")
+    allowed = (str,) if "Expected `str`" in what else (str, int, float)
+    value: Any = pod
+    field = ""
+    for step in re.findall(r"[^.\[\]`$]+|\[\d+\]|\[\.\.\.\]", path):
+        if step == "[...]":  # some key of a mapping: the first that holds something unexpected
+            key = next((k for k, v in value.items() if type(v) not in allowed), "...")
+            value, field = value.get(key), f"{field}[{key}]"
+        elif step.startswith("["):
+            value, field = value[int(step[1:-1])], field + step
+        else:
+            value, field = value.get(step), f"{field}.{step}" if field else step
+    shown = f"{value!r}: " if isinstance(value, str | int | float) else ""
+    fix = "put it in quotes" if "Expected `str`" in what else "correct its type"
+    return BadInputError(field or "manifest", f"{shown}{what[:1].lower()}{what[1:]}; {fix}")

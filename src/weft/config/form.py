@@ -1,0 +1,94 @@
+"""The form of the configuration file. Why each default is as it is stands in `reasons`."""
+
+from typing import Any, Literal
+
+import msgspec
+
+API_VERSION = "weft.dev/v1"
+KIND = "WeftConfiguration"
+
+
+class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
+
+
+class PolicyUse(Form, frozen=True):
+    """One policy of a profile; the first one queues, breaks ties and picks devices."""
+
+    name: str
+    weight: int = 1
+    options: dict[str, Any] = {}
+
+
+class ProfileSettings(Form, frozen=True):
+    """Which policies decide for the pods of a schedulerName."""
+
+    scheduler_name: str
+    policies: tuple[PolicyUse, ...]
+
+
+class ClientSettings(Form, frozen=True):
+    """How the API server is asked."""
+
+    qps: float = 5_000
+    burst: int = 10_000
+    binds_in_flight: int = 64
+    request_timeout_seconds: int = 3
+
+
+class LeaseSettings(Form, frozen=True):
+    """Leadership among several processes."""
+
+    enabled: bool = False
+    namespace: str = "kube-system"
+    name: str = "weft"
+    duration_seconds: int = 10
+    renew_seconds: float = 2
+
+
+class InventoryRule(Form, frozen=True):
+    """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
+
+    count: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    model: str = ""
+    nodes: str = "*"
+    labels: dict[str, str] = {}
+
+
+class HttpSettings(Form, frozen=True):
+    """Where the scheduler answers questions about itself."""
+
+    address: str = "0.0.0.0"
+    port: int = 10_259
+
+
+class EventSettings(Form, frozen=True):
+    """What people are told through the API."""
+
+    interval_seconds: float = 60
+    scheduled: bool = True
+
+
+DEFAULT_PROFILES = (
+    ProfileSettings("weft", (PolicyUse("fgd"),)),
+    ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
+    ProfileSettings("alnair-high-performance", (PolicyUse("alnair-high-performance"),)),
+    ProfileSettings("genius-scheduler", (PolicyUse("spread"),)),
+    ProfileSettings("custom-scheduler", (PolicyUse("binpack"),)),
+)
+
+
+class Configuration(Form, frozen=True):
+    """The whole file."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    profiles: tuple[ProfileSettings, ...] = DEFAULT_PROFILES
+    gpushare_unit: Literal["auto", "GiB", "MiB"] = "auto"
+    inventory: tuple[InventoryRule, ...] = ()
+    client: ClientSettings = ClientSettings()
+    lease: LeaseSettings = LeaseSettings()
+    http: HttpSettings = HttpSettings()
+    events: EventSettings = EventSettings()
+    seed: int = 0

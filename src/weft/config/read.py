@@ -1,0 +1,104 @@
+"""From a file to a `Configuration`; what is wrong is told by file, field and way out."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from weft.config.form import API_VERSION, KIND, Configuration
+from weft.framework import Plugin, Profile
+from weft.framework.registry import Registry
+from weft.model import BadInputError
+
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+
+
+def read(path: Path) -> Configuration:
+    """The configuration in this file, checked as far as it can be without a cluster."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
+    return decode(text, str(path))
+
+
+def decode(text: bytes, where: str) -> Configuration:
+    """The configuration in this text; `where` names it in errors."""
+    try:
+        told = msgspec.yaml.decode(text)
+        if not isinstance(told, dict):
+            raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
+        _check_version(told, where)
+        found = msgspec.convert(told, Configuration)
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        what, at = (match[1], match[2] or "") if match else (str(error), "")
+        raise BadInputError(_place(where, at), what) from error
+    except msgspec.DecodeError as error:
+        raise BadInputError(where, f"is no YAML: {' '.join(str(error).split())}") from error
+    _check(found, where)
+    return found
+
+
+def profiles(found: Configuration, registry: Registry, where: str = "") -> list[Profile]:
+    """The profiles with their policies made; `BadInputError` for unknown names and options."""
+    made = []
+    for i, profile in enumerate(found.profiles):
+        plugins = []
+        for j, use in enumerate(profile.policies):
+            try:
+                plugins.append(Plugin(registry.create(use.name, **use.options), use.weight))
+            except BadInputError as error:
+                at = _place(where, f"profiles[{i}].policies[{j}]")
+                raise BadInputError(at, f"{error.where}: {error.what}") from error
+        made.append(Profile(profile.scheduler_name, plugins))
+    return made
+
+
+def _check_version(told: dict[object, object], where: str) -> None:
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if told.get(field) != wanted:
+            raise BadInputError(
+                _place(where, field), f"{told.get(field)!r} is unknown; write {wanted}"
+            )
+
+
+def _check(found: Configuration, where: str) -> None:
+    """What the types cannot say."""
+    names = [profile.scheduler_name for profile in found.profiles]
+    if not names:
+        raise BadInputError(_place(where, "profiles"), "is empty; name at least one schedulerName")
+    for i, profile in enumerate(found.profiles):
+        at = f"profiles[{i}]"
+        name = profile.scheduler_name
+        if not name or name in names[:i]:
+            what = f"{name!r} is taken by an earlier profile" if name else "is empty"
+            raise BadInputError(_place(where, f"{at}.schedulerName"), what)
+        if not profile.policies:
+            raise BadInputError(_place(where, f"{at}.policies"), "is empty; name at least one")
+        for j, use in enumerate(profile.policies):
+            if use.weight < 0:
+                at = _place(where, f"{at}.policies[{j}].weight")
+                raise BadInputError(at, f"{use.weight} is negative; write 0 or more")
+    client, lease = found.client, found.lease
+    positive = {
+        "client.qps": client.qps, "client.burst": client.burst,
+        "client.bindsInFlight": client.binds_in_flight,
+        "client.requestTimeoutSeconds": client.request_timeout_seconds,
+        "lease.durationSeconds": lease.duration_seconds, "lease.renewSeconds": lease.renew_seconds,
+    }  # fmt: skip
+    for i, rule in enumerate(found.inventory):
+        positive[f"inventory[{i}].count"] = rule.count
+        positive[f"inventory[{i}].memoryMiB"] = rule.memory_mib
+    for field, value in positive.items():
+        if value <= 0:
+            raise BadInputError(_place(where, field), f"{value} must be more than 0")
+    if lease.duration_seconds > 10:
+        at = _place(where, "lease.durationSeconds")
+        raise BadInputError(at, f"{lease.duration_seconds} is more than 10, the safe most")
+    if not 0 <= found.http.port < 65_536:
+        raise BadInputError(_place(where, "http.port"), f"{found.http.port} is no port")
+
+
+def _place(where: str, field: str) -> str:
+    return ": ".join(filter(None, (where, field)))

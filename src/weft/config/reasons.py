@@ -1,0 +1,42 @@
+"""What each setting does and why its default is what it is, in one sentence each."""
+
+REASONS: dict[str, str] = {
+    "apiVersion": "the form of this file; another version is refused, never guessed at",
+    "kind": "says that this is a configuration of Weft and no manifest",
+    "profiles": "which policies decide for the pods of which schedulerName; pods of other names "
+    "are not scheduled, but what they hold is counted",
+    "profiles[].schedulerName": "what a pod writes into spec.schedulerName to be decided here",
+    "profiles[].policies": "see `weft policies`; the first one queues, breaks ties and picks GPUs",
+    "profiles[].policies[].name": "fgd is the default of `weft`: of the policies that look at "
+    "requests alone it strands the fewest GPUs for the pods that usually come",
+    "profiles[].policies[].weight": "counts where several policies score; each is then normalised "
+    "to 0 to 100 first",
+    "profiles[].policies[].options": "what this policy can be told; none has to be",
+    "gpushareUnit": "what one aliyun.com/gpu-mem is; auto asks the nodes, which know it",
+    "inventory": "GPUs of nodes that no annotation, label or device plugin describes; none, "
+    "for most clusters have one of these",
+    "inventory[].count": "how many cards each of these nodes has",
+    "inventory[].memoryMiB": "the true memory of one card in MiB, as nvidia-smi shows it",
+    "inventory[].model": "as pods name it; empty matches only pods that name none",
+    "inventory[].nodes": "a shell pattern on the node's name; all nodes",
+    "inventory[].labels": "labels that the node must have; none",
+    "client.qps": "requests a second to the API server; high, for the server has its own fair "
+    "queueing, while kube-scheduler's 50 would bind 50 pods a second",
+    "client.burst": "requests at once before qps counts; two seconds' worth",
+    "client.bindsInFlight": "bindings at once; the API server's rate is reached with 32",
+    "client.requestTimeoutSeconds": "a binding that took longer has no answer and is looked up; "
+    "twice this long must fit into the lease",
+    "lease.enabled": "needed as soon as two processes may run at once, as in every rolling "
+    "update; off, so that a first try needs no rights on leases",
+    "lease.namespace": "where the Lease is kept; kube-system, beside kube-scheduler's",
+    "lease.name": "processes with the same name take turns",
+    "lease.durationSeconds": "how long a dead leader is waited for; at most 10",
+    "lease.renewSeconds": "time between renewals; three may fail in a row",
+    "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
+    "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
+    "free one",
+    "events.intervalSeconds": "least time between two events or two conditions of one pod and "
+    "reason; people read events in minutes",
+    "events.scheduled": "an event for every pod that is bound, as kube-scheduler writes",
+    "seed": "for policies that draw; the same seed decides the same",
+}

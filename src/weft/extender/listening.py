@@ -1,0 +1,49 @@
+"""Where the extender listens: its own port, on wish the originals' too, with or without TLS."""
+
+from pathlib import Path
+
+import msgspec
+
+from weft.extender.routes import ORIGINAL_PORTS
+from weft.extender.server import Server
+from weft.extender.tls import server_tls
+from weft.model import BadInputError
+
+
+class Listening(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `host`: all addresses, because kube-scheduler comes from another machine. `port`: Elastic GPU's.
+    `original_ports`: also 39999 and 12345, so that kube-schedulers configured for the originals go
+    on. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`: answer only
+    clients with a certificate that it signed.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = ORIGINAL_PORTS[0]
+    original_ports: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    client_authority: Path | None = None
+
+
+async def listen(server: Server, wish: Listening) -> list[int]:
+    """Open every port; which ones they are. `BadInputError` where one can't be had."""
+    if (wish.certificate is None) != (wish.key is None):
+        raise BadInputError("certificate", "belongs together with its key; name both")
+    if wish.client_authority is not None and wish.certificate is None:
+        raise BadInputError("client_authority", "needs a certificate of the server's own")
+    tls = None
+    if wish.certificate is not None and wish.key is not None:
+        tls = server_tls(wish.certificate, wish.key, wish.client_authority)
+    found = []
+    extra = ORIGINAL_PORTS if wish.original_ports else ()
+    for port in dict.fromkeys((wish.port, *extra)):
+        try:
+            opened = await server.listen(
+                wish.host, port, tls, client_auth=wish.client_authority is not None
+            )
+        except OSError as error:
+            raise BadInputError(f"port {port}", f"can't be listened on: {error}") from error
+        found.append(opened)
+    return found

@@ -1,0 +1,198 @@
+"""The extender protocol v1: bytes to values, and values to bytes. Pure.
+
+Go's types carry no JSON tags: keys go out capitalised, and are read in any case as Go's decoder
+does (kube-scheduler before 1.17 sends them in lower case). What Go calls nil is `null`. Nodes that
+came in full go back as the very bytes that came.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from weft.kube.pods import Pod
+from weft.model import BadInputError, ObjectMeta
+from weft.model.manifest import Api
+
+MOST_SCORE = 10
+_LONGEST_TEXT = 300
+
+T = TypeVar("T")
+Fields = dict[str, msgspec.Raw]
+
+
+class Args(msgspec.Struct, frozen=True, gc=False):
+    """What filter and prioritize ask. `nodes` by name where whole nodes came, else None."""
+
+    pod: Pod
+    names: list[str]
+    nodes: dict[str, msgspec.Raw] | None = None
+
+
+class BindArgs(msgspec.Struct, frozen=True, gc=False):
+    """Which pod goes where."""
+
+    name: str
+    namespace: str
+    uid: str
+    node: str
+
+
+class Victims(msgspec.Struct, frozen=True, gc=False):
+    """Pods (by UID) that would have to go from one node."""
+
+    uids: list[str]
+    pdb_violations: int = 0
+
+
+class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
+    """Whom kube-scheduler would end for the pod, by node."""
+
+    pod: Pod
+    victims: dict[str, Victims]
+
+
+class FilterAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """ExtenderFilterResult. What came as names goes back as names, nodes as nodes."""
+
+    nodes: "NodeList | None" = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class NodeList(msgspec.Struct, frozen=True, gc=False):
+    """A v1.NodeList; its items are passed through."""
+
+    items: list[msgspec.Raw]
+    metadata: dict[str, str] = {}
+
+
+class HostPriority(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """One node's score, a whole number: a float makes kube-scheduler drop the whole answer."""
+
+    host: str
+    score: int
+
+
+class MetaPod(msgspec.Struct, frozen=True, gc=False):
+    """A victim by UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, frozen=True, gc=False):
+    """One node's victims."""
+
+    pods: list[MetaPod] = msgspec.field(name="Pods")
+    pdb_violations: int = msgspec.field(name="NumPDBViolations")
+
+
+class PreemptAnswer(msgspec.Struct, frozen=True, gc=False):
+    """ExtenderPreemptionResult: always victims by UID, whatever form they came in."""
+
+    victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """ExtenderBindingResult, and what is said where nothing better fits."""
+
+    error: str = ""
+
+
+class _Named(Api, frozen=True, gc=False):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(Fields)
+_pod = msgspec.json.Decoder(Pod)
+_names = msgspec.json.Decoder(list[str] | None)
+_raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_named = msgspec.json.Decoder(_Named)
+_text = msgspec.json.Decoder(str | None)
+_number = msgspec.json.Decoder(int | None)
+_NULL = msgspec.Raw(b"null")
+
+
+class ArgsReader:
+    """Reads ExtenderArgs. A list of names equal to the last one comes out as the same list.
+
+    prioritize asks about what filter let through, which is often all: thousands of names need not
+    be decoded, nor looked up (`asking.Lookup`), again.
+    """
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._names: list[str] = []
+
+    def read(self, body: bytes) -> Args:
+        """The arguments; `BadInputError` where the body is no such thing."""
+        fields = _fold(body, "the request")
+        pod = _read_pod(fields)
+        whole = fields.get("nodes", _NULL)
+        if whole == _NULL:
+            return Args(pod, self._read_names(bytes(fields.get("nodenames", _NULL))))
+        items = _read(_raws, _fold(whole, "Nodes").get("items", _NULL), "Nodes.items") or []
+        nodes = {_read(_named, item, "Nodes.items").metadata.name: item for item in items}
+        return Args(pod, [*nodes], nodes)
+
+    def _read_names(self, raw: bytes) -> list[str]:
+        if raw != self._raw:
+            self._names = _read(_names, raw, "NodeNames") or []
+            self._raw = raw
+        return self._names
+
+
+def read_bind(body: bytes) -> BindArgs:
+    """ExtenderBindingArgs; every field must be there."""
+    fields = _fold(body, "the request")
+    found = {
+        key: _read(_text, fields.get(key.lower(), _NULL), key) or ""
+        for key in ("PodName", "PodNamespace", "PodUID", "Node")
+    }
+    missing = [key for key, value in found.items() if not value]
+    if missing:
+        raise BadInputError("the request", f"has no {', '.join(missing)}")
+    return BindArgs(*found.values())
+
+
+def read_preempt(body: bytes) -> PreemptArgs:
+    """ExtenderPreemptionArgs, in whichever of its two forms it came."""
+    fields = _fold(body, "the request")
+    pod = _read_pod(fields)
+    by_uid = fields.get("nodenametometavictims", _NULL)
+    in_full = by_uid == _NULL
+    told = fields.get("nodenametovictims", _NULL) if in_full else by_uid
+    nodes = {} if told == _NULL else _read(_fields, told, "victims")
+    return PreemptArgs(pod, {name: _read_victims(raw, in_full) for name, raw in nodes.items()})
+
+
+def _read_victims(raw: msgspec.Raw, in_full: bool) -> Victims:
+    fields = _fold(raw, "victims") if raw != _NULL else {}
+    pods = _read(_raws, fields.get("pods", _NULL), "victims' Pods") or []
+    if in_full:
+        uids = [_read(_named, pod, "victims' Pods").metadata.uid for pod in pods]
+    else:
+        found = [_fold(pod, "victims' Pods").get("uid", _NULL) for pod in pods]
+        uids = [_read(_text, uid, "victims' UID") or "" for uid in found]
+    return Victims(uids, _read(_number, fields.get("numpdbviolations", _NULL), "victims") or 0)
+
+
+def _read_pod(fields: Fields) -> Pod:
+    raw = fields.get("pod", _NULL)
+    if raw == _NULL:
+        raise BadInputError("the request", "has no Pod")
+    return _read(_pod, raw, "Pod")
+
+
+def _fold(raw: bytes | msgspec.Raw, where: str) -> Fields:
+    """The members of an object, their names in lower case; the last of equal ones counts."""
+    return {key.lower(): value for key, value in _read(_fields, raw, where).items()}
+
+
+def _read(decoder: "msgspec.json.Decoder[T]", raw: bytes | msgspec.Raw, where: str) -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadInputError(where, str(error)[:_LONGEST_TEXT]) from error

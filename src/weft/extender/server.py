@@ -1,0 +1,241 @@
+"""HTTP around `service.py`: paths, limits, TLS. What the limits are for: `connection.py`.
+
+Whoever speaks may be broken or hostile: a request is read within a time and a size, all requests
+together within a memory budget, and what is wrong with one is said to that one alone.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from aiohttp import web
+
+import weft
+from weft.extender.connection import Connection, ServerOptions, Watch
+from weft.extender.metrics import Metrics
+from weft.extender.protocol import ErrorAnswer, encode
+from weft.extender.reports import inspect, status
+from weft.extender.routes import Route
+from weft.extender.service import Extender, Reply
+
+log = logging.getLogger("weft.extender")
+
+
+class Http(NamedTuple):
+    """An answer with its content type."""
+
+    status: int
+    body: bytes
+    type: str = "application/json"
+
+
+class _TurnedAwayError(Exception):
+    """A request that is not looked at: HTTP status, and why in a word for metrics."""
+
+    def __init__(self, status: int, why: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.why = status, why
+
+
+Answering = Callable[[bytes], Awaitable[Reply]]
+
+
+class Server:
+    """Serves one extender on any number of ports."""
+
+    def __init__(
+        self, extender: Extender, routes: Sequence[Route], options: ServerOptions | None = None
+    ) -> None:
+        self.options = options or ServerOptions()
+        self.metrics = Metrics()
+        self._watch = Watch(self.options, self.metrics)
+        self._extender = extender
+        self._buffered = 0
+        self._posts: dict[str, tuple[Route, str, Answering]] = {}
+        self._gets = self._own_pages()
+        self._inspects: set[str] = set()
+        self._binding: set[asyncio.Future[Reply]] = set()
+        self._listening: list[asyncio.Server] = []
+        self._manager = web.Server(self._serve)
+        self._needs_certificate = False
+        for route in routes:
+            self._add(route)
+
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, client_auth: bool = False
+    ) -> int:
+        """Open a port (0: any free one); which one it is.
+
+        `client_auth`: answer nobody without a certificate that `tls` trusts, but for health.
+        """
+        self._needs_certificate = self._needs_certificate or client_auth
+        loop = asyncio.get_running_loop()
+        found = await loop.create_server(self._connection, host, port, ssl=tls, backlog=512)
+        self._listening.append(found)
+        return int(found.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Take no more requests, answer what came, give bindings in flight their time."""
+        for one in self._listening:
+            one.close()
+        if self._binding:
+            await asyncio.wait(self._binding, timeout=self.options.drain_s)
+        self._manager.pre_shutdown()  # else idle connections are waited for
+        await self._manager.shutdown(self.options.drain_s)
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._watch, self._manager, keepalive_timeout=self.options.idle_timeout_s,
+            access_log=None, auto_decompress=False, lingering_time=2.0,
+        )  # fmt: skip
+
+    # --- paths -----------------------------------------------------------------------------------
+
+    def _add(self, route: Route) -> None:
+        extender, path = self._extender, route.path
+        questions: dict[str, Callable[[Route, bytes], Reply]] = {"filter": extender.filter}
+        questions |= dict.fromkeys(route.prioritize_verbs, extender.prioritize)
+        questions["preempt"] = extender.preempt
+        for verb, question in questions.items():
+            self._posts[f"{path}/{verb}"] = (route, verb, _at_once(question, route))
+        self._posts[f"{path}/bind"] = (route, "bind", lambda body: self._bind(route, body))
+        if route.report == "status":
+            self._gets[f"{path}/status"] = self._status
+        if route.report == "inspect":
+            self._gets[f"{path}/inspect"] = self._inspect
+            self._inspects.add(f"{path}/inspect")
+
+    def _own_pages(self) -> dict[str, Callable[[], Http]]:
+        def ready() -> Http:
+            known = self._extender.cluster.ready
+            return Http(200 if known else 503, b"ok" if known else b"syncing", "text/plain")
+
+        version = weft.__version__.encode()
+        return {
+            "/version": lambda: Http(200, version, "text/plain"),
+            "/healthz": lambda: Http(200, b"ok", "text/plain"),
+            "/livez": lambda: Http(200, b"ok", "text/plain"),
+            "/readyz": ready,
+            "/metrics": lambda: Http(
+                200, self.metrics.text().encode(), "text/plain; version=0.0.4"
+            ),
+        }
+
+    def _inspect(self, node: str = "") -> Http:
+        cluster = self._extender.cluster
+        found = inspect(
+            cluster.engine.ledger, cluster.settings.gpushare_unit, self._extender.name_of, node
+        )
+        return Http(200, encode(found))
+
+    def _status(self) -> Http:
+        return Http(200, encode(status(self._extender.cluster.engine.ledger)))
+
+    # --- one request -----------------------------------------------------------------------------
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.answering(True)
+        close = True
+        try:
+            answer, close = await self._answer(request), False
+        except _TurnedAwayError as refusal:
+            self.metrics.turned_away(refusal.why)
+            answer = Http(refusal.status, encode(ErrorAnswer(str(refusal))))
+        except Exception:
+            log.exception("no answer to %s %s", request.method, request.path[:200])
+            answer = Http(500, encode(ErrorAnswer("Weft failed to answer; its log says why")))
+        finally:
+            connection.answering(False)
+        response = web.Response(
+            status=answer.status, body=answer.body, headers={"Content-Type": answer.type}
+        )
+        if close:
+            response.force_close()
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> Http:
+        path = request.path
+        if path not in _OPEN and not self._trusts(request):
+            raise _TurnedAwayError(403, "certificate", "show a client certificate")
+        page = self._page(path)
+        if page is not None:
+            return page()
+        found = self._posts.get(path)
+        if found is None:
+            raise _TurnedAwayError(404, "path", f"there is nothing at {path[:200]}")
+        if request.method != "POST":
+            raise _TurnedAwayError(405, "method", "send a POST")
+        body = await self._read(request)
+        route, verb, answer = found
+        started = time.perf_counter()
+        reply = await answer(body)
+        took_s = time.perf_counter() - started
+        self.metrics.answered(route.path, verb, "error" if reply.failed else "ok", took_s)
+        return Http(reply.status, reply.body)
+
+    def _page(self, path: str) -> Callable[[], Http] | None:
+        folder, _, node = path.rpartition("/")
+        if folder in self._inspects and node:
+            return lambda: self._inspect(node)
+        return self._gets.get(path)
+
+    def _trusts(self, request: web.BaseRequest) -> bool:
+        if not self._needs_certificate:
+            return True
+        transport = request.transport
+        return transport is not None and bool(transport.get_extra_info("peercert"))
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """The body, within its limits."""
+        options = self.options
+        too_large = f"over {options.most_body_bytes >> 20} MiB: set nodeCacheCapable to send names"
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise _TurnedAwayError(415, "encoding", "send the body as it is, not compressed")
+        if (request.content_length or 0) > options.most_body_bytes:
+            raise _TurnedAwayError(413, "size", too_large)
+        parts: list[bytes] = []
+        held = 0
+        try:
+            async with asyncio.timeout(options.read_timeout_s):
+                async for part in request.content.iter_any():
+                    parts.append(part)
+                    held += len(part)
+                    self._buffered += len(part)
+                    if held > options.most_body_bytes:
+                        raise _TurnedAwayError(413, "size", too_large)
+                    if self._buffered > options.most_buffered_bytes:
+                        raise _TurnedAwayError(503, "busy", "too much at once; come again")
+        except TimeoutError as error:
+            raise _TurnedAwayError(408, "slow", "the request did not come in time") from error
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise _TurnedAwayError(400, "broken", "the request's body is broken") from error
+        finally:
+            self._buffered -= held
+        return b"".join(parts)
+
+    async def _bind(self, route: Route, body: bytes) -> Reply:
+        """A binding goes on when the asker is gone: what is booked must be settled."""
+        work = asyncio.ensure_future(self._extender.bind(route, body))
+        self._binding.add(work)
+        work.add_done_callback(self._binding.discard)
+        try:
+            async with asyncio.timeout(self.options.bind_timeout_s):
+                return await asyncio.shield(work)
+        except TimeoutError:
+            text = "the binding is not settled yet; it is being looked after"
+            return Reply(route.bind_failure, encode(ErrorAnswer(text)), failed=True)
+
+
+_OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+
+
+def _at_once(question: Callable[[Route, bytes], Reply], route: Route) -> Answering:
+    async def answer(body: bytes) -> Reply:
+        return question(route, body)
+
+    return answer

@@ -1,0 +1,206 @@
+"""What the extender answers, from bytes to bytes; HTTP itself is `server.py`.
+
+Rules
+  1. filter, prioritize and preempt are pure questions: nothing is reserved, for kube-scheduler may
+     skip the rest of its cycle, and asks for one pod before it binds another.
+  2. bind decides anew, from the accounts of now. A refusal is normal: kube-scheduler asks again.
+  3. A pod that holds GPUs already may only go where they are.
+  4. HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 where the
+     request is none and the answer has no place for an error.
+"""
+
+from typing import NamedTuple
+
+from weft.engine import Bind, BindOn, Refused
+from weft.engine.questions import Answers, fits_without
+from weft.extender import protocol
+from weft.extender.asking import Lookup, scores, which_fit
+from weft.extender.pods import PodCache
+from weft.extender.protocol import (
+    ArgsReader,
+    BindArgs,
+    ErrorAnswer,
+    FilterAnswer,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+    NodeList,
+    PreemptAnswer,
+    encode,
+)
+from weft.extender.routes import Route
+from weft.framework import Profile
+from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
+from weft.kube.bind import Refused as WriteRefused
+from weft.kube.pods import Pod
+from weft.live.interface import LiveCluster
+from weft.model import BadInputError, PodRequest
+from weft.model.reason import TEXT
+
+NOT_READY = "Weft is still reading the cluster; ask again"
+NOT_LEADER = "another Weft process is the leader; the Service should lead there"
+UNKNOWN_NODE = "node is not known to Weft yet"
+_NO_ARGS = "Please send a request body"
+
+
+class Reply(NamedTuple):
+    """HTTP status and JSON. `failed` is for metrics: the answer says that something went wrong."""
+
+    status: int
+    body: bytes
+    failed: bool = False
+
+
+class Extender:
+    """Answers for one live cluster."""
+
+    def __init__(self, cluster: LiveCluster, *, keep_pods: int = 10_000) -> None:
+        self.cluster = cluster
+        self.pods = PodCache(cluster.parse_asked, keep_pods)
+        self._reader, self._lookup = ArgsReader(), Lookup()
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def filter(self, route: Route, body: bytes) -> Reply:
+        """Which of the nodes could take the pod now, and why the others could not."""
+        if not body:
+            return _no_body()
+        try:
+            args = self._reader.read(body)
+            pod, profile = self._asked(route, args.pod)
+        except BadInputError as error:
+            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+        found = self._where_held(pod, args.names) or which_fit(
+            self.cluster.engine, profile, pod, args.names, self._lookup
+        )
+        for name in found.unknown:
+            found.failed[name] = UNKNOWN_NODE
+        nodes = args.nodes
+        answer = FilterAnswer(
+            None if nodes is None else NodeList([nodes[name] for name in found.fits]),
+            found.fits if nodes is None else None,
+            found.failed,
+            found.unresolvable,
+        )
+        return Reply(200, encode(answer))
+
+    def prioritize(self, route: Route, body: bytes) -> Reply:
+        """0 to 10 for each node. A pod that cannot be read has no favourite."""
+        if not body:
+            return _no_body()
+        try:
+            args = self._reader.read(body)
+        except BadInputError as error:
+            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+        try:
+            pod, profile = self._asked(route, args.pod)
+            found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
+        except BadInputError:
+            found = [0] * len(args.names)
+        return Reply(200, encode(list(map(HostPriority, args.names, found))))
+
+    def preempt(self, route: Route, body: bytes) -> Reply:
+        """Of the proposed victims those by whose end the pod would get its GPUs; all or none of a
+        node's, for kube-scheduler proposed no more than it needs itself."""
+        if not body:
+            return _no_body()
+        try:
+            args = protocol.read_preempt(body)
+            pod, profile = self._asked(route, args.pod)
+        except BadInputError as error:
+            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+        kept = {
+            node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
+            for node, victims in args.victims.items()
+            if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
+        }
+        return Reply(200, encode(PreemptAnswer(kept)))
+
+    # --- bind ------------------------------------------------------------------------------------
+
+    async def bind(self, route: Route, body: bytes) -> Reply:
+        """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
+        if not body:
+            return _no_body()
+        try:
+            error = await self._bind(route, protocol.read_bind(body))
+        except BadInputError as bad:
+            error = str(bad)
+        return Reply(route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error))
+
+    async def _bind(self, route: Route, args: BindArgs) -> str:
+        """Why not; "" when the pod is bound."""
+        cluster = self.cluster
+        if not cluster.ready:
+            return NOT_READY
+        if not cluster.leader:
+            return NOT_LEADER
+        pod = self.pods.seen(args.uid) or self._watched(args)
+        if pod is None:
+            return f"pod {args.namespace}/{args.name} ({args.uid}) is not known to Weft yet"
+        profile = self._profile(route, pod)
+        for command in cluster.handle(BindOn(pod, args.node, profile.name)):
+            if isinstance(command, Refused) and command.pod.uid == args.uid:
+                return f"{args.node}: {TEXT[command.code]}"
+            if isinstance(command, Bind) and command.pod.uid == args.uid:
+                return _why_not(await cluster.bind(command), args.node)
+        return f"{args.node}: no decision about this pod"
+
+    def _watched(self, args: BindArgs) -> PodRequest | None:
+        pod = self.cluster.pod(args.namespace, args.name)
+        if pod is None or pod.metadata.uid != args.uid:
+            return None
+        return self.pods.request(pod, self.cluster.settings)
+
+    # --- about a pod -----------------------------------------------------------------------------
+
+    def name_of(self, uid: str) -> tuple[str, str]:
+        """Namespace and name of a pod; where they are not known, "" and the UID."""
+        placed = self.cluster.engine.placed.get(uid)
+        pod = placed.pod if placed is not None else self.pods.seen(uid)
+        return (pod.namespace, pod.name) if pod is not None else ("", uid)
+
+    def _asked(self, route: Route, pod: Pod) -> tuple[PodRequest, Profile]:
+        if not self.cluster.ready:
+            raise BadInputError("", NOT_READY)
+        request = self.pods.request(pod, self.cluster.settings)
+        return request, self._profile(route, request)
+
+    def _profile(self, route: Route, pod: PodRequest) -> Profile:
+        engine = self.cluster.engine
+        return engine.profiles[route.policy] if route.policy else engine.profile_of(pod)
+
+    def _where_held(self, pod: PodRequest, names: list[str]) -> Answers | None:
+        """The answer for a pod that holds its GPUs already; None for one that doesn't."""
+        held = self.cluster.engine.ledger.holdings.get(pod.uid)
+        if held is None:
+            return None
+        node = held.placement.node
+        why = f"the pod's GPUs are booked on {node}"
+        return Answers(
+            [name for name in names if name == node],
+            {name: why for name in names if name != node},
+            {},
+            [],
+        )
+
+
+def _no_body() -> Reply:
+    return Reply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
+
+
+def _why_not(outcome: Outcome, node: str) -> str:
+    """What kube-scheduler is told of a binding's outcome; "" for bound."""
+    match outcome:
+        case Bound():
+            return ""
+        case AlreadyBound():
+            return "" if outcome.node == node else f"the pod is bound to {outcome.node} already"
+        case Gated():
+            return f"the pod has scheduling gates: {', '.join(outcome.gates)}"
+        case Gone() | Conflict() | WriteRefused():
+            return outcome.why or "the pod changed meanwhile"
+        case NotLeader():
+            return NOT_LEADER
+        case _:
+            return "the API server did not answer; whether the pod is bound is being looked up"

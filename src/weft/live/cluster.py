@@ -1,0 +1,251 @@
+"""One engine kept equal to what the API shows, and its decisions written. See `interface`.
+
+It decides for itself (no lease): run one process. Pods wait in the engine's queue; each `Bind` is
+a task, never two for one pod; what became of it goes back to the engine as an event.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft.dialects import registry
+from weft.dialects.dialect import Settings
+from weft.engine import (
+    Bind,
+    BindFailed,
+    BindOn,
+    Command,
+    Engine,
+    Event,
+    NodesChanged,
+    PodBound,
+    PodGone,
+    Tick,
+    Unschedulable,
+    Wake,
+)  # fmt: skip
+from weft.framework import Profile
+from weft.kube.bind import Binder, BindRequest, Bound, Gone, Outcome, Refused, Unknown
+from weft.kube.changes import Change, Deleted
+from weft.kube.client import ApiClient
+from weft.kube.codec import CLAIMS, CONFIG_MAPS, NODES, PODS, VOLUMES
+from weft.kube.inventory import UNHEALTHY_NAMESPACE
+from weft.kube.marks import annotation_bytes
+from weft.kube.pods import Pod
+from weft.kube.sources import Rule
+from weft.live.feeds import Feed, Stream
+from weft.live.interface import Attempt, OnDecision, Written
+from weft.live.nodes import NodeView, Unit
+from weft.live.pods import PodView
+from weft.live.reading import read, read_asked
+from weft.live.volumes import VolumeView
+from weft.model import BadInputError, PodRequest
+
+_TURN = 20  # changes taken in before others have their turn
+
+
+class Cluster:
+    """The `LiveCluster` of a process without a lease."""
+
+    def __init__(
+        self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] = (),
+        rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
+    ) -> None:  # fmt: skip
+        """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
+        the inventory of nodes that nobody else tells of."""
+        self.engine = Engine(profiles, seed=seed)
+        self.on_decision: list[OnDecision] = []
+        self.ready = False
+        self.leader = True
+        self._client, self._binder = client, Binder(client)
+        self._nodes, self._volumes = NodeView(rules), VolumeView()
+        self._unit: Unit = gpushare_unit
+        names = names or [profile.name for profile in profiles]
+        self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
+        self._stream = Stream()
+        self._binding: dict[str, asyncio.Task[Outcome]] = {}
+        self._wake_at = 0
+
+    @property
+    def settings(self) -> Settings:
+        """How dialects read pods here."""
+        return self._pods.settings
+
+    async def start(self) -> None:
+        """Take in everything there is, then decide."""
+        client = self._client
+        await self._stream.start(
+            Feed(client, NODES, self._take_nodes),
+            Feed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
+            Feed(client, VOLUMES, self._take_volumes),
+            Feed(client, CLAIMS, self._take_claims),
+        )
+        await self._stream.start(Feed(client, PODS, self._take_pods))
+        self._pods.deciding = self.ready = True
+        for pod in self._pods.pending():
+            self._tell(self._pods.take(pod))
+
+    async def failed(self) -> None:
+        """Return never, but raise what ended the taking-in, if anything does."""
+        await self._stream.failed()
+
+    async def stop(self) -> None:
+        """Decide nothing more; return when every write under way has ended."""
+        self._pods.deciding = self.ready = False
+        await self._stream.stop()
+        await asyncio.gather(*self._binding.values(), return_exceptions=True)
+
+    def parse(self, pod: Pod) -> PodRequest:
+        """The pod with Kubernetes' own constraints on it."""
+        return read(pod, self.settings, self._volumes)
+
+    def parse_asked(self, pod: Pod) -> PodRequest:
+        """The pod as kube-scheduler asks about it."""
+        return read_asked(pod, self.settings)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the watch showed it last."""
+        return self._pods.pods.get((namespace, name))
+
+    def handle(self, event: Event) -> list[Command]:
+        """One event, now; returns what is left for the caller."""
+        began = self._client.clock.monotonic()
+        left: list[Command] = []
+        asked = event.pod.uid if isinstance(event, BindOn) else ""
+        for command in self.engine.handle(event, int(began * 1e9)):
+            if isinstance(command, Wake):
+                self._wake(command.at_ns)
+                continue
+            if isinstance(command, Bind | Unschedulable):
+                took = self._client.clock.monotonic() - began
+                for hook in self.on_decision:
+                    hook(Attempt(command, took))
+            if command.pod.uid == asked:
+                left.append(command)
+            elif isinstance(command, Bind):
+                self._begin(command, versioned=True)
+        return left
+
+    async def bind(self, command: Bind) -> Outcome:
+        """Write the placement, once; see `interface`."""
+        return await asyncio.shield(self._begin(command, versioned=False))
+
+    # --- writing ---
+
+    def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
+        uid = command.pod.uid
+        task = self._binding.get(uid)
+        if task is None:
+            task = self._binding[uid] = asyncio.create_task(self._write(command, versioned))
+            task.add_done_callback(lambda _: self._binding.pop(uid, None))
+        return task
+
+    async def _write(self, command: Bind, versioned: bool) -> Outcome:
+        began = self._client.clock.monotonic()
+        if command.placement.node not in self._nodes.nodes:
+            self.handle(BindFailed(command.pod.uid, "the node is gone"))
+            return Refused(404, f"node {command.placement.node} is gone")
+        outcome: Outcome = await self._binder.bind(self._request(command, versioned))
+        while isinstance(outcome, Unknown):
+            outcome = await self._binder.resolve(outcome)
+        uid = command.pod.uid
+        self._binding.pop(uid, None)
+        if isinstance(outcome, Bound):
+            self.handle(PodBound(uid))
+        elif isinstance(outcome, Gone):
+            self._pods.settled(uid)
+            self.handle(PodGone(uid))
+        else:
+            self.handle(BindFailed(uid, type(outcome).__name__))
+            if versioned:
+                self._tell(self._pods.again(uid))
+        took = self._client.clock.monotonic() - began
+        for hook in self.on_decision:
+            hook(Written(command, outcome, took))
+        return outcome
+
+    def _request(self, command: Bind, versioned: bool) -> BindRequest:
+        request, placement = command.pod, command.placement
+        node = self._nodes.nodes[placement.node]
+        now_ns = int(self._client.clock.wall().timestamp() * 1e9)
+        marks = registry.write(request, placement, node, now_ns)
+        pod = self._pods.by_uid(request.uid)
+
+        def unchanged(now: Pod) -> bool:
+            try:
+                return self.parse(now) == request
+            except BadInputError:
+                return False
+
+        return BindRequest(
+            request.namespace, request.name, request.uid, placement.node, marks.annotations,
+            marks.labels, pod.metadata.resource_version if pod and versioned else "", unchanged,
+            annotation_bytes(pod.metadata.annotations) if pod else 0,
+        )  # fmt: skip
+
+    # --- taking in ---
+
+    async def _take_nodes(self, changes: list[Change[Any]]) -> None:
+        for change in changes:
+            self._nodes.take_node(change)
+        self._nodes_changed()
+
+    async def _take_config_maps(self, changes: list[Change[Any]]) -> None:
+        for change in changes:
+            self._nodes.take_config_map(change)
+        self._nodes_changed()
+
+    async def _take_volumes(self, changes: list[Change[Any]]) -> None:
+        for change in changes:
+            self._volumes.take_volume(change)
+        self._volumes_changed()
+
+    async def _take_claims(self, changes: list[Change[Any]]) -> None:
+        for change in changes:
+            self._volumes.take_claim(change)
+        self._volumes_changed()
+
+    async def _take_pods(self, changes: list[Change[Any]]) -> None:
+        for number, change in enumerate(changes, 1):
+            pod = change.object  # type: ignore[union-attr]
+            gone = isinstance(change, Deleted)
+            self._tell(self._pods.forget(pod) if gone else self._pods.take(pod))
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        if not self._nodes.dirty:
+            return
+        new, gone = self._nodes.changed()
+        unit = self._nodes.gpushare_unit(self._unit)
+        if unit != self.settings.gpushare_unit:
+            self._pods.settings = msgspec.structs.replace(self.settings, gpushare_unit=unit)
+            for pod in self._pods.pending():
+                self._tell(self._pods.take(pod))
+        if new or gone:
+            self.handle(NodesChanged(new, gone))
+        for node in new:
+            for pod in self._pods.on_node(node.name):
+                self._tell(self._pods.take(pod))
+
+    def _volumes_changed(self) -> None:
+        for pod in self._pods.with_claims():
+            self._tell(self._pods.take(pod))
+
+    def _tell(self, event: Event | None) -> None:
+        if event is not None:
+            self.handle(event)
+
+    def _occupants(self, node: str, gpu: int) -> list[str]:
+        return self.engine.ledger.occupants(node, gpu)
+
+    def _wake(self, at_ns: int) -> None:
+        now_ns = int(self._client.clock.monotonic() * 1e9)
+        if now_ns < self._wake_at <= at_ns:
+            return
+        self._wake_at = at_ns
+        delay_s = max(0.001, (at_ns - now_ns) / 1e9)
+        asyncio.get_running_loop().call_later(delay_s, lambda: self.handle(Tick()))

@@ -1,0 +1,92 @@
+"""What a host may ask of a live cluster. Hosts name this Protocol, never the class behind it.
+
+Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
+`handle`; what it means for the world is a `Bind`, which `bind` carries out.
+
+    handle(BindOn(...)) ──▶ [Refused]               say so
+                        └─▶ [Bind] ── await bind ──▶ an outcome of weft.kube.bind
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from weft.dialects.dialect import Settings
+from weft.engine import Bind, Command, Engine, Event, Unschedulable
+from weft.kube.bind import Outcome
+from weft.kube.pods import Pod
+from weft.model import PodRequest
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One try to place a pod: what was decided and how long the decision took, seconds."""
+
+    command: Bind | Unschedulable
+    took_s: float
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """What became of a `Bind`: `took_s` from the first write to the last answer."""
+
+    command: Bind
+    outcome: Outcome
+    took_s: float
+
+
+OnDecision = Callable[[Attempt | Written], None]
+
+
+class LiveCluster(Protocol):
+    """One engine, kept equal to what the API shows."""
+
+    on_decision: list[OnDecision]
+
+    @property
+    def engine(self) -> Engine:
+        """For pure questions (`weft.engine.questions`, `explain`, `whatif`)."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """How dialects read pods here; `gpushare_unit` is what the nodes say, where it is auto."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything there was at the start has been taken in."""
+        ...
+
+    @property
+    def leader(self) -> bool:
+        """Whether this process may bind now (always, without a lease)."""
+        ...
+
+    def parse(self, pod: Pod) -> PodRequest:
+        """The pod with Kubernetes' own constraints on it; `BadInputError` where it contradicts."""
+        ...
+
+    def parse_asked(self, pod: Pod) -> PodRequest:
+        """The pod as kube-scheduler asks about it: taints, affinity and volumes are its business.
+
+        `BadInputError` where the pod contradicts itself.
+        """
+        ...
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the watch showed it last."""
+        ...
+
+    def handle(self, event: Event) -> list[Command]:
+        """One event, now. Commands about pods of the queue, and wakes, are seen to.
+
+        What is left for the caller is returned: for a `BindOn` its `Bind` or `Refused`.
+        """
+        ...
+
+    async def bind(self, command: Bind) -> Outcome:
+        """Write the placement, once, and tell the engine what became of it. Never `Unknown`.
+
+        A second call for a pod that is being bound waits for the first one's outcome.
+        """
+        ...

@@ -1,0 +1,123 @@
+"""A small host of the extender on the real API server, in a thread: nodes read once, then served.
+
+It is what the tests of the extender need of a live cluster, and no more: nobody else binds pods,
+and no pod ends.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from weft.dialects.dialect import Settings
+from weft.dialects.registry import parse_pod, write
+from weft.engine import Bind, BindFailed, Command, Engine, Event, NodesChanged, PodBound
+from weft.extender.routes import default_routes, route_profiles
+from weft.extender.server import Server
+from weft.extender.service import Extender
+from weft.framework import Profile
+from weft.kube.bind import Binder, BindRequest, Bound, Outcome
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES, Skips
+from weft.kube.config import load
+from weft.kube.inventory import inventory
+from weft.kube.pods import Pod
+from weft.live.interface import OnDecision
+from weft.model import PodRequest
+from weft.policies.catalog import built_in
+
+T = TypeVar("T")
+
+
+class Host:
+    """`LiveCluster` and its server. `with Host(kubeconfig) as host: host.url`."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        registry = built_in()
+        profiles = [Profile("weft", [registry.create("best-fit")])]
+        profiles += [
+            Profile(name, [registry.create(name)])
+            for name in ("alnair-cost-saving", "alnair-high-performance")
+        ]
+        profiles += route_profiles(default_routes(), registry.create)
+        self.engine = Engine(profiles)
+        self.settings = Settings(gpushare_unit="GiB")
+        self.ready = self.leader = True
+        self.on_decision: list[OnDecision] = []
+        self.url = ""
+        self.outcomes: list[Outcome] = []
+        self._client = ApiClient(load(paths=(kubeconfig,), env={}))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    # --- LiveCluster ---
+
+    def parse(self, pod: Pod) -> PodRequest:
+        return parse_pod(pod, self.settings)
+
+    parse_asked = parse
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return None
+
+    def handle(self, event: Event) -> list[Command]:
+        return self.engine.handle(event, time.monotonic_ns())
+
+    async def bind(self, command: Bind) -> Outcome:
+        pod, placement = command.pod, command.placement
+        table = self.engine.ledger.table
+        node = table.nodes[table.row_of[placement.node]]
+        marks = write(pod, placement, node, time.time_ns())
+        outcome = await self._binder.bind(
+            BindRequest(
+                pod.namespace, pod.name, pod.uid, placement.node, marks.annotations, marks.labels
+            )
+        )
+        self.outcomes.append(outcome)
+        good = isinstance(outcome, Bound)
+        self.handle(PodBound(pod.uid) if good else BindFailed(pod.uid))
+        return outcome
+
+    # --- its life ---
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self._start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._run(self._stop())
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> None:
+        await self._client.__aenter__()
+        self._binder = Binder(self._client)
+        answer = await self._client.call("GET", "/api/v1/nodes")
+        page = NODES.decode_page(answer, Skips())
+        self.handle(NodesChanged(tuple(inventory(node)[0] for node in page.items)))
+        self._server = Server(Extender(self), default_routes())
+        self.url = f"http://127.0.0.1:{await self._server.listen('127.0.0.1', 0)}"
+
+    async def _stop(self) -> None:
+        await self._server.close()
+        await self._client.__aexit__()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

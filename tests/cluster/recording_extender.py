@@ -1,0 +1,61 @@
+"""An extender that only listens: which nodes kube-scheduler's own filters leave for each pod."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class RecordingExtender:
+    """Refuses every node, so that pods stay as they are, and keeps the first question about each.
+
+    `feasible[pod]` are the names kube-scheduler asked about; pods that it found no node for are
+    never asked about.
+    """
+
+    def __init__(self) -> None:
+        self.feasible: dict[str, frozenset[str]] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                asked = json.loads(self.rfile.read(length))
+                names = asked["NodeNames"] or []
+                outer.feasible.setdefault(asked["Pod"]["metadata"]["name"], frozenset(names))
+                answer = {"NodeNames": [], "FailedNodes": dict.fromkeys(names, "only listening")}
+                body = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                """Quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """A KubeSchedulerConfiguration that asks it about every pod, and scores no node."""
+        return {
+            "percentageOfNodesToScore": 100,
+            "extenders": [
+                {
+                    "urlPrefix": f"http://127.0.0.1:{self._server.server_port}",
+                    "filterVerb": "filter",
+                    "nodeCacheCapable": True,
+                }
+            ],
+        }
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

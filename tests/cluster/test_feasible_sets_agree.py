@@ -1,0 +1,203 @@
+"""Weft and the real kube-scheduler leave the same nodes for a pod, GPUs aside.
+
+Random small clusters (labels, taints, cordons, room, host ports held) and random pods (selectors,
+required affinity, tolerations, ports, init containers, sidecars, overhead). What kube-scheduler's
+filters leave is heard by an extender that only listens.
+"""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import Object
+from recording_extender import RecordingExtender
+
+from weft.dialects.dialect import Settings
+from weft.engine import Engine, NodesChanged, PodSeenBound
+from weft.framework import Profile
+from weft.kube.changes import Added
+from weft.kube.codec import NODES, PODS
+from weft.live.holding import held_by
+from weft.live.nodes import NodeView
+from weft.live.reading import read
+from weft.live.volumes import VolumeView
+from weft.model import Code
+from weft.policies.catalog import built_in
+
+NODES_A_CLUSTER, PODS_A_CLUSTER, PODS_THERE = 7, 40, 6
+ZONES, DISKS = ("a", "b", "c"), ("ssd", "hdd")
+EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+
+
+class World:
+    """Draws everything from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def some(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def taint(self) -> Object:
+        key, value = self.rng.choice(("gpu", "spot")), self.rng.choice(("yes", "no"))
+        return {"key": key, "value": value, "effect": self.rng.choice(EFFECTS)}
+
+    def toleration(self) -> Object:
+        found: Object = {"operator": self.rng.choice(("Exists", "Equal"))}
+        if found["operator"] == "Equal" or self.some(0.7):
+            found["key"] = self.rng.choice(("gpu", "spot", "other"))
+        if found["operator"] == "Equal":
+            found["value"] = self.rng.choice(("yes", "no"))
+        if self.some(0.6):
+            found["effect"] = self.rng.choice(EFFECTS)
+        return found
+
+    def requirement(self) -> Object:
+        operator = self.rng.choice(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
+        if operator in ("Gt", "Lt"):
+            return {"key": "cores", "operator": operator, "values": [str(self.rng.randrange(9))]}
+        key, values = self.rng.choice((("zone", ZONES), ("disk", DISKS)))
+        found: Object = {"key": key, "operator": operator}
+        if operator in ("In", "NotIn"):
+            found["values"] = self.rng.sample(values, self.rng.randint(1, len(values)))
+        return found
+
+    def term(self) -> Object:
+        found: Object = {}
+        if self.some(0.85):
+            found["matchExpressions"] = [self.requirement() for _ in range(self.rng.randint(1, 2))]
+        if self.some(0.2):
+            name = f"node-{self.rng.randrange(NODES_A_CLUSTER)}"
+            operator = self.rng.choice(("In", "NotIn"))
+            found["matchFields"] = [
+                {"key": "metadata.name", "operator": operator, "values": [name]}
+            ]
+        return found
+
+    def container(self, name: str, **more: Any) -> Object:
+        requests: Object = {}
+        if self.some(0.8):
+            requests["cpu"] = f"{self.rng.choice((100, 500, 1000, 2500))}m"
+        if self.some(0.5):
+            requests["memory"] = self.rng.choice(("64Mi", "1Gi", "3Gi"))
+        found: Object = {"name": name, "image": "none", "resources": {"requests": requests}, **more}
+        if self.some(0.25):
+            port = {"containerPort": 80, "hostPort": self.rng.choice((8080, 9090))}
+            if self.some(0.3):
+                port["protocol"] = "UDP"
+            if self.some(0.3):
+                port["hostIP"] = self.rng.choice(("10.0.0.1", "10.0.0.2"))
+            found["ports"] = [port]
+        return found
+
+    def spec(self) -> Object:
+        spec: Object = {"containers": [self.container("main")]}
+        if self.some(0.3):
+            spec["containers"].append(self.container("second"))
+        inits = [self.container("init")] if self.some(0.3) else []
+        if self.some(0.2):
+            inits.append(self.container("sidecar", restartPolicy="Always"))
+        if inits:
+            spec["initContainers"] = inits
+        if self.some(0.3):
+            spec["nodeSelector"] = {"zone": self.rng.choice(ZONES)}
+        if self.some(0.4):
+            terms = [self.term() for _ in range(self.rng.randint(1, 2))]
+            required = {"nodeSelectorTerms": terms}
+            spec["affinity"] = {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+            }
+        if self.some(0.5):
+            spec["tolerations"] = [self.toleration() for _ in range(self.rng.randint(1, 2))]
+        return spec
+
+    def node(self, index: int) -> dict[str, Any]:
+        labels = {"cores": str(self.rng.randrange(9))}
+        if self.some(0.8):
+            labels["zone"] = self.rng.choice(ZONES)
+        if self.some(0.8):
+            labels["disk"] = self.rng.choice(DISKS)
+        room = {"cpu": self.rng.choice(("2", "4")), "memory": self.rng.choice(("2Gi", "8Gi")),
+                "pods": self.rng.choice(("2", "110"))}  # fmt: skip
+        taints = [self.taint() for _ in range(self.rng.choice((0, 0, 1, 2)))]
+        unique = {(taint["key"], taint["effect"]): taint for taint in taints}
+        return {"name": f"node-{index}", "allocatable": room, "labels": labels,
+                "taints": list(unique.values())}  # fmt: skip
+
+
+def build(plane: ControlPlane, namespace: str, world: World) -> None:
+    for index in range(NODES_A_CLUSTER):
+        plane.create_fake_node(**world.node(index))
+        if world.some(0.15):
+            plane.api.patch("Node", f"node-{index}", {"spec": {"unschedulable": True}})
+    there = [
+        {"kind": "Pod", "metadata": {"name": f"there-{index}"},
+         "spec": {**world.spec(), "nodeName": f"node-{world.rng.randrange(NODES_A_CLUSTER)}"}}
+        for index in range(PODS_THERE)
+    ]  # fmt: skip
+    asked = [
+        {"kind": "Pod", "metadata": {"name": f"asked-{index}"}, "spec": world.spec()}
+        for index in range(PODS_A_CLUSTER)
+    ]
+    plane.create_pods(namespace, [*there, *asked])
+
+
+def is_decided(pod: Object) -> bool:
+    """Nobody says anything about pods that were there: they have no kubelet."""
+    if pod["spec"].get("nodeName"):
+        return True
+    conditions = pod["status"].get("conditions") or []
+    return any(one["type"] == "PodScheduled" for one in conditions)
+
+
+def weft_says(plane: ControlPlane, namespace: str) -> dict[str, frozenset[str]]:
+    """The nodes Weft leaves for each pod, from the same API objects."""
+    view, settings, volumes = NodeView(), Settings(), VolumeView()
+    for raw in plane.api.list("Node"):
+        view.take_node(Added(NODES.decode(json.dumps(raw).encode())))
+    engine = Engine([Profile("weft", [built_in().create("first-fit")])])
+    nodes, _ = view.changed()
+    engine.handle(NodesChanged(nodes), 0)
+    by_name = {node.name: node for node in nodes}
+    pods = [PODS.decode(json.dumps(raw).encode()) for raw in plane.api.list("Pod", namespace)]
+    for pod in pods:
+        if pod.spec.node_name:
+            node = by_name[pod.spec.node_name]
+            held = held_by(pod, node, settings, lambda _node, _gpu: True)
+            engine.handle(PodSeenBound(held.placement), 0)
+    found = {}
+    for pod in pods:
+        if not pod.spec.node_name:
+            request = read(pod, settings, volumes)
+            known = engine.assess(engine.profiles["weft"], request)
+            fits = (known.codes == Code.FITS).nonzero()[0].tolist()
+            rows = engine.ledger.table.nodes
+            found[pod.metadata.name] = frozenset(rows[row].name for row in fits)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_leave_the_same_nodes(control_plane: ControlPlane, namespace: str, seed: int) -> None:
+    build(control_plane, namespace, World(seed))
+    with RecordingExtender() as extender:
+        control_plane.start_scheduler(extender.configuration)
+        control_plane.api.wait_for(
+            lambda pods: all(map(is_decided, pods)) and len(pods) == PODS_THERE + PODS_A_CLUSTER,
+            "Pod",
+            namespace,
+            timeout_s=30,
+        )
+        theirs = dict(extender.feasible)
+    ours = weft_says(control_plane, namespace)
+    asked = sorted(name for name in ours if name.startswith("asked-"))
+    assert len(asked) == PODS_A_CLUSTER
+    differ = {
+        name: (sorted(ours[name] - theirs.get(name, frozenset())),
+               sorted(theirs.get(name, frozenset()) - ours[name]))
+        for name in asked if ours[name] != theirs.get(name, frozenset())
+    }  # fmt: skip
+    assert differ == {}, "(only Weft's, only kube-scheduler's)"
+    assert any(ours.values()), "the draw left no pod any node: it proves nothing"
+    assert any(not nodes for nodes in ours.values())

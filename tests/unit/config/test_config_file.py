@@ -1,0 +1,116 @@
+"""The configuration file: what it says, and what is said about a wrong one."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from weft.config.form import Configuration
+from weft.config.read import decode, profiles, read
+from weft.config.reasons import REASONS
+from weft.config.show import as_yaml, explain
+from weft.model import BadInputError
+from weft.policies.catalog import built_in
+
+HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
+
+
+def config(text: str = "") -> Configuration:
+    return decode((HEAD + text).encode(), "weft.yaml")
+
+
+def test_the_least_file_is_all_defaults() -> None:
+    assert config() == Configuration()
+
+
+def test_the_defaults_printed_are_the_defaults_read() -> None:
+    assert decode(as_yaml(Configuration()).encode(), "printed") == Configuration()
+
+
+def test_default_profiles_can_be_made() -> None:
+    made = profiles(Configuration(), built_in())
+    assert [profile.name for profile in made] == [
+        "weft", "alnair-cost-saving", "alnair-high-performance", "genius-scheduler",
+        "custom-scheduler",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("colour: red", "weft.yaml: Object contains unknown field `colour`"),
+        ("lease: {renew: 3}", "weft.yaml: lease: Object contains unknown field `renew`"),
+        ("client: {qps: fast}", "weft.yaml: client.qps: Expected `float`, got `str`"),
+        ("client: {qps: 0}", "weft.yaml: client.qps: 0.0 must be more than 0"),
+        ("lease: {durationSeconds: 60}", "weft.yaml: lease.durationSeconds: 60 is more than 10"),
+        ("http: {port: 99999}", "weft.yaml: http.port: 99999 is no port"),
+        ("profiles: []", "weft.yaml: profiles: is empty"),
+        (
+            "profiles: [{schedulerName: a, policies: []}]",
+            "weft.yaml: profiles[0].policies: is empty",
+        ),
+        (
+            "profiles: [{schedulerName: a, policies: [{name: fgd, weight: -1}]}]",
+            "weft.yaml: profiles[0].policies[0].weight: -1 is negative",
+        ),
+        ("inventory: [{count: 8, memoryMiB: 0}]", "weft.yaml: inventory[0].memoryMiB: 0 must be"),
+        ("a: [", "weft.yaml: is no YAML"),
+    ],
+)
+def test_a_wrong_file_is_told_by_field(text: str, told: str) -> None:
+    with pytest.raises(BadInputError) as error:
+        config(text)
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize("text", ["", "kind: Pod", "apiVersion: weft.dev/v2\nkind: x"])
+def test_another_kind_of_file_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError):
+        decode(text.encode(), "weft.yaml")
+
+
+def test_two_profiles_of_one_name_are_refused() -> None:
+    one = "{schedulerName: a, policies: [{name: fgd}]}"
+    with pytest.raises(BadInputError, match=r"profiles\[1\].schedulerName"):
+        config(f"profiles: [{one}, {one}]")
+
+
+def test_an_unknown_policy_names_its_place() -> None:
+    found = config("profiles: [{schedulerName: a, policies: [{name: best}]}]")
+    with pytest.raises(BadInputError, match=r"weft.yaml: profiles\[0\].policies\[0\].*fgd"):
+        profiles(found, built_in(), "weft.yaml")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read(tmp_path / "none.yaml")
+
+
+def paths(type_: type, prefix: str = "") -> list[str]:
+    """Every setting there is, by its path."""
+    found = []
+    for field in msgspec.structs.fields(type_):
+        path = prefix + field.encode_name
+        inner, many = field.type, False
+        if getattr(inner, "__origin__", None) is tuple:
+            inner, many = inner.__args__[0], True
+        is_form = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
+        if many or not is_form:
+            found.append(path)
+        if is_form:
+            found += paths(inner, f"{path}[]." if many else f"{path}.")
+    return found
+
+
+def test_every_setting_has_a_reason_and_stands_in_the_docs() -> None:
+    assert sorted(paths(Configuration)) == sorted(REASONS)
+    text = DOCS.read_text()
+    assert [path for path in REASONS if f"`{path}`" not in text] == []
+
+
+def test_explain_shows_what_is_below() -> None:
+    assert next(path for path, _, _ in explain("lease")) == "lease.enabled"
+    assert len(explain("lease.name")) == 1
+    with pytest.raises(BadInputError):
+        explain("leases")

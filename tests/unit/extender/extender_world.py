@@ -1,0 +1,109 @@
+"""A live cluster in memory: the real engine, and an API server that says what a test wants."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from weft.dialects.dialect import Settings
+from weft.dialects.registry import parse_pod
+from weft.engine import Bind, BindFailed, Command, Engine, Event, PodBound
+from weft.extender.routes import Route, default_routes, route_profiles
+from weft.extender.server import Server, ServerOptions
+from weft.extender.service import Extender
+from weft.framework import Profile
+from weft.kube.bind import Bound, Outcome
+from weft.kube.pods import Pod
+from weft.live.interface import OnDecision
+from weft.model import Node, PodRequest
+from weft.policies.catalog import built_in
+
+ROUTES = default_routes()
+WEFT, SCHEDULER, GPUSHARE = ROUTES
+
+
+def profiles() -> list[Profile]:
+    registry = built_in()
+    own = [Profile("weft", [registry.create("best-fit")])]
+    return own + route_profiles(ROUTES, registry.create)
+
+
+class StubCluster:
+    """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leader`."""
+
+    def __init__(self, nodes: Iterable[Node] = (), unit: str = "MiB") -> None:
+        self.engine = Engine(profiles(), nodes)
+        self.settings = Settings(gpushare_unit=unit)  # type: ignore[arg-type]
+        self.ready = self.leader = True
+        self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()
+        self.delay_s = 0.0
+        self.bound: list[Bind] = []
+        self.known: dict[tuple[str, str], Pod] = {}
+        self.on_decision: list[OnDecision] = []
+        self._times = itertools.count(1)
+
+    def parse(self, pod: Pod) -> PodRequest:
+        return parse_pod(pod, self.settings)
+
+    parse_asked = parse
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return self.known.get((namespace, name))
+
+    def handle(self, event: Event) -> list[Command]:
+        return self.engine.handle(event, next(self._times))
+
+    async def bind(self, command: Bind) -> Outcome:
+        await asyncio.sleep(self.delay_s)
+        outcome = self.outcome(command)
+        if isinstance(outcome, Bound):
+            self.bound.append(command)
+            self.handle(PodBound(command.pod.uid))
+        else:
+            self.handle(BindFailed(command.pod.uid))
+        return outcome
+
+
+def manifest(name: str = "a", version: str = "1", **limits: Any) -> dict[str, Any]:
+    """A pod as kube-scheduler sends it; `elasticgpu_io__gpu_memory=256` are its limits."""
+    asked = {
+        key.replace("__", "/").replace("_", ".", 1).replace("_", "-"): str(amount)
+        for key, amount in limits.items()
+    }
+    meta = {"name": name, "namespace": "ns", "uid": f"u-{name}", "resourceVersion": version}
+    return {
+        "metadata": meta,
+        "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+def elastic(name: str = "a", memory: int = 256, **more: Any) -> dict[str, Any]:
+    return manifest(name, elasticgpu_io__gpu_memory=memory, **more)
+
+
+def args(pod: dict[str, Any] | None, names: list[str] | None, nodes: Any = None) -> bytes:
+    return msgspec.json.encode({"Pod": pod, "Nodes": nodes, "NodeNames": names})
+
+
+def bind_args(pod: str, node: str) -> bytes:
+    return msgspec.json.encode(
+        {"PodName": pod, "PodNamespace": "ns", "PodUID": f"u-{pod}", "Node": node}
+    )
+
+
+@asynccontextmanager
+async def serving(
+    cluster: StubCluster, options: ServerOptions | None = None, routes: list[Route] = ROUTES
+) -> AsyncIterator[tuple[Server, int, aiohttp.ClientSession]]:
+    server = Server(Extender(cluster), routes, options)
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield server, port, session
+    finally:
+        await server.close()

@@ -1,0 +1,55 @@
+"""Questions as arrays answer as the engine's plain ones."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.engine import Engine, NodesChanged, PodSeenBound, questions
+from weft.extender import asking
+from weft.framework import Profile
+from weft.policies.catalog import built_in
+from weft.testing.builders import node, placement, pod
+
+NAMES = st.lists(
+    st.sampled_from(["a", "b", "c", "d", "plain", "small", "who", "nobody"]), unique=True
+)
+HELD = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 1), st.integers(1, 900)))
+
+
+@given(
+    NAMES, HELD, st.integers(1, 1100), st.sampled_from(["best-fit", "gpushare", "elastic-binpack"])
+)
+def test_as_the_plain_ones(
+    names: list[str], held: list[tuple[str, int, int]], memory: int, policy: str
+) -> None:
+    nodes = [node(name, gpus=2, memory_mib=1000) for name in "abcd"]
+    nodes += [node("plain"), node("small", gpus=1, memory_mib=10)]
+    profile = Profile("p", [built_in().create(policy)])
+    engine = Engine([profile], nodes)
+    for number, (where, gpu, mib) in enumerate(held):
+        if engine.ledger.fits(there := placement(f"u{number}", where, gpu, memory_mib=mib)):
+            engine.handle(PodSeenBound(there), number)
+    asked = pod("asked", memory_mib=memory)
+    lookup = asking.Lookup()
+    want = questions.which_fit(engine, profile, asked, names)
+    assert asking.which_fit(engine, profile, asked, names, lookup) == want
+    plain = questions.scores(engine, profile, asked, names)
+    assert asking.scores(engine, profile, asked, names, lookup) == [plain[name] for name in names]
+
+
+def test_without_any_node() -> None:
+    profile = Profile("p", [built_in().create("best-fit")])
+    engine = Engine([profile])
+    asked = pod("asked", memory_mib=1)
+    assert asking.which_fit(engine, profile, asked, ["a"], asking.Lookup()).unknown == ["a"]
+    assert asking.scores(engine, profile, asked, ["a"], asking.Lookup()) == [0]
+
+
+def test_a_remembered_list_is_looked_up_again_when_nodes_changed() -> None:
+    profile = Profile("p", [built_in().create("best-fit")])
+    engine, lookup, names = Engine([profile], [node("b", gpus=1)]), asking.Lookup(), ["b", "a"]
+    asked = pod("asked", memory_mib=1)
+    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["b"]
+    engine.handle(NodesChanged((node("a", gpus=1),)), 1)
+    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["b", "a"]
+    engine.handle(NodesChanged((), ("b",)), 2)
+    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["a"]

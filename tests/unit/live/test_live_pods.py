@@ -1,0 +1,79 @@
+"""What the API shows of pods, and what the engine is told of it."""
+
+from typing import Any
+
+import msgspec
+
+from weft.engine import PodAdded, PodGone, PodSeenBound
+from weft.kube.changes import Added
+from weft.kube.pods import Pod
+from weft.kube.structs import KubeNode
+from weft.live.nodes import NodeView
+from weft.live.pods import PodView
+from weft.live.volumes import VolumeView
+
+GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
+
+
+def pod(resources: dict[str, Any] | None = None, phase: str = "", **spec: Any) -> Pod:
+    asks = {"limits": resources or {"weft.dev/gpu-memory": 4000}}
+    whole = {
+        "metadata": {"name": "a", "namespace": "d", "uid": "u"},
+        "spec": {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}], **spec},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(whole, Pod)
+
+
+def view(*, deciding: bool = True) -> PodView:
+    nodes = NodeView()
+    told = {
+        "metadata": {"name": "n", "annotations": {"weft.dev/inventory": GPUS}},
+        "status": {"allocatable": {"cpu": 8}, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    nodes.take_node(Added(msgspec.convert(told, KubeNode)))
+    assert [node.name for node in nodes.changed()[0]] == ["n"]
+    found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
+    found.deciding = deciding
+    return found
+
+
+def test_a_pod_is_told_once_and_freed_only_at_its_end() -> None:
+    pods = view()
+    added = pods.take(pod())
+    assert isinstance(added, PodAdded)
+    assert added.pod.shape.extended == (("pods", 1),)
+    assert pods.take(pod()) is None
+    assert isinstance(pods.take(pod(nodeName="n")), PodSeenBound)
+    assert pods.take(pod(nodeName="n", phase="Running")) is None
+    assert pods.take(pod(nodeName="n", phase="Succeeded")) == PodGone("u")
+
+
+def test_others_gated_and_followers_pods_are_not_told() -> None:
+    assert view().take(pod(schedulerName="other")) is None
+    assert view().take(pod(schedulingGates=[{"name": "g"}])) is None
+    assert view(deciding=False).take(pod()) is None
+
+
+def test_a_share_without_marks_is_charged_on_every_card() -> None:
+    seen = view().take(pod(nodeName="n"))
+    assert isinstance(seen, PodSeenBound)
+    assert [(s.gpu, s.memory_mib) for s in seen.placement.shares] == [(0, 4000), (1, 4000)]
+
+
+def test_whole_cards_without_marks_are_the_last_idle_ones() -> None:
+    seen = view().take(pod({"nvidia.com/gpu": 1}, nodeName="n"))
+    assert isinstance(seen, PodSeenBound)
+    assert [s.gpu for s in seen.placement.shares] == [1]
+
+
+def test_what_is_not_honoured_is_a_reason() -> None:
+    added = view().take(pod(resourceClaims=[{"name": "gpu"}]))
+    assert isinstance(added, PodAdded)
+    assert "spec.resourceClaims" in added.pod.shape.constraints.unsupported
+
+
+def test_a_pod_that_contradicts_itself_is_kept_apart() -> None:
+    pods = view()
+    assert pods.take(pod({"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1})) is None
+    assert "keep one system" in pods.bad["u"]
