@@ -59,14 +59,8 @@ def one_step_less_modest(change: Change, asked: Shape) -> Shape | None:
         field = "cpu_milli" if change.axis == "cpu" else "memory_mib"
         more = {field: getattr(change.shape, field) + 1}
         return msgspec.structs.replace(change.shape, **more)
-    if change.axis == "memory" and not any(claim.whole for claim in asked.claims):
-        best = max(claim.memory.value for claim in change.shape.claims)
-        claims = []
-        for old, new in zip(asked.claims, change.shape.claims, strict=True):
-            value = min(old.memory.value, best + 1)
-            memory = msgspec.structs.replace(new.memory, value=value)
-            claims.append(msgspec.structs.replace(new, memory=memory))
-        return msgspec.structs.replace(asked, claims=tuple(claims))
+    if change.axis == "memory":
+        return one_more_of_memory(change.shape, asked)
     if change.axis == "cores" and not any(claim.whole for claim in asked.claims):
         best = max(claim.milli for claim in change.shape.claims)
         return msgspec.structs.replace(asked, claims=tuple(
@@ -80,6 +74,21 @@ def one_step_less_modest(change: Change, asked: Shape) -> Shape | None:
             for claim in asked.claims
         ))  # fmt: skip
     return None
+
+
+def one_more_of_memory(changed: Shape, asked: Shape) -> Shape:
+    """One more in the kind that was lowered; all of a shared card is 100 percent of it."""
+    pairs = list(zip(asked.claims, changed.claims, strict=True))
+    kind = next(new.memory.kind for old, new in pairs if old.memory != new.memory)
+    best = max(new.memory.value for _, new in pairs if new.memory.kind == kind and not new.whole)
+    claims = []
+    for old, new in pairs:
+        if new.memory.kind == kind and not new.whole:
+            most = 100 if old.memory.kind == "whole" else old.memory.value
+            memory = msgspec.structs.replace(new.memory, value=min(most, best + 1))
+            new = msgspec.structs.replace(new, memory=memory)  # noqa: PLW2901
+        claims.append(new)
+    return msgspec.structs.replace(asked, claims=tuple(claims))
 
 
 def smaller_pods(engine: Engine, uid: str) -> list[str]:
