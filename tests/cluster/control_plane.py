@@ -14,13 +14,15 @@ from typing import Any, Self
 import yaml
 from binaries import API_SERVER, ETCD, SCHEDULER
 from certificates import Authority, Pair
-from kube_api import Api, Object
+from kube_api import Api, ApiError, Object
 from processes import Server, free_ports
 
 HOST = "127.0.0.1"
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 _CREATORS = 8
 _ADMIN = "weft-admin"
+_SYSTEM = "kube-system"
+_LEASES = "coordination.k8s.io/v1"
 
 
 class ControlPlane:
@@ -52,6 +54,7 @@ class ControlPlane:
         self.etcd.start()
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
+        self.free_lease()
 
     def stop(self) -> None:
         """End every process, at once, and remove the data. The logs stay where they are."""
@@ -210,6 +213,8 @@ class ControlPlane:
     def clear(self, namespace: str) -> None:
         """Remove what a test leaves behind: schedulers, nodes, all pods, and this namespace.
 
+        The lease of a Weft that was killed is free again: nobody has to wait for it.
+
         Servers that it left stopped or dead are brought back first. Other objects of the namespace
         stay, and nobody looks for them: its name is not used again.
         """
@@ -219,9 +224,24 @@ class ControlPlane:
         self.api.delete_all("Node")
         for inside in {pod["metadata"]["namespace"] for pod in self.api.list("Pod")}:
             self.api.delete_all("Pod", inside)
+        self.free_lease()
         self.api.delete("Namespace", namespace)
         body = {"kind": "Namespace", "metadata": {"name": namespace}, "spec": {"finalizers": []}}
         self.api.request("PUT", f"/api/v1/namespaces/{namespace}/finalize", body)
+
+    def free_lease(self) -> None:
+        """Weft's lease is there, and nobody's: who wants it next need not wait it out."""
+        for item in (
+            {"kind": "Namespace", "metadata": {"name": _SYSTEM}},
+            {"apiVersion": _LEASES, "kind": "Lease",
+             "metadata": {"name": "weft", "namespace": _SYSTEM}},
+        ):  # fmt: skip
+            try:
+                self.api.create(item)
+            except ApiError as error:
+                if error.code != 409:
+                    raise
+        self.api.patch("Lease", "weft", {"spec": {"holderIdentity": None}}, _SYSTEM, _LEASES)
 
     # --- how they are started --------------------------------------------------------------------
 

@@ -1,111 +1,27 @@
 """`weft scheduler` as users start it, on the real API server: alone, and behind kube-scheduler."""
 
-import contextlib
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-import yaml
 from control_plane import ControlPlane
-from kube_api import Object, Objects
-
-from weft.dialects.dialect import Settings
-from weft.dialects.registry import read_placement
-from weft.kube.inventory import inventory
-from weft.kube.pods import Pod
-from weft.kube.structs import KubeNode
-from weft.ledger import Ledger, audit
-
-CARD_MIB, CARDS = 16_384, 2
-HAS = {
-    "elasticgpu.io/gpu-core": str(100 * CARDS),
-    "elasticgpu.io/gpu-memory": str(CARD_MIB * CARDS),
-    "aliyun.com/gpu-mem": str(16 * CARDS),
-    "aliyun.com/gpu-count": str(CARDS),
-    "alnair/vgpu-memory": str(16 * CARDS),
-    "nvidia.com/gpu": str(CARDS),
-}
-GFD = {"nvidia.com/gpu.count": str(CARDS), "nvidia.com/gpu.memory": str(CARD_MIB),
-       "nvidia.com/gpu.product": "Tesla-T4"}  # fmt: skip
-
-
-class Weft:
-    """The process; `said` is what it logs."""
-
-    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
-        self.log = log
-        command = [sys.executable, "-m", "weft.cli.main", "scheduler", "--kubeconfig",
-                   str(kubeconfig), *options]  # fmt: skip
-        self._out = log.open("w")
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        self.said = ""
-        for line in self.process.stderr:
-            self.said += line
-            if " ready: " in line:
-                return
-        raise AssertionError(f"weft scheduler ended: {self.said}")
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=20)
-        if self.process.stderr is not None:
-            self.said += self.process.stderr.read()
-            self.process.stderr.close()
-        self._out.close()
-        return code
-
-
-@contextlib.contextmanager
-def weft(plane: ControlPlane, tmp_path: Path, *options: str) -> Iterator[Weft]:
-    process = Weft(plane.kubeconfig_for("weft", "system:masters"), tmp_path / "log", *options)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.end(signal.SIGKILL)
-
-
-def pod(name: str, scheduler: str, limits: dict[str, object], **meta: object) -> Object:
-    asked = {resource: str(amount) for resource, amount in limits.items()}
-    container = {"name": "main", "image": "none", "resources": {"limits": asked}}
-    return {
-        "kind": "Pod",
-        "metadata": {"name": name, **meta},
-        "spec": {"containers": [container], "schedulerName": scheduler},
-    }
-
-
-def all_bound(count: int):  # type: ignore[no-untyped-def]
-    return lambda pods: len(pods) == count and all(p["spec"].get("nodeName") for p in pods)
-
-
-def audited(plane: ControlPlane, namespace: str) -> Ledger:
-    """The ledger as the API's objects alone say, whoever placed the pods."""
-    nodes = [
-        inventory(msgspec.convert(raw, KubeNode, strict=False))[0] for raw in plane.api.list("Node")
-    ]
-    ledger = Ledger(nodes)
-    by_name = {node.name: node for node in nodes}
-    for raw in plane.api.list("Pod", namespace):
-        one = msgspec.convert(raw, Pod, strict=False)
-        if one.spec.node_name:
-            node = by_name[one.spec.node_name]
-            placement = read_placement(one, node, Settings(gpushare_unit="GiB"))
-            assert placement is not None, one.metadata.name
-            ledger.adopt(placement)
-    assert audit(ledger) == []
-    return ledger
-
-
-def nodes(plane: ControlPlane, count: int) -> None:
-    for index in range(count):
-        plane.create_fake_node(f"node-{index}", HAS, labels=GFD)
-
+from kube_api import Objects
+from weft_process import (
+    ALONE,
+    CARD_MIB,
+    CARDS,
+    EXTENDER,
+    all_bound,
+    audited,
+    bound,
+    extender_config,
+    nodes,
+    pod,
+    sigkill,
+    weft,
+)
 
 SAMPLES: Objects = [
     pod("elastic", "weft", {"elasticgpu.io/gpu-memory": 3000, "elasticgpu.io/gpu-core": 20}),
@@ -173,14 +89,11 @@ def test_kill_9_in_a_burst_loses_and_doubles_nothing(
     """120 pods of 1 GiB for 128 GiB of cards: almost every one must fit, and none twice."""
     nodes(control_plane, 4)
     burst = [pod(f"p-{i}", "weft", {"aliyun.com/gpu-mem": 1}) for i in range(120)]
-    with weft(control_plane, tmp_path) as first:
+    with weft(control_plane, tmp_path, ALONE) as first:
         control_plane.create_pods(namespace, burst[:60])
-        control_plane.api.wait_for(
-            lambda pods: sum(bool(p["spec"].get("nodeName")) for p in pods) >= 10,
-            "Pod", namespace, timeout_s=15,
-        )  # fmt: skip
-        first.end(signal.SIGKILL)
-    with weft(control_plane, tmp_path):
+        control_plane.api.wait_for(lambda pods: bound(pods) >= 10, "Pod", namespace, timeout_s=15)
+        sigkill(first)
+    with weft(control_plane, tmp_path, ALONE):
         control_plane.create_pods(namespace, burst[60:])
         control_plane.api.wait_for(all_bound(120), "Pod", namespace, timeout_s=20)
     ledger = audited(control_plane, namespace)
@@ -192,20 +105,8 @@ def test_kube_scheduler_and_weft_alone_share_one_ledger(
 ) -> None:
     """Half the pods through the real kube-scheduler and the extender, half by schedulerName."""
     nodes(control_plane, 2)
-    with weft(
-        control_plane, tmp_path, "--extender-port", "0", "--extender-address", "127.0.0.1"
-    ) as process:
-        port = re.search(r"extender on (\d+)", process.said)
-        assert port is not None, process.said
-        printed = subprocess.run(
-            [sys.executable, "-m", "weft.cli.main", "extender", "config", "--dialects", "gpushare",
-             "--url", f"http://127.0.0.1:{port[1]}"],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        configuration = yaml.safe_load(printed)
-        control_plane.start_scheduler(
-            {key: configuration[key] for key in ("extenders", "profiles") if key in configuration}
-        )
+    with weft(control_plane, tmp_path, *EXTENDER) as process:
+        control_plane.start_scheduler(extender_config(process.url, "gpushare"))
         mixed = [
             pod(f"p-{i}", "weft" if i % 2 else "default-scheduler", {"aliyun.com/gpu-mem": 4})
             for i in range(16)

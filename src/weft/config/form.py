@@ -39,7 +39,7 @@ class ClientSettings(Form, frozen=True):
 class LeaseSettings(Form, frozen=True):
     """Leadership among several processes."""
 
-    enabled: bool = False
+    enabled: bool = True
     namespace: str = "kube-system"
     name: str = "weft"
     duration_seconds: int = 10

@@ -96,6 +96,13 @@ def _check(found: Configuration, where: str) -> None:
     if lease.duration_seconds > 10:
         at = _place(where, "lease.durationSeconds")
         raise BadInputError(at, f"{lease.duration_seconds} is more than 10, the safe most")
+    needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
+    if lease.enabled and needs_s >= lease.duration_seconds:
+        raise BadInputError(
+            _place(where, "lease.durationSeconds"),
+            f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
+            f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
+        )
     if not 0 <= found.http.port < 65_536:
         raise BadInputError(_place(where, "http.port"), f"{found.http.port} is no port")
 

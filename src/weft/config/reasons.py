@@ -26,8 +26,8 @@ REASONS: dict[str, str] = {
     "client.bindsInFlight": "bindings at once; the API server's rate is reached with 32",
     "client.requestTimeoutSeconds": "a binding that took longer has no answer and is looked up; "
     "twice this long must fit into the lease",
-    "lease.enabled": "needed as soon as two processes may run at once, as in every rolling "
-    "update; off, so that a first try needs no rights on leases",
+    "lease.enabled": "whether a Lease decides who binds; on, for two processes run at once in "
+    "every rolling update",
     "lease.namespace": "where the Lease is kept; kube-system, beside kube-scheduler's",
     "lease.name": "processes with the same name take turns",
     "lease.durationSeconds": "how long a dead leader is waited for; at most 10",

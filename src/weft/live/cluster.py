@@ -1,11 +1,14 @@
 """One engine kept equal to what the API shows, and its decisions written. See `interface`.
 
-It decides for itself (no lease): run one process. Pods wait in the engine's queue; each `Bind` is
-a task, never two for one pod; what became of it goes back to the engine as an event.
+    start() ──▶ ready: knows all, answers questions ──▶ lead() ──▶ decides and binds ──▶ stop()
+
+Pods wait in the engine's queue; each `Bind` is a task, never two for one pod; what became of it
+goes back to the engine as an event. Leadership that was lost never comes back: its decisions end
+with the process, and until then `may_bind` holds them back.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +30,17 @@ from weft.engine import (
     Wake,
 )  # fmt: skip
 from weft.framework import Profile
-from weft.kube.bind import Binder, BindRequest, Bound, Gone, Outcome, Refused, Unknown
+from weft.kube.bind import (
+    Binder,
+    BindOptions,
+    BindRequest,
+    Bound,
+    Gone,
+    NotLeader,
+    Outcome,
+    Refused,
+    Unknown,
+)
 from weft.kube.changes import Change, Deleted
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CONFIG_MAPS, NODES, PODS, VOLUMES
@@ -47,19 +60,22 @@ _TURN = 20  # changes taken in before others have their turn
 
 
 class Cluster:
-    """The `LiveCluster` of a process without a lease."""
+    """The `LiveCluster` of a process."""
 
     def __init__(
         self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] = (),
         rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
+        binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
         """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
-        the inventory of nodes that nobody else tells of."""
+        the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
+        (`Elector.may_bind`; always, where it is left out)."""
         self.engine = Engine(profiles, seed=seed)
         self.on_decision: list[OnDecision] = []
         self.ready = False
-        self.leader = True
-        self._client, self._binder = client, Binder(client)
+        self.leader = False
+        self.binder = Binder(client, binding, may_bind)
+        self._client = client
         self._nodes, self._volumes = NodeView(rules), VolumeView()
         self._unit: Unit = gpushare_unit
         names = names or [profile.name for profile in profiles]
@@ -74,7 +90,7 @@ class Cluster:
         return self._pods.settings
 
     async def start(self) -> None:
-        """Take in everything there is, then decide."""
+        """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
         client = self._client
         await self._stream.start(
             Feed(client, NODES, self._take_nodes),
@@ -83,9 +99,19 @@ class Cluster:
             Feed(client, CLAIMS, self._take_claims),
         )
         await self._stream.start(Feed(client, PODS, self._take_pods))
-        self._pods.deciding = self.ready = True
-        for pod in self._pods.pending():
-            self._tell(self._pods.take(pod))
+        self.ready = True
+
+    async def lead(self, *, afresh: bool = True) -> None:
+        """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
+        so everything is listed once more first."""
+        if afresh:
+            await self._stream.list_again()
+        self._pods.deciding = self.leader = True
+        for number, pod in enumerate(self._pods.pending(), 1):
+            if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
+                self._tell(self._pods.take(pod))
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
 
     async def failed(self) -> None:
         """Return never, but raise what ended the taking-in, if anything does."""
@@ -93,7 +119,7 @@ class Cluster:
 
     async def stop(self) -> None:
         """Decide nothing more; return when every write under way has ended."""
-        self._pods.deciding = self.ready = False
+        self._pods.deciding = self.leader = self.ready = False
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -147,9 +173,9 @@ class Cluster:
         if command.placement.node not in self._nodes.nodes:
             self.handle(BindFailed(command.pod.uid, "the node is gone"))
             return Refused(404, f"node {command.placement.node} is gone")
-        outcome: Outcome = await self._binder.bind(self._request(command, versioned))
+        outcome: Outcome = await self.binder.bind(self._request(command, versioned))
         while isinstance(outcome, Unknown):
-            outcome = await self._binder.resolve(outcome)
+            outcome = await self.binder.resolve(outcome)
         uid = command.pod.uid
         self._binding.pop(uid, None)
         if isinstance(outcome, Bound):
@@ -159,7 +185,7 @@ class Cluster:
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
-            if versioned:
+            if versioned and not isinstance(outcome, NotLeader):
                 self._tell(self._pods.again(uid))
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:

@@ -8,7 +8,7 @@ A pump may be ended at any time: what its list-watch knows and what it has queue
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from weft.kube.changes import Change, Synced
@@ -50,14 +50,16 @@ class Stream:
         self._queue: asyncio.Queue[tuple[Feed[Any], list[Change[Any]]]] = asyncio.Queue()
         self._pumps: dict[Feed[Any], asyncio.Task[None]] = {}
         self._consumer: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[None]
 
     async def start(self, *feeds: Feed[Any]) -> None:
         """Start these feeds; returns when all that there is has been taken in."""
         if self._consumer is None:
-            self._consumer = asyncio.create_task(self._consume(), name="weft-consumer")
+            self._failure = asyncio.get_running_loop().create_future()
+            self._consumer = self._endless(self._consume())
         for feed in feeds:
             self.feeds.append(feed)
-            self._pumps[feed] = asyncio.create_task(self._pump(feed))
+            self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(feeds)
 
     async def list_again(self) -> None:
@@ -68,7 +70,7 @@ class Stream:
         await self.idle()
         for feed in self.feeds:
             feed.list_again()
-            self._pumps[feed] = asyncio.create_task(self._pump(feed))
+            self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(self.feeds)
 
     async def idle(self) -> None:
@@ -93,13 +95,24 @@ class Stream:
             await self._or_failure({task})
 
     async def _or_failure(self, waiting: set[asyncio.Task[Any]]) -> None:
-        """Wait for these, or raise what ended the tasks that should never end."""
-        assert self._consumer is not None
-        endless = {self._consumer, *self._pumps.values()}
-        done, _ = await asyncio.wait({*waiting, *endless}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done & endless:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        """Wait for one of these, or raise what ended a task that should never end."""
+        await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            for task in waiting:
+                task.cancel()
+            self._failure.result()
+
+    def _endless(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends only when it is cancelled, or by what is then raised everywhere here."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._failure.done():
+            return
+        error = task.exception() or RuntimeError("a list-watch ended by itself")
+        self._failure.set_exception(error)
 
     async def _pump(self, feed: Feed[Any]) -> None:
         async for batch in feed.watch.batches():

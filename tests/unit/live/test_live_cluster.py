@@ -30,6 +30,7 @@ async def life() -> None:
         add(server)
         first = Cluster(client, [Profile("weft", [Fgd()])])
         await first.start()
+        await first.lead(afresh=False)
         while first._binding:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

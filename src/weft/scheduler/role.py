@@ -1,0 +1,60 @@
+"""The leader's mark on its own pod, by which a Service finds it.
+
+kube-scheduler calls one address, and only the leader may bind: the extender's Service selects
+`weft.dev/role: leader`. A process that starts is a follower, whatever its pod's label says (a
+container that crashed comes back in the same pod). A new leader takes the mark from every other
+pod first: one that was stopped cannot do so itself.
+"""
+
+import logging
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import PODS, Skips
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+
+log = logging.getLogger("weft.scheduler")
+
+ROLE = "weft.dev/role"
+LEADER, FOLLOWER = "leader", "follower"
+
+
+class Role:
+    """The label of the pod this process runs in; does nothing where there is no such pod."""
+
+    def __init__(self, client: ApiClient, namespace: str = "", name: str = "") -> None:
+        self._client, self._namespace, self._name = client, namespace, name
+
+    async def follow(self) -> None:
+        """Say that this process does not lead. A failure is logged: the lease protects anyway."""
+        await self._say(self._name, FOLLOWER)
+
+    async def lead(self) -> bool:
+        """Say that this process leads and nobody else does; whether that worked."""
+        if not self._name:
+            return True
+        try:
+            answer = await self._client.call(
+                "GET", PODS.of(self._namespace), query={"labelSelector": f"{ROLE}={LEADER}"}
+            )
+            others = [pod.metadata.name for pod in PODS.decode_page(answer, Skips()).items]
+        except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+            log.warning("which pod calls itself leader can't be read: %s", error)
+            return False
+        said = [await self._say(name, FOLLOWER) for name in others if name != self._name]
+        return await self._say(self._name, LEADER) and all(said)
+
+    async def _say(self, name: str, role: str) -> bool:
+        if not name:
+            return True
+        body = msgspec.json.encode({"metadata": {"labels": {ROLE: role}}})
+        try:
+            path = PODS.of(self._namespace, name)
+            await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
+        except NotFoundError:
+            return name != self._name  # another's pod that is gone needs no label
+        except (ApiError, LostError, NotSentError) as error:
+            log.warning("pod %s/%s can't be labelled: %s", self._namespace, name, error)
+            return False
+        return True
