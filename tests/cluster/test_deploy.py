@@ -1,0 +1,74 @@
+"""deploy/scheduler.yaml on the real API server: it is taken as it is, and its rights suffice."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from control_plane import ControlPlane
+from kube_api import ApiError, Object
+from weft_process import EXTENDER, Weft, all_bound, audited, nodes, pod
+
+MANIFEST = Path(__file__).parents[2] / "deploy" / "scheduler.yaml"
+USER = "system:serviceaccount:weft-system:weft-scheduler"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")
+
+
+def objects() -> list[Object]:
+    return list(yaml.safe_load_all(MANIFEST.read_text()))
+
+
+@pytest.fixture
+def installed(control_plane: ControlPlane) -> None:
+    for item in objects():
+        version = item.get("apiVersion", "v1")
+        meta = item["metadata"]
+        path = control_plane.api.path(item["kind"], meta.get("namespace"), version)
+        try:
+            control_plane.api.request("POST", path, item, query={"fieldValidation": "Strict"})
+        except ApiError as error:
+            if error.code != 409:
+                raise
+
+
+def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, installed: None
+) -> None:
+    nodes(control_plane, 1)
+    own = pod("weft-0", "nobody", {})
+    control_plane.api.create(own, "weft-system")
+    process = Weft(control_plane.kubeconfig_for(USER, *GROUPS), tmp_path / "log", *EXTENDER)
+    named = ["POD_NAME=weft-0", "POD_NAMESPACE=weft-system"]
+    process.command = ["/usr/bin/env", *named, *process.command]
+    process.start()
+    process.until(r"leading, term \d+")
+    limits = {"elasticgpu.io/gpu-memory": 10_000}
+    control_plane.create_pods(namespace, [pod(f"p{n}", "weft", limits) for n in range(3)])
+
+    def told(pods: list[Object]) -> bool:
+        conditions = [c for p in pods for c in p.get("status", {}).get("conditions", [])]
+        return any("GPU nodes: " in c.get("message", "") for c in conditions)
+
+    control_plane.api.wait_for(told, "Pod", namespace, timeout_s=10)
+    assert len(audited(control_plane, namespace).holdings) == 2
+    mark = {"weft.dev/role": "leader"}
+    assert control_plane.api.get("Pod", "weft-0", "weft-system")["metadata"]["labels"] == mark
+    control_plane.api.delete("Pod", "p0", namespace)
+    control_plane.api.delete("Pod", "p1", namespace)
+    control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=10)
+    events = control_plane.api.list("Event", namespace, "events.k8s.io/v1")
+    assert {"Scheduled", "FailedScheduling"} <= {event["reason"] for event in events}
+    assert process.end(signal.SIGTERM) == 0
+    assert not re.search("forbidden|Traceback", process.said), process.said
+
+
+def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:
+    found = {(item["kind"], item["metadata"]["name"]): item for item in objects()}
+    template = found["Deployment", "weft-scheduler"]["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    named = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    for name, extra in (("weft-scheduler", {}), ("weft-extender", {"weft.dev/role": "leader"})):
+        service = found["Service", name]["spec"]
+        assert service["selector"] == {**labels, **extra}
+        assert {port["targetPort"] for port in service["ports"]} <= named
