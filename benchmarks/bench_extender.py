@@ -64,6 +64,9 @@ class Memory:
     def pod(self, namespace: str, name: str) -> Pod | None:
         return None
 
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        return None
+
     def handle(self, event: Event) -> list[Command]:
         return self.engine.handle(event, next(self._now))
 

@@ -130,9 +130,13 @@ class ControlPlane:
 
     def api_for(self, user: str, *groups: str, port: int | None = None) -> Api:
         """A client that the server knows as this user, by a certificate."""
+        return Api(port or self.port, self.context_for(user, *groups))
+
+    def context_for(self, user: str, *groups: str) -> ssl.SSLContext:
+        """TLS to the servers as this user."""
         context = ssl.create_default_context(cafile=str(self.authority.pair.certificate))
         context.load_cert_chain(*self._pair_of(user, *groups))
-        return Api(port or self.port, context)
+        return context
 
     def api_with_token(self, token: str) -> Api:
         """A client with a bearer token."""

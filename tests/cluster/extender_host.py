@@ -63,6 +63,9 @@ class Host:
     def pod(self, namespace: str, name: str) -> Pod | None:
         return None
 
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        return None
+
     def handle(self, event: Event) -> list[Command]:
         return self.engine.handle(event, time.monotonic_ns())
 

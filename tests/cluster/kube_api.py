@@ -246,7 +246,7 @@ class Api:
         with contextlib.suppress(IndexError):
             connection = self._idle.pop()
             connection.timeout = timeout_s
-            if connection.sock is not None and _silent(connection.sock):
+            if connection.sock is not None and is_silent(connection.sock):
                 connection.sock.settimeout(timeout_s)
                 return connection
             connection.close()
@@ -258,7 +258,7 @@ class Api:
         )
 
 
-def _silent(sock: ssl.SSLSocket) -> bool:
+def is_silent(sock: ssl.SSLSocket) -> bool:
     """Whether the other side has neither closed it nor said anything unasked."""
     sock.settimeout(0)
     try:

@@ -59,7 +59,7 @@ def test_a_pod_without_a_place_says_why_and_gets_it_when_room_comes(
 ) -> None:
     nodes(control_plane, 1)
     limits: dict[str, object] = {"elasticgpu.io/gpu-memory": 10_000}
-    waits = "0/1 nodes fit: 1 × insufficient memory on any one GPU (most free 6,384 MiB, asked"
+    waits = "0/1 GPU nodes: 1 × insufficient memory on any one GPU (largest free 6,384 MiB, asked"
     with weft(control_plane, tmp_path):
         control_plane.create_pods(namespace, [pod(f"p-{i}", "weft", limits) for i in range(2)])
         control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=10)

@@ -41,7 +41,7 @@ class Weft(Server):
 
     def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
         command: list[str | Path] = [sys.executable, "-m", "weft.cli.main", "scheduler"]
-        super().__init__([*command, "--kubeconfig", kubeconfig, *options], log)
+        super().__init__([*command, "--kubeconfig", kubeconfig, "--http-port", "0", *options], log)
         self.name = "weft scheduler"
 
     @property
@@ -69,14 +69,22 @@ class Weft(Server):
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
-    def end(self, number: int) -> int:
-        """Send it this signal and wait; its exit code."""
+    def tell(self, number: int) -> None:
+        """Send it this signal."""
+        self._signal(number)
+
+    def exit_code(self, timeout_s: float = 30.0) -> int:
+        """Wait for its end; the code, or minus the signal's number."""
         process = self._process
         assert process is not None
-        self._signal(number)
-        code = process.wait(timeout=30)
+        code = process.wait(timeout_s)
         self.kill()
         return code
+
+    def end(self, number: int) -> int:
+        """Send it this signal and wait; its exit code."""
+        self.tell(number)
+        return self.exit_code()
 
 
 @contextlib.contextmanager

@@ -128,6 +128,10 @@ class GpuShare(Reference):
     pass
 
 
+class SmallestFirst(Reference):
+    pass
+
+
 class NanoBinpack(Reference):
     last_first = True
 

@@ -37,6 +37,7 @@ PAIRS = [
     ("binpack", {}, slowly.Binpack()),
     ("spread", {}, slowly.Spread()),
     ("gpushare", {}, slowly.GpuShare()),
+    ("smallest-first", {}, slowly.SmallestFirst()),
     ("nano-binpack", {}, slowly.NanoBinpack()),
     ("nano-spread", {}, slowly.NanoSpread()),
     ("alnair-cost-saving", {}, slowly.AlnairCostSaving()),

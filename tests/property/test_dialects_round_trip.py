@@ -101,6 +101,14 @@ def test_wefts_annotation_carries_everything(name, data):
     assert dialect(request.dialect).read(back, request, node) == placement
 
 
+def alnairs_plugin_writes(request, placement):
+    """Its own annotation: one of the card's units after the other, or one for cores alone."""
+    (share,) = placement.shares
+    count = max(1, request.shape.claims[0].memory.value)
+    units = (f"{share.uuid or share.gpu}_{number}" for number in range(count))
+    return {"ai.centaurus.io/alnair-gpu-id": ",".join(units)}
+
+
 @pytest.mark.parametrize("name", OWN_MARKS)
 @given(data=st.data())
 def test_each_systems_own_marks_name_the_same_gpus(name, data):
@@ -114,6 +122,8 @@ def test_each_systems_own_marks_name_the_same_gpus(name, data):
         return
     marks = write(request, placement, node, 7)
     theirs = {k: v for k, v in marks.annotations.items() if k != PLACEMENT}
+    if name == "alnair" and placement.shares:
+        theirs |= alnairs_plugin_writes(request, placement)
     assert read_placement(bound(manifest, theirs, marks.labels), node, chosen) == placement
 
 

@@ -1,4 +1,4 @@
-"""`weft explain` and `weft replay`: what a decisions file knows."""
+"""`weft explain`, live or from a decisions file, and `weft replay`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.explaining import DEFAULT_SERVICE, Source, ask, live_lines
 from weft.cli.output import ListOutput
+from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.record import Explanation, Verdict
@@ -23,13 +25,49 @@ def _explain_root() -> None:
 
 @explain_app.command("pod")
 def explain_pod(
-    name: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or a UID.")],
-    decisions: Annotated[
-        Path, typer.Option(help="A decisions file (`weft simulate --decisions`).")
+    name: Annotated[
+        str, typer.Argument(help="NAMESPACE/NAME or NAME; of a decisions file also a UID.")
     ],
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="A decisions file (`weft simulate --decisions`), not a live cluster."),
+    ] = None,
+    url: Annotated[str, typer.Option(help="The scheduler's own address, http://HOST:PORT.")] = "",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]"),
+    ] = None,
+    context: Annotated[str, typer.Option(help="Of the kubeconfig.  [default: its current]")] = "",
+    service: Annotated[
+        str, typer.Option(help="The scheduler's Service, asked through the API server.")
+    ] = DEFAULT_SERVICE,
     output: _Output = ListOutput.table,
 ) -> None:
-    """Why here; or why nowhere, and the smallest change that would make the pod fit."""
+    """Why here; or why nowhere, and the smallest change that would make the pod fit.
+
+    Of a running `weft scheduler`, or with --decisions of a file that a simulation wrote.
+    """
+    if decisions is not None:
+        if url or kubeconfig or context or service != DEFAULT_SERVICE:
+            raise BadInputError("--decisions", "is a file; leave out what names a live scheduler")
+        _explain_from_file(decisions, name, output)
+    elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
+        raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
+    else:
+        _explain_live(Source(url, kubeconfig, context, service), name, output)
+
+
+def _explain_live(source: Source, name: str, output: ListOutput) -> None:
+    body = ask(source, name)
+    if output is ListOutput.json:
+        import msgspec
+
+        print(msgspec.json.format(body, indent=1).decode())
+    else:
+        print("\n".join(live_lines(body)))
+
+
+def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
     from weft.cli.policies import registry
     from weft.record import explain
 

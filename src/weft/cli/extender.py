@@ -5,6 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.scheduler import (
+    Address,
+    ConfigFile,
+    Context,
+    Decisions,
+    HttpPort,
+    Kubeconfig,
+    LeaderElect,
+    OriginalPorts,
+    Priority,
+    configuration,
+    run,
+    with_extender,
+)
+
 if TYPE_CHECKING:
     from weft.extender.scheduler_config import TlsFiles
 
@@ -14,6 +29,39 @@ extender_app = typer.Typer(no_args_is_help=True)
 @extender_app.callback()
 def root() -> None:
     """Weft beside the stock kube-scheduler, as its extender."""
+
+
+@extender_app.command("serve")
+def serve(
+    config: ConfigFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Where to listen.  [default: as configured, 39999]"),
+    ] = None,
+    address: Address = "",
+    priority: Priority = None,
+    original_ports: OriginalPorts = False,
+    leader_elect: LeaderElect = None,
+    http_port: HttpPort = None,
+    decisions: Decisions = None,
+) -> None:
+    """Answer kube-scheduler, and schedule no pods by schedulerName.
+
+    `weft scheduler --extender-port` does both on one ledger; never run both commands beside each
+    other but with the same lease.
+    """
+    from msgspec.structs import replace
+
+    from weft.cli.hosting import Hosting
+
+    found = configuration(config, leader_elect, http_port)
+    found = with_extender(found, port, address, original_ports, priority)
+    found = replace(found, extender=replace(found.extender, enabled=True))
+    paths = (kubeconfig,) if kubeconfig else ()
+    where = str(config or "")
+    run(found, Hosting(paths, context, schedules=False, decisions=decisions, where=where))
 
 
 @extender_app.command("config")

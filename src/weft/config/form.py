@@ -70,12 +70,36 @@ class EventSettings(Form, frozen=True):
     scheduled: bool = True
 
 
+BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
+"""Routes that name no policy: the pod's own profile, and gpushare or Co-scheML."""
+
+DEFAULT_ROUTES = {
+    "/weft": BY_SCHEDULER_NAME,
+    "/scheduler": "elastic-binpack",
+    "/gpushare-scheduler": BY_AUTO,
+}
+
+
+class ExtenderSettings(Form, frozen=True):
+    """Whether, where and how kube-scheduler is answered."""
+
+    enabled: bool = False
+    address: str = "0.0.0.0"
+    port: int = 39_999
+    original_ports: bool = False
+    routes: dict[str, str] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
+    interference_table: str = "/data/interference.json"
+    certificate_file: str = ""
+    key_file: str = ""
+    client_authority_file: str = ""
+
+
 DEFAULT_PROFILES = (
     ProfileSettings("weft", (PolicyUse("fgd"),)),
     ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
     ProfileSettings("alnair-high-performance", (PolicyUse("alnair-high-performance"),)),
     ProfileSettings("genius-scheduler", (PolicyUse("spread"),)),
-    ProfileSettings("custom-scheduler", (PolicyUse("binpack"),)),
+    ProfileSettings("custom-scheduler", (PolicyUse("smallest-first"), PolicyUse("binpack"))),
 )
 
 
@@ -90,5 +114,6 @@ class Configuration(Form, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     http: HttpSettings = HttpSettings()
+    extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
     seed: int = 0

@@ -5,11 +5,19 @@ from pathlib import Path
 
 import msgspec
 
-from weft.config.form import API_VERSION, KIND, Configuration
+from weft.config.form import (
+    API_VERSION,
+    BY_AUTO,
+    BY_SCHEDULER_NAME,
+    KIND,
+    Configuration,
+    ExtenderSettings,
+)
 from weft.framework import Plugin, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
 
+_ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 
 
@@ -52,7 +60,20 @@ def profiles(found: Configuration, registry: Registry, where: str = "") -> list[
                 at = _place(where, f"profiles[{i}].policies[{j}]")
                 raise BadInputError(at, f"{error.where}: {error.what}") from error
         made.append(Profile(profile.scheduler_name, plugins))
+    _check_policies(found, registry, where)
     return made
+
+
+def _check_policies(found: Configuration, registry: Registry, where: str) -> None:
+    """A route's policy must be one that can be made by its name alone."""
+    known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in found.profiles)}
+    for path, policy in found.extender.routes.items():
+        if policy not in known:
+            try:
+                registry.create(policy)
+            except BadInputError as error:
+                at = _place(where, f"extender.routes[{path}]")
+                raise BadInputError(at, f"{error.where}: {error.what}") from error
 
 
 def _check_version(told: dict[object, object], where: str) -> None:
@@ -63,8 +84,7 @@ def _check_version(told: dict[object, object], where: str) -> None:
             )
 
 
-def _check(found: Configuration, where: str) -> None:
-    """What the types cannot say."""
+def _check_profiles(found: Configuration, where: str) -> None:
     names = [profile.scheduler_name for profile in found.profiles]
     if not names:
         raise BadInputError(_place(where, "profiles"), "is empty; name at least one schedulerName")
@@ -80,6 +100,11 @@ def _check(found: Configuration, where: str) -> None:
             if use.weight < 0:
                 at = _place(where, f"{at}.policies[{j}].weight")
                 raise BadInputError(at, f"{use.weight} is negative; write 0 or more")
+
+
+def _check(found: Configuration, where: str) -> None:
+    """What the types cannot say."""
+    _check_profiles(found, where)
     client, lease = found.client, found.lease
     positive = {
         "client.qps": client.qps, "client.burst": client.burst,
@@ -103,8 +128,27 @@ def _check(found: Configuration, where: str) -> None:
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
-    if not 0 <= found.http.port < 65_536:
-        raise BadInputError(_place(where, "http.port"), f"{found.http.port} is no port")
+    for field, port in (("http.port", found.http.port), ("extender.port", found.extender.port)):
+        if not 0 <= port < 65_536:
+            raise BadInputError(_place(where, field), f"{port} is no port")
+    _check_extender(found.extender, where)
+
+
+def _check_extender(found: ExtenderSettings, where: str) -> None:
+    for path, policy in found.routes.items():
+        at = _place(where, f"extender.routes[{path}]")
+        if not _ROUTE.fullmatch(path):
+            raise BadInputError(at, f"{path!r} is no path; write one such as /weft")
+        if not policy:
+            raise BadInputError(at, f"is empty; write a policy, {BY_SCHEDULER_NAME} or {BY_AUTO}")
+    if not found.routes:
+        raise BadInputError(_place(where, "extender.routes"), "is empty; name at least one path")
+    if bool(found.certificate_file) != bool(found.key_file):
+        at = _place(where, "extender.certificateFile")
+        raise BadInputError(at, "belongs together with extender.keyFile; write both")
+    if found.client_authority_file and not found.certificate_file:
+        at = _place(where, "extender.clientAuthorityFile")
+        raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
 
 
 def _place(where: str, field: str) -> str:

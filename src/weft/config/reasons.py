@@ -35,6 +35,23 @@ REASONS: dict[str, str] = {
     "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
     "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
     "free one",
+    "extender.enabled": "whether kube-scheduler may ask; off, for nothing listens unasked",
+    "extender.address": "all addresses, for kube-scheduler comes from another machine",
+    "extender.port": "Elastic GPU's, so that its kube-scheduler configuration needs no other; 0 "
+    "for a free one",
+    "extender.originalPorts": "also on 39999 and 12345, as Elastic GPU and gpushare had it; off, "
+    "for one port is enough where kube-scheduler is told anew",
+    "extender.routes": "path: policy. schedulerName lets the pod's own profile decide, auto is "
+    "coscheml once there is a table of interference and gpushare otherwise; else a schedulerName "
+    "of profiles, or a policy (the original's -priority spread is elastic-spread, random is "
+    "random). A path that is left out is not served",
+    "extender.interferenceTable": "Co-scheML's table of slowdowns, for routes that are auto; read "
+    "only where it is, and where Co-scheML had it",
+    "extender.certificateFile": "PEM; with its key the extender speaks HTTPS. None, as the "
+    "originals",
+    "extender.keyFile": "PEM, of the certificate",
+    "extender.clientAuthorityFile": "PEM; only clients with a certificate that it signed are "
+    "answered. None: whoever reaches the port may ask and bind",
     "events.intervalSeconds": "least time between two events or two conditions of one pod and "
     "reason; people read events in minutes",
     "events.scheduled": "an event for every pod that is bound, as kube-scheduler writes",

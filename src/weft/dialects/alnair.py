@@ -28,8 +28,7 @@ from weft.model import (
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"
 TIMESTAMP = "ai.centaurus.io/scheduler-timestamp"
-GPU_ID = "ai.centaurus.io/alnair-gpu-id"
-ALNAIR_ID = "ai.centaurus.io/alnair-id"
+GPU_ID = "ai.centaurus.io/alnair-gpu-id"  # the device plugin writes it, at Allocate
 # A node's annotations. The device plugin writes the first of the two counts with a letter missing,
 # the scheduler reads the second: Weft writes both and reads either.
 NODE_COUNT = "ai.centaurus.io/physical-gpu-count"
@@ -64,23 +63,21 @@ class Alnair(System):
         return build(pod, self.name, layout, shared=True, warnings=notes)
 
     def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
-        """The scheduler's timestamp, and what the device plugin writes once it has allocated."""
-        share = placement.shares[0]
-        chunks = request.shape.claims[share.claim].memory.value
-        uuid = identity(share)
+        """The scheduler's timestamp, and the variables of the device plugin.
+
+        Not the device plugin's annotations: it looks for pods that lack its own, and finding none
+        it dies.
+        """
+        uuid = identity(placement.shares[0])
         asked = {c.name: c.asked for c in request.containers if c.asked}
-        ids = {name: _short_id(request.uid, name) for name in asked}
-        annotations = {
-            TIMESTAMP: str(now_ns),
-            # The numbers only say how many: which chunk of a card a pod has means nothing.
-            GPU_ID: ",".join(f"{uuid}_{n}" for n in range(max(chunks, 1))),
-            ALNAIR_ID: ",".join(ids.values()),
+        env = {
+            name: _environment(uuid, _short_id(request.uid, name))
+            for name in by_container(request, placement)
         }
-        env = {name: _environment(uuid, ids[name]) for name in by_container(request, placement)}
         for name, ask in asked.items():
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
-        return Marks(annotations=annotations, env=env)
+        return Marks(annotations={TIMESTAMP: str(now_ns)}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the device IDs; the original may have mixed the pod's units over several cards."""

@@ -33,7 +33,7 @@ _STANDS_FOR = (
     (re.compile(r"(?<!\d)\d{8,10}(?!\d)"), "<MiB on the card>"),
 )
 # Names made by hashing: of the decision, so they say nothing yet.
-_OPAQUE = ("GPU", "ALNAIR_ID", "ai.centaurus.io/alnair-id")
+_OPAQUE = ("GPU", "ALNAIR_ID")
 
 
 def preview(request: PodRequest) -> Marks:

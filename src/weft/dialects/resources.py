@@ -61,7 +61,7 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     """Whether any container names one of these resources with anything but zero."""
     for slot in slots(pod):
         for asked in (slot.container.resources.limits, slot.container.resources.requests):
-            if asked and any(str(asked.get(name, 0)).strip() != "0" for name in names):
+            if asked and any(name in asked and str(asked[name]).strip() != "0" for name in names):
                 return True
     return False
 

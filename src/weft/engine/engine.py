@@ -33,6 +33,7 @@ from weft.engine.events import (
     Unschedulable,
     Wake,
 )
+from weft.engine.explain import best_nodes
 from weft.engine.queue import Queue, Waiting
 from weft.engine.records import Candidate, Outcome, Record
 from weft.framework import NEVER, Profile
@@ -315,16 +316,4 @@ class Engine:
         )  # fmt: skip
 
     def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:
-        """The best nodes in order, by masked argmax: records are no place for a sort."""
-        total, found = known.total.copy(), []
-        for _ in range(min(self.keep_top, len(total))):
-            row = int(total.argmax())
-            if total[row] == NEVER:
-                break
-            scores = {
-                plugin.policy.name: int(raw[row])
-                for plugin, raw in zip(profile.scorers, known.raw, strict=True)
-            }
-            found.append(Candidate(self.ledger.table.nodes[row].name, int(total[row]), scores))
-            total[row] = NEVER
-        return tuple(found)
+        return tuple(best_nodes(self.ledger.table, known, profile, self.keep_top))

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from weft.engine.assess import Assessment
-from weft.framework import Need, Query
+from weft.engine.records import Candidate
+from weft.framework import NEVER, Need, Profile, Query
 from weft.ledger.table import Bools, Ints, Table
 from weft.model import Code, Reason
 
@@ -17,30 +18,69 @@ _FAR = 1 << 60
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`fits` of `nodes` nodes can take the pod; the others' reasons, most common first."""
+    """`fits` of `nodes` nodes can take the pod; the others' reasons, most common first.
+
+    For a pod that asks for a GPU only nodes with one are counted (`gpus`): the others could never
+    take it, and would hide why those that might do not.
+    """
 
     nodes: int
     fits: int
     reasons: tuple[Reason, ...]
+    gpus: bool = False
 
     def __str__(self) -> str:
+        kind = "GPU nodes" if self.gpus else "nodes"
         if not self.nodes:
-            return "0/0 nodes: the cluster has no node"
-        head = f"{self.fits}/{self.nodes} nodes fit"
-        return ": ".join(filter(None, [head, ", ".join(map(str, self.reasons))]))
+            return f"0/0 {kind}: the cluster has no {'GPU' if self.gpus else 'node'}"
+        head = f"{self.fits}/{self.nodes} {kind}"
+        return f"{head}: {', '.join(map(str, self.reasons))}" if self.reasons else f"{head} fit"
 
 
 def summarise(table: Table, known: Assessment) -> Summary:
-    """Aggregate the reason codes of all nodes, with what was asked and the most that is free."""
+    """Aggregate the nodes' reason codes, with what was asked and the largest that is free."""
+    gpus = bool(known.demand.needs)
+    rows = np.flatnonzero(table.gpus) if gpus else np.arange(table.count)
+    codes = known.codes.take(rows)
+    return Summary(len(rows), int((codes == 0).sum()), reasons_of(table, known, rows), gpus)
+
+
+def reasons_of(table: Table, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
+    """Why these nodes do not fit, most common first."""
+    codes = known.codes.take(rows)
+    counts = np.bincount(codes, minlength=len(Code))
     reasons = []
-    for code in np.argsort(-known.counts, kind="stable").tolist():
-        count = int(known.counts[code])
+    for code in np.argsort(-counts, kind="stable").tolist():
+        count = int(counts[code])
         if code == 0 or count == 0:
             continue
-        rows = np.flatnonzero(known.codes == code)
-        asked, best, unit = _numbers(Code(code), Query(table, known.demand, rows))
-        reasons.append(Reason(Code(code), count, asked, best, unit))
-    return Summary(table.count, int(known.counts[0]), tuple(reasons))
+        query = Query(table, known.demand, rows[codes == code])
+        asked, best, unit = _numbers(Code(code), query)
+        reasons.append(Reason(Code(code), count, asked, best, unit, _words(Code(code), known)))
+    return tuple(reasons)
+
+
+def best_nodes(table: Table, known: Assessment, profile: Profile, most: int) -> list[Candidate]:
+    """The best nodes in order, by masked argmax: records are no place for a sort."""
+    total = known.total.copy()
+    found: list[Candidate] = []
+    for _ in range(min(most, len(total))):
+        row = int(total.argmax())
+        if total[row] == NEVER:
+            break
+        scores = {
+            plugin.policy.name: int(raw[row])
+            for plugin, raw in zip(profile.scorers, known.raw, strict=True)
+        }
+        found.append(Candidate(table.nodes[row].name, int(total[row]), scores))
+        total[row] = NEVER
+    return found
+
+
+def _words(code: Code, known: Assessment) -> str:
+    """Only the pod says whether it is the model or the UUID that no GPU has."""
+    by_uuid = known.shape.devices.uuids or known.shape.devices.not_uuids
+    return "no GPU of an accepted model or UUID" if code is Code.WRONG_MODEL and by_uuid else ""
 
 
 def _numbers(code: Code, query: Query) -> Numbers:

@@ -1,16 +1,25 @@
 """Pure questions to the engine: what fits where, without reserving anything.
 
 kube-scheduler may ask and then skip the rest of its cycle, or ask for one pod before it binds
-another: so an answer promises nothing, and the bind decides again (`BindOn`).
+another: so an answer promises nothing, and the bind decides again (`BindOn`). It asks about
+thousands of names at once: they are looked up and answered as arrays.
 """
+
+from itertools import compress, repeat
+from typing import Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from weft.engine.engine import Engine
-from weft.engine.explain import summarise
+from weft.engine.explain import reasons_of
 from weft.framework import NEVER, Profile
+from weft.ledger.table import Table
 from weft.model import Code, PodRequest
+
+Ints = npt.NDArray[np.int64]
+_UNKNOWN = -1
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -26,38 +35,78 @@ class Answers(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
-def which_fit(engine: Engine, profile: Profile, pod: PodRequest, names: list[str]) -> Answers:
-    """Filter: which of these nodes could take the pod now."""
+class Rows(Protocol):
+    """How names are looked up."""
+
+    def __call__(self, table: Table, names: list[str], /) -> Ints:
+        """A row for each name, -1 for one that the table does not have."""
+        ...
+
+
+def rows_of(table: Table, names: list[str]) -> Ints:
+    """Every name looked up anew."""
+    return np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
+
+
+class Lookup:
+    """`rows_of` that remembers the last list (the very object), which must not be changed."""
+
+    def __init__(self) -> None:
+        self._names: list[str] | None = None
+        self._table: Table | None = None
+        self._found: Ints = np.zeros(0, dtype=np.int64)
+
+    def __call__(self, table: Table, names: list[str], /) -> Ints:
+        """A row for each name, -1 for one that the table does not have."""
+        if names is not self._names or table is not self._table:
+            self._found = rows_of(table, names)
+            self._names, self._table = names, table
+        return self._found
+
+
+def which_fit(
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Rows = rows_of
+) -> Answers:
+    """Filter: which of these nodes could take the pod now, and why the others can't."""
     known = engine.assess(profile, pod)
     table = engine.ledger.table
-    rows = [table.row_of.get(name, -1) for name in names]
-    codes = [int(known.codes[row]) if row >= 0 else -1 for row in rows]
-    texts = {int(r.code): _text(str(r)) for r in summarise(table, known).reasons}
-    answers = Answers([], {}, {}, [])
-    for name, row, code in zip(names, rows, codes, strict=True):
-        if row < 0:
-            answers.unknown.append(name)
-        elif code == 0:
-            answers.fits.append(name)
+    if table.count == 0:
+        return Answers([], {}, {}, list(names))
+    found = rows(table, names)
+    codes = known.codes.take(found, mode="clip").astype(np.int64)
+    codes[found == _UNKNOWN] = _UNKNOWN
+    bad = codes.nonzero()[0].tolist()
+    if not bad:
+        return Answers(names, {}, {}, [])
+    answers = Answers(list(compress(names, (codes == 0).tolist())), {}, {}, [])
+    # Texts without counts: kube-scheduler counts equal ones itself.
+    texts = {int(r.code): r.text for r in reasons_of(table, known, np.arange(table.count))}
+    for place, code in zip(bad, codes.take(bad).tolist(), strict=True):
+        if code == _UNKNOWN:
+            answers.unknown.append(names[place])
         elif code <= Code.OUT_OF_SERVICE:
-            answers.unresolvable[name] = texts[code]
+            answers.unresolvable[names[place]] = texts[code]
         else:
-            answers.failed[name] = texts[code]
+            answers.failed[names[place]] = texts[code]
     return answers
 
 
-def scores(engine: Engine, profile: Profile, pod: PodRequest, names: list[str]) -> dict[str, int]:
-    """Prioritize: 0 to 10 for each node that fits, whole numbers; 0 for the others."""
+def scores(
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Rows = rows_of
+) -> list[int]:
+    """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit."""
     known = engine.assess(profile, pod)
-    row_of = engine.ledger.table.row_of
-    found = dict.fromkeys(names, 0)
-    asked = [(name, row_of[name]) for name in names if name in row_of]
-    asked = [(name, row) for name, row in asked if known.total[row] != NEVER]
-    if asked:
-        raw = known.total.take(np.array([row for _, row in asked], dtype=np.int64))
-        tenths = (profile.lead.normalize(raw) + 5) // 10
-        found.update(zip((name for name, _ in asked), tenths.tolist(), strict=True))
-    return found
+    table = engine.ledger.table
+    if table.count == 0:
+        return [0] * len(names)
+    found = rows(table, names)
+    raw = known.total.take(found, mode="clip")
+    fits = (found != _UNKNOWN) & (raw != NEVER)
+    tenths: Ints = np.zeros(len(names), dtype=np.int64)
+    if fits.any():
+        tenths[fits] = (profile.lead.normalize(raw[fits]) + 5) // 10
+    numbers: list[int] = tenths.tolist()
+    return numbers
 
 
 def fits_without(
@@ -75,8 +124,3 @@ def fits_without(
         return bool(engine.assess(profile, pod).codes[row] == 0)
     finally:
         ledger.rollback()
-
-
-def _text(reason: str) -> str:
-    """A reason without its count: kube-scheduler counts equal texts itself."""
-    return reason.partition(" × ")[2]

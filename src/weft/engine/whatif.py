@@ -2,17 +2,31 @@
 
 Nothing here is estimated: every change returned was applied to the live ledger (under a
 checkpoint where it frees something) and the pod found a place. No change on an axis is an answer.
+
+A search takes many trials, each about as long as one decision. Between two of them others may have
+their turn (`Search.steps`): what was found is then tried once more in the end (`Search.confirmed`).
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from weft.engine.assess import Assessor
 from weft.engine.engine import Engine
 from weft.framework import Profile
 from weft.ledger.ledger import Holding
-from weft.model import DeviceRule, GpuClaim, Memory, PodRequest, Shape
+from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Shape
+
+T = TypeVar("T")
+Trying = Generator[None, None, T]
+"""Yields before each trial, and returns what was found."""
+_Size = tuple[int, int, int, int, str]
+_CHUNK = 500  # pods or nodes to look at without a trial, before others have their turn
+Rank = Callable[[str], int]
+"""Of two pods (by UID) that could end, which to try first: the lower number."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -26,33 +40,58 @@ class Change(msgspec.Struct, frozen=True):
 
 def changes(engine: Engine, pod: PodRequest) -> list[Change]:
     """For a pod that fits nowhere: at most one change an axis, each verified."""
-    finder = _Finder(engine, engine.profile_of(pod), pod.shape)
-    return [change for change in finder.all() if change is not None]
+    search = Search(engine, engine.profile_of(pod), pod.shape)
+    deque(search.steps(), maxlen=0)
+    return search.found
 
 
-class _Finder:
-    def __init__(self, engine: Engine, profile: Profile, shape: Shape) -> None:
+class Search:
+    """A search that can be interrupted. `found` so far; `ended` once every axis was searched.
+
+    It keeps its answers apart from the engine's, whose shapes it would push out. `rank` orders the
+    pods whose end is tried (the smallest first among equals); `name` is NAMESPACE/NAME of one whose
+    UID is all that the engine knows, "" without.
+    """
+
+    def __init__(
+        self, engine: Engine, profile: Profile, shape: Shape, rank: Rank = lambda uid: 0,
+        name: Callable[[str], str] = lambda uid: "",
+    ) -> None:  # fmt: skip
+        self.found: list[Change] = []
+        self.ended = False
         self._engine, self._profile, self._shape = engine, profile, shape
+        self._assessor, self._rank, self._known_as = Assessor(engine.ledger), rank, name
 
-    def all(self) -> Iterator[Change | None]:
-        yield self._memory()
-        yield self._cores()
-        yield self._count()
-        yield self._model()
-        yield self._host("cpu_milli", "cpu", "m of CPU")
-        yield self._host("memory_mib", "memory", "MiB of host memory")
-        yield self._free_pod()
+    def steps(self) -> Iterator[None]:
+        """One trial between two yields; the world may change in between."""
+        for axis in (
+            self._memory(), self._cores(), self._count(), self._model(),
+            self._host("cpu_milli", "cpu", "m of CPU"),
+            self._host("memory_mib", "memory", "MiB of host memory"), self._free_pod(),
+        ):  # fmt: skip
+            change = yield from axis
+            if change is not None:
+                self.found.append(change)
+        self.ended = True
+
+    def confirmed(self) -> list[Change]:
+        """What was found and is true now: each change tried once more, in one go."""
+        return [
+            change for change in self.found
+            if (self._fits(change.shape) if change.shape else self._fits_without(change.free))
+        ]  # fmt: skip
 
     def _fits(self, shape: Shape) -> bool:
         for policy in self._profile.pre_filters:
             shape = policy.pre_filter(shape)
-        return bool(self._engine.assessor.assess(self._profile, shape).counts[0])
+        return bool(self._assessor.assess(self._profile, shape).counts[0])
 
-    def _most(self, high: int, change: Callable[[int], Shape]) -> int | None:
+    def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
         """The greatest value in [0, high) whose changed shape fits; None if none does."""
         low, best = 0, None
         while low < high:
             middle = (low + high) // 2
+            yield
             if self._fits(change(middle)):
                 best, low = middle, middle + 1
             else:
@@ -63,14 +102,14 @@ class _Finder:
         claims = tuple(change(claim) for claim in self._shape.claims)
         return msgspec.structs.replace(self._shape, claims=claims)
 
-    def _memory(self) -> Change | None:
+    def _memory(self) -> Trying[Change | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
         for kind in ("mib", "units", "percent"):
             asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
             if not asked:
                 continue
             most = max(asked)
-            best = self._most(most, functools.partial(self._with_memory, kind))
+            best = yield from self._most(most, functools.partial(self._with_memory, kind))
             if best:
                 unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
                 text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
@@ -86,10 +125,10 @@ class _Finder:
 
         return self._claims(cap)
 
-    def _cores(self) -> Change | None:
+    def _cores(self) -> Trying[Change | None]:
         """Fewer cores; a whole card becomes a share of its cores and memory alike."""
         asked = max((1000 if c.whole else c.milli for c in self._shape.claims), default=0)
-        best = self._most(asked, self._with_cores) if asked else None
+        best = (yield from self._most(asked, self._with_cores)) if asked else None
         if not best:
             return None
         what = "of a GPU's cores"
@@ -108,7 +147,7 @@ class _Finder:
 
         return self._claims(cap)
 
-    def _count(self) -> Change | None:
+    def _count(self) -> Trying[Change | None]:
         """Fewer GPUs, at most so many for each claim."""
         asked = max((claim.count for claim in self._shape.claims), default=0)
 
@@ -117,70 +156,103 @@ class _Finder:
                 lambda claim: msgspec.structs.replace(claim, count=min(claim.count, count))
             )
 
-        best = self._most(asked, lambda value: capped(max(1, value)))
+        best = yield from self._most(asked, lambda value: capped(max(1, value)))
         if asked < 2 or not best:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.claims) == 1 else " in every container"
         return Change("count", f"ask for at most {gpus}{each} instead of {asked}", capped(best))
 
-    def _model(self) -> Change | None:
+    def _model(self) -> Trying[Change | None]:
         rule = self._shape.devices
         if rule == DeviceRule():
             return None
         free = msgspec.structs.replace(self._shape, devices=DeviceRule())
+        yield
         if not self._fits(free):
             return None
         for model in sorted({gpu.model for node in self._engine.ledger.table.nodes
                              for gpu in node.gpus}):  # fmt: skip
             one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
+            yield
             if self._fits(one):
                 return Change("model", f"accept the GPU model {model or '(unnamed)'}", one)
         return Change("model", "accept any GPU model", free)
 
-    def _host(self, field: str, axis: str, unit: str) -> Change | None:
+    def _host(self, field: str, axis: str, unit: str) -> Trying[Change | None]:
         asked = getattr(self._shape, field)
 
         def lowered(value: int) -> Shape:
             return msgspec.structs.replace(self._shape, **{field: value})
 
-        best = self._most(asked, lowered) if asked else None
+        best = (yield from self._most(asked, lowered)) if asked else None
         if best is None:
             return None
         return Change(axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best))
 
-    def _free_pod(self) -> Change | None:
+    def _free_pod(self) -> Trying[Change | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
-        ledger = self._engine.ledger
-        held = sorted(ledger.holdings.values(), key=_size)
-        for holding in held:
-            if self._fits_without([holding.placement.uid]):
+        holdings = self._engine.ledger.holdings
+        for *_, uid in (yield from self._in_the_way()):
+            yield
+            holding = holdings.get(uid)
+            if holding is not None and self._fits_without((uid,)):
                 place = holding.placement
                 gpus = ", ".join(str(gpu) for gpu in sorted({s.gpu for s in place.shares}))
                 where = f"{place.node} GPU {gpus}" if gpus else place.node
-                uid = place.uid
                 return Change("free", f"free {where}: end pod {self._name(uid)}", free=(uid,))
-        return self._free_gpu()
+        return (yield from self._free_gpu())
+
+    def _in_the_way(self) -> Trying[list[_Size]]:
+        """The pods on nodes that pods could make room on, in the order to try."""
+        helped = self._helped()
+        found = []
+        for number, (uid, held) in enumerate(list(self._engine.ledger.holdings.items()), 1):
+            if held.placement.node in helped:
+                found.append(_size(self._rank(uid), held))
+            if number % _CHUNK == 0:
+                yield
+        found.sort()
+        return found
+
+    def _helped(self) -> set[str]:
+        """Nodes whose reason follows from what others hold there, not from the node itself."""
+        shape = self._shape
+        for policy in self._profile.pre_filters:
+            shape = policy.pre_filter(shape)
+        codes = self._assessor.assess(self._profile, shape).codes.tolist()
+        nodes = self._engine.ledger.table.nodes
+        return {
+            node.name for node, code in zip(nodes, codes, strict=True)
+            if code == 0 or code > Code.OUT_OF_SERVICE
+        }  # fmt: skip
 
     def _name(self, uid: str) -> str:
         placed = self._engine.placed.get(uid)
-        return f"{placed.pod.namespace}/{placed.pod.name} (UID {uid})" if placed else f"UID {uid}"
+        known = f"{placed.pod.namespace}/{placed.pod.name}" if placed else self._known_as(uid)
+        return f"{known} (UID {uid})" if known else f"UID {uid}"
 
-    def _free_gpu(self) -> Change | None:
+    def _free_gpu(self) -> Trying[Change | None]:
         ledger = self._engine.ledger
         crowded = []
-        for node in ledger.table.nodes:
+        helped = self._helped()
+        for number, node in enumerate(ledger.table.nodes, 1):
+            if number % _CHUNK == 0:
+                yield
+            if node.name not in helped:
+                continue
             for gpu in node.gpus:
                 uids = ledger.occupants(node.name, gpu.index)
                 if len(uids) > 1:
                     crowded.append((len(uids), node.name, gpu.index, uids))
         for _, node_name, index, uids in sorted(crowded):
+            yield
             if self._fits_without(uids):
                 text = f"free {node_name} GPU {index}: end its {len(uids)} pods"
                 return Change("free", text, free=tuple(uids))
         return None
 
-    def _fits_without(self, uids: list[str]) -> bool:
+    def _fits_without(self, uids: Sequence[str]) -> bool:
         ledger = self._engine.ledger
         ledger.checkpoint()
         try:
@@ -202,11 +274,10 @@ def _amount(claim: GpuClaim) -> int:
     return 100 if claim.memory.kind == "whole" else claim.memory.value
 
 
-def _size(holding: Holding) -> tuple[int, int, int, str]:
+def _size(rank: int, holding: Holding) -> _Size:
     place = holding.placement
-    return (
-        sum(share.milli for share in place.shares),
-        sum(share.memory_mib for share in place.shares),
-        place.cpu_milli,
-        place.uid,
-    )
+    milli = memory_mib = 0
+    for share in place.shares:
+        milli += share.milli
+        memory_mib += share.memory_mib
+    return rank, milli, memory_mib, place.cpu_milli, place.uid

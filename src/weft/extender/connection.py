@@ -7,16 +7,22 @@ import msgspec
 from aiohttp import web
 
 from weft.extender.metrics import Metrics
+from weft.extender.protocol import ErrorAnswer, encode
 
 MIB = 2**20
+LINGER_S = 2.0
+"""How long who was turned away may go on sending before the connection is closed: one that is
+closed at once loses the answer."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
     """Settings of the server, with reasons.
 
     `most_body_bytes`: of one request; 5,000 names are 0.1 MB, full nodes some kB each.
-    `most_buffered_bytes`: of all requests being read; more are asked to come again (503).
-    `read_timeout_s`: for a whole request; kube-scheduler itself gives up after its httpTimeout.
+    `most_buffered_bytes`: of all requests being read and answers being sent; more requests are
+    asked to come again (503).
+    `read_timeout_s`: for a whole request to come, and for its answer to be taken; kube-scheduler
+    itself gives up after its httpTimeout.
     `idle_timeout_s`: longer than the 90 s after which Go's client gives up an idle connection, so
     that it is never we who close one that a request is just being sent on.
     `bind_timeout_s`: how long an answer waits for a binding's outcome; the binding itself goes on.
@@ -48,7 +54,7 @@ class Connection(web.RequestHandler):
         super().__init__(manager, loop=asyncio.get_running_loop(), **how)
         self._watch = watch
         self._timer: asyncio.TimerHandle | None = None
-        self._answering = False
+        self._answering = self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """One more, if there is room."""
@@ -68,9 +74,23 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes: the beginning of a request, or more of it."""
-        if not self._answering and self._timer is None:
+        if not (self._answering or self._leaving) and self._timer is None:
             self._expect_headers()
         super().data_received(data)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP is counted, and told so in a few words; nothing of it is sent back."""
+        self._watch.metrics.turned_away("http")
+        answer = encode(ErrorAnswer("this is no HTTP request that Weft can read"))
+        response = web.Response(status=status, body=answer, content_type="application/json")
+        response.force_close()
+        return response
 
     def stop_waiting(self) -> None:
         """The headers are there, or the connection is gone."""
@@ -83,11 +103,16 @@ class Connection(web.RequestHandler):
         self._answering = now
         self.stop_waiting()
 
+    def leaving(self) -> None:
+        """The last answer is given. What still comes is thrown away, for `LINGER_S` at most."""
+        self._leaving = True
+
     def _expect_headers(self) -> None:
         after_s = self._watch.options.read_timeout_s
-        self._timer = asyncio.get_running_loop().call_later(after_s, self._too_slow)
+        self._timer = asyncio.get_running_loop().call_later(after_s, self.too_slow)
 
-    def _too_slow(self) -> None:
+    def too_slow(self) -> None:
+        """Whoever is there does not send, or does not read: close it."""
         self._watch.metrics.turned_away("slow")
         self._abort()
 

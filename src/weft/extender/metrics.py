@@ -1,14 +1,20 @@
-"""What the extender counts, and how Prometheus reads it."""
+"""What the extender counts: a collector of prometheus-client's."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-REQUESTS = "weft_extender_requests_total"
+REQUESTS = "weft_extender_requests"
 DURATION = "weft_extender_request_duration_seconds"
-REJECTED = "weft_extender_rejected_total"
+REJECTED = "weft_extender_rejected"
 
 
-class Metrics:
+class Metrics(Collector):
     """Requests by path, verb and result; their durations; what was turned away, and why.
 
     Labels come from routes and from words in the code, never from requests: bounded.
@@ -32,23 +38,26 @@ class Metrics:
         """One request that was not looked at."""
         self.rejected[why] = self.rejected.get(why, 0) + 1
 
+    def collect(self) -> Iterator[Metric]:
+        """All of it, as of now."""
+        requests = CounterMetricFamily(
+            REQUESTS, "Requests answered.", labels=("path", "verb", "result")
+        )
+        for key, count in self.requests.items():
+            requests.add_metric(key, count)
+        rejected = CounterMetricFamily(REJECTED, "Requests turned away unread.", labels=("why",))
+        for why, count in self.rejected.items():
+            rejected.add_metric((why,), count)
+        durations = HistogramMetricFamily(
+            DURATION, "From the last byte of a request to the answer's first.",
+            labels=("path", "verb"),
+        )  # fmt: skip
+        bounds = (*map(str, BUCKETS_S), "+Inf")
+        for where, buckets in self._buckets.items():
+            counts = list(zip(bounds, accumulate(buckets), strict=True))
+            durations.add_metric(where, counts, self._sums[where])
+        yield from (requests, rejected, durations)
+
     def text(self) -> str:
         """All of it, in Prometheus' text format."""
-        lines = [f"# HELP {REQUESTS} Requests answered.", f"# TYPE {REQUESTS} counter"]
-        for (path, verb, result), count in self.requests.items():
-            lines.append(f'{REQUESTS}{{path="{path}",verb="{verb}",result="{result}"}} {count}')
-        lines += [
-            f"# HELP {REJECTED} Requests turned away unread.",
-            f"# TYPE {REJECTED} counter",
-            *(f'{REJECTED}{{why="{why}"}} {count}' for why, count in self.rejected.items()),
-            f"# HELP {DURATION} From the last byte of a request to the answer's first.",
-            f"# TYPE {DURATION} histogram",
-        ]
-        for (path, verb), buckets in self._buckets.items():
-            where, total = f'path="{path}",verb="{verb}"', 0
-            for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), buckets, strict=True):
-                total += count
-                lines.append(f'{DURATION}_bucket{{{where},le="{bound}"}} {total}')
-            lines.append(f"{DURATION}_sum{{{where}}} {self._sums[path, verb]:.6f}")
-            lines.append(f"{DURATION}_count{{{where}}} {total}")
-        return "\n".join(lines) + "\n"
+        return generate_latest(self).decode()

@@ -9,6 +9,10 @@ from collections.abc import Callable, Hashable
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 
+LARGE_BYTES = 65_536
+"""Of a pod's JSON. Pods have some kB, and memory must be bounded whatever somebody sends; a larger
+one is bound as the watch shows it."""
+
 
 class PodCache:
     """The requests of pods seen lately, by UID; the least recently asked about are forgotten.
@@ -23,8 +27,11 @@ class PodCache:
         self._keep = keep
         self._known: OrderedDict[str, tuple[str, Hashable, PodRequest]] = OrderedDict()
 
-    def request(self, pod: Pod, settings: Hashable) -> PodRequest:
-        """The pod's request; `BadInputError` where the pod contradicts itself."""
+    def request(self, pod: Pod, settings: Hashable, size: int = 0) -> PodRequest:
+        """The pod's request; `BadInputError` where the pod contradicts itself.
+
+        `size` is how long its JSON was: what is larger than `LARGE_BYTES` is not remembered.
+        """
         uid, version = pod.metadata.uid, pod.metadata.resource_version
         known = self._known.get(uid)
         if known is not None and version and known[0] == version and known[1] == settings:
@@ -32,7 +39,7 @@ class PodCache:
             return known[2]
         request = self._parse(pod)
         self.parsed += 1
-        if uid:
+        if uid and size <= LARGE_BYTES:
             self._known[uid] = (version, settings, request)
             self._known.move_to_end(uid)
             if len(self._known) > self._keep:

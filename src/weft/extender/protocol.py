@@ -14,6 +14,8 @@ from weft.model import BadInputError, ObjectMeta
 from weft.model.manifest import Api
 
 MOST_SCORE = 10
+MOST_NODES = 100_000
+"""Of one request. Kubernetes goes to 5,000; more only cost memory, most of all the answer's."""
 _LONGEST_TEXT = 300
 
 T = TypeVar("T")
@@ -21,11 +23,15 @@ Fields = dict[str, msgspec.Raw]
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
-    """What filter and prioritize ask. `nodes` by name where whole nodes came, else None."""
+    """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
+
+    `pod_bytes` is how long the pod's JSON was.
+    """
 
     pod: Pod
     names: list[str]
     nodes: dict[str, msgspec.Raw] | None = None
+    pod_bytes: int = 0
 
 
 class BindArgs(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +125,7 @@ class ArgsReader:
     """Reads ExtenderArgs. A list of names equal to the last one comes out as the same list.
 
     prioritize asks about what filter let through, which is often all: thousands of names need not
-    be decoded, nor looked up (`asking.Lookup`), again.
+    be decoded, nor looked up (`questions.Lookup`), again.
     """
 
     def __init__(self) -> None:
@@ -129,18 +135,21 @@ class ArgsReader:
     def read(self, body: bytes) -> Args:
         """The arguments; `BadInputError` where the body is no such thing."""
         fields = _fold(body, "the request")
-        pod = _read_pod(fields)
+        pod, size = _read_pod(fields), len(bytes(fields["pod"]))
         whole = fields.get("nodes", _NULL)
         if whole == _NULL:
-            return Args(pod, self._read_names(bytes(fields.get("nodenames", _NULL))))
+            names = self._read_names(bytes(fields.get("nodenames", _NULL)))
+            return Args(pod, names, pod_bytes=size)
         items = _read(_raws, _fold(whole, "Nodes").get("items", _NULL), "Nodes.items") or []
+        _not_too_many(len(items), "Nodes.items")
         nodes = {_read(_named, item, "Nodes.items").metadata.name: item for item in items}
-        return Args(pod, [*nodes], nodes)
+        return Args(pod, [*nodes], nodes, size)
 
     def _read_names(self, raw: bytes) -> list[str]:
         if raw != self._raw:
-            self._names = _read(_names, raw, "NodeNames") or []
-            self._raw = raw
+            names = _read(_names, raw, "NodeNames") or []
+            _not_too_many(len(names), "NodeNames")
+            self._names, self._raw = names, raw
         return self._names
 
 
@@ -165,6 +174,7 @@ def read_preempt(body: bytes) -> PreemptArgs:
     in_full = by_uid == _NULL
     told = fields.get("nodenametovictims", _NULL) if in_full else by_uid
     nodes = {} if told == _NULL else _read(_fields, told, "victims")
+    _not_too_many(len(nodes), "victims")
     return PreemptArgs(pod, {name: _read_victims(raw, in_full) for name, raw in nodes.items()})
 
 
@@ -184,6 +194,11 @@ def _read_pod(fields: Fields) -> Pod:
     if raw == _NULL:
         raise BadInputError("the request", "has no Pod")
     return _read(_pod, raw, "Pod")
+
+
+def _not_too_many(nodes: int, where: str) -> None:
+    if nodes > MOST_NODES:
+        raise BadInputError(where, f"{nodes:,} nodes; {MOST_NODES:,} are the most in one request")
 
 
 def _fold(raw: bytes | msgspec.Raw, where: str) -> Fields:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from aiohttp import web
 
 import weft
-from weft.extender.connection import Connection, ServerOptions, Watch
+from weft.extender.connection import LINGER_S, Connection, ServerOptions, Watch
 from weft.extender.metrics import Metrics
 from weft.extender.protocol import ErrorAnswer, encode
 from weft.extender.reports import inspect, status
-from weft.extender.routes import Route
+from weft.extender.routes import PRIORITIZE_VERBS, Route
 from weft.extender.service import Extender, Reply
 
 log = logging.getLogger("weft.extender")
@@ -89,7 +89,7 @@ class Server:
     def _connection(self) -> Connection:
         return Connection(
             self._watch, self._manager, keepalive_timeout=self.options.idle_timeout_s,
-            access_log=None, auto_decompress=False, lingering_time=2.0,
+            access_log=None, auto_decompress=False, lingering_time=LINGER_S,
         )  # fmt: skip
 
     # --- paths -----------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Server:
     def _add(self, route: Route) -> None:
         extender, path = self._extender, route.path
         questions: dict[str, Callable[[Route, bytes], Reply]] = {"filter": extender.filter}
-        questions |= dict.fromkeys(route.prioritize_verbs, extender.prioritize)
+        questions |= dict.fromkeys(PRIORITIZE_VERBS, extender.prioritize)
         questions["preempt"] = extender.preempt
         for verb, question in questions.items():
             self._posts[f"{path}/{verb}"] = (route, verb, _at_once(question, route))
@@ -142,21 +142,42 @@ class Server:
         connection.answering(True)
         close = True
         try:
-            answer, close = await self._answer(request), False
+            answer = await self._answer(request)
         except _TurnedAwayError as refusal:
             self.metrics.turned_away(refusal.why)
             answer = Http(refusal.status, encode(ErrorAnswer(str(refusal))))
         except Exception:
             log.exception("no answer to %s %s", request.method, request.path[:200])
             answer = Http(500, encode(ErrorAnswer("Weft failed to answer; its log says why")))
-        finally:
-            connection.answering(False)
+        else:
+            close = False
         response = web.Response(
             status=answer.status, body=answer.body, headers={"Content-Type": answer.type}
         )
         if close:
+            connection.leaving()
             response.force_close()
+        try:
+            await self._send(request, response, len(answer.body))
+        finally:
+            connection.answering(False)
         return response
+
+    async def _send(self, request: web.BaseRequest, answer: web.Response, size: int) -> None:
+        """Until it is taken: who asks for much and reads nothing must not fill the memory."""
+        self._buffered += size
+        try:
+            async with asyncio.timeout(self.options.read_timeout_s):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            connection = request.protocol
+            assert isinstance(connection, Connection)
+            connection.too_slow()
+        except ConnectionError:
+            pass  # who asked is gone
+        finally:
+            self._buffered -= size
 
     async def _answer(self, request: web.BaseRequest) -> Http:
         path = request.path
@@ -166,6 +187,8 @@ class Server:
         if page is not None:
             return page()
         found = self._posts.get(path)
+        if path.startswith("/debug/pprof"):
+            raise _TurnedAwayError(404, "pprof", _NO_PPROF)
         if found is None:
             raise _TurnedAwayError(404, "path", f"there is nothing at {path[:200]}")
         if request.method != "POST":
@@ -231,6 +254,10 @@ class Server:
             return Reply(route.bind_failure, encode(ErrorAnswer(text)), failed=True)
 
 
+_NO_PPROF = (
+    "Weft is no Go program and has no pprof; /metrics has durations, and `py-spy top --pid` on "
+    "the process shows where time goes"
+)
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 

@@ -12,9 +12,8 @@ Rules
 from typing import NamedTuple
 
 from weft.engine import Bind, BindOn, Refused
-from weft.engine.questions import Answers, fits_without
+from weft.engine.questions import Answers, Lookup, fits_without, scores, which_fit
 from weft.extender import protocol
-from weft.extender.asking import Lookup, scores, which_fit
 from weft.extender.pods import PodCache
 from weft.extender.protocol import (
     ArgsReader,
@@ -67,7 +66,7 @@ class Extender:
             return _no_body()
         try:
             args = self._reader.read(body)
-            pod, profile = self._asked(route, args.pod)
+            pod, profile = self._asked(route, args.pod, args.pod_bytes)
         except BadInputError as error:
             return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
         found = self._where_held(pod, args.names) or which_fit(
@@ -93,7 +92,7 @@ class Extender:
         except BadInputError as error:
             return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
-            pod, profile = self._asked(route, args.pod)
+            pod, profile = self._asked(route, args.pod, args.pod_bytes)
             found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
         except BadInputError:
             found = [0] * len(args.names)
@@ -156,14 +155,17 @@ class Extender:
 
     def name_of(self, uid: str) -> tuple[str, str]:
         """Namespace and name of a pod; where they are not known, "" and the UID."""
+        watched = self.cluster.pod_by_uid(uid)
+        if watched is not None:
+            return watched.metadata.namespace, watched.metadata.name
         placed = self.cluster.engine.placed.get(uid)
         pod = placed.pod if placed is not None else self.pods.seen(uid)
         return (pod.namespace, pod.name) if pod is not None else ("", uid)
 
-    def _asked(self, route: Route, pod: Pod) -> tuple[PodRequest, Profile]:
+    def _asked(self, route: Route, pod: Pod, size: int = 0) -> tuple[PodRequest, Profile]:
         if not self.cluster.ready:
             raise BadInputError("", NOT_READY)
-        request = self.pods.request(pod, self.cluster.settings)
+        request = self.pods.request(pod, self.cluster.settings, size)
         return request, self._profile(route, request)
 
     def _profile(self, route: Route, pod: PodRequest) -> Profile:

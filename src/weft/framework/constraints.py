@@ -18,6 +18,8 @@ Codes = npt.NDArray[np.int8]
 
 def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
     """Code per node, int8[N]; None where nothing on either side constrains."""
+    if asked.judged_elsewhere:
+        return None
     if asked.unsupported:
         return np.full(table.count, Code.UNSUPPORTED, dtype=np.int8)
     labelled = bool(asked.selector or asked.affinity is not None or asked.volumes)
@@ -49,6 +51,8 @@ def preferences(table: Table, asked: Constraints) -> Ints | None:
     Preferred affinity adds its weights; each PreferNoSchedule taint that is not tolerated takes
     the largest weight away.
     """
+    if asked.judged_elsewhere:
+        return None
     disliked = table.has_taints and any(
         taint.effect == "PreferNoSchedule" for node in table.nodes for taint in node.taints
     )

@@ -94,12 +94,13 @@ class NotLeader(msgspec.Struct, frozen=True, gc=False):
 class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The answer was lost: the pod may be bound, or may yet be. `Binder.resolve` finds out.
 
-    `version` is the precondition it was sent with, `sent_at` by the client's monotonic clock.
+    `version` is the precondition it was sent with. `lost_at`, by the client's monotonic clock, is
+    when it was given up: it has left by then, however long this process was held up before that.
     """
 
     request: BindRequest
     version: str
-    sent_at: float
+    lost_at: float
     why: str
 
 
@@ -111,7 +112,7 @@ class BindOptions(msgspec.Struct, frozen=True):
 
     `in_flight`: bindings at once; the server's rate is reached with 32.
     `request_timeout_s`: whole seconds; also told to the server as its own deadline, so that twice
-    this long after the send nothing is under way any more. Must leave room in a 10 s lease.
+    this long after we gave it up nothing is under way any more. Must leave room in a 10 s lease.
     `version_retries`: status patches move a pod's version while it waits; more is a busy writer.
     `busy_retries`: after 429, waiting as long as the server asks.
     `resolve_attempts`: reads of a pod whose binding got no answer, with growing delays.
@@ -216,11 +217,7 @@ class Binder:
     async def _post(
         self, request: BindRequest, version: str
     ) -> Answer | NotLeader | Refused | Unknown:
-        left_at = 0.0
-
         def leaving() -> None:
-            nonlocal left_at
-            left_at = self._client.clock.monotonic()
             # Twice: our own time-out, then the server's deadline for a request that came late.
             needs_s = 2 * self.options.request_timeout_s
             if self._may_bind is not None and not self._may_bind(needs_s):
@@ -239,9 +236,10 @@ class Binder:
         except NotSentError as error:
             return Refused(0, str(error))
         except LostError as error:
-            return Unknown(request, version, left_at, str(error))
+            return Unknown(request, version, self._client.clock.monotonic(), str(error))
         if answer.code >= 500:  # etcd may have taken it all the same
-            return Unknown(request, version, left_at, str(api_error(answer.code, answer.body)))
+            why = str(api_error(answer.code, answer.body))
+            return Unknown(request, version, self._client.clock.monotonic(), why)
         return answer
 
     async def _why_refused(self, request: BindRequest, version: str, answer: Answer) -> Outcome:
@@ -269,7 +267,7 @@ class Binder:
         """One look at the pod; None where nothing can be said yet."""
         request, clock = unknown.request, self._client.clock
         if not unknown.version:
-            over_at = unknown.sent_at + 2 * self.options.request_timeout_s
+            over_at = unknown.lost_at + 2 * self.options.request_timeout_s
             pod = await self._client.get(PODS, request.namespace, request.name)
             outcome = _settled(pod, request)
             if outcome is not None or clock.monotonic() >= over_at:

@@ -141,7 +141,7 @@ class ApiClient:
         body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **options})
         await self.call("DELETE", resource.of(namespace, name), body)
 
-    async def evict(self, namespace: str, name: str, uid: str) -> None:
+    async def evict(self, namespace: str, name: str, uid: str, timeout_s: float = 0) -> None:
         """Evict the pod with this uid, as disruption budgets allow (429 where they do not)."""
         body = {
             "apiVersion": "policy/v1",
@@ -150,7 +150,7 @@ class ApiClient:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         path = PODS.of(namespace, name, "eviction")
-        await self.call("POST", path, msgspec.json.encode(body), attempts=1)
+        await self.call("POST", path, msgspec.json.encode(body), timeout_s=timeout_s, attempts=1)
 
     # --- requests ---
 
@@ -235,7 +235,8 @@ class ApiClient:
         self._count(method, answer.code)
         if answer.code == 401:
             self.endpoint.credentials.refused()
-        elif answer.code == 429:
+        elif answer.code == 429 and not path.endswith("/eviction"):
+            # Not for an eviction: there it is a disruption budget's word about one pod.
             self.limit.close_for(self.pause_s(answer))
         return answer
 

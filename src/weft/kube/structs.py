@@ -35,12 +35,18 @@ class KubeNodeSpec(Api, frozen=True, gc=False):
     taints: list[Taint] | None = None
 
 
+class NodeCondition(Condition, frozen=True, gc=False):
+    """A condition of a node, and since when it is so."""
+
+    last_transition_time: str | None = None
+
+
 class KubeNodeStatus(Api, frozen=True, gc=False):
     """status of a node."""
 
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
-    conditions: list[Condition] | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class KubeNode(Api, frozen=True, gc=False):
@@ -54,6 +60,12 @@ class KubeNode(Api, frozen=True, gc=False):
     def ready(self) -> bool:
         """Whether the kubelet says it can take pods."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+
+    @property
+    def ready_changed_at(self) -> str | None:
+        """When the Ready condition became what it is, RFC 3339; None where nobody says."""
+        found = (c.last_transition_time for c in self.status.conditions or () if c.type == "Ready")
+        return next(found, None)
 
 
 class ConfigMap(Api, frozen=True, gc=False):

@@ -8,6 +8,7 @@ with the process, and until then `may_bind` holds them back.
 """
 
 import asyncio
+import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from weft.engine import (
     NodesChanged,
     PodBound,
     PodGone,
+    PodSeenBound,
     Tick,
     Unschedulable,
     Wake,
@@ -36,7 +38,6 @@ from weft.kube.bind import (
     BindRequest,
     Bound,
     Gone,
-    NotLeader,
     Outcome,
     Refused,
     Unknown,
@@ -49,21 +50,29 @@ from weft.kube.marks import annotation_bytes
 from weft.kube.pods import Pod
 from weft.kube.sources import Rule
 from weft.live.feeds import Feed, Stream
-from weft.live.interface import Attempt, OnDecision, Written
+from weft.live.guarding import Guard
+from weft.live.interface import Attempt, Notice, OnDecision, OnNotice, Written
 from weft.live.nodes import NodeView, Unit
+from weft.live.overbooking import TERM
 from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
+from weft.live.stuck import Stuck, stuck
 from weft.live.volumes import VolumeView
-from weft.model import BadInputError, PodRequest
+from weft.model import BadInputError, Placement, PodRequest
 
 _TURN = 20  # changes taken in before others have their turn
+# Changed nodes are gathered for so long, seconds: laying out the ledger anew costs all of them.
+# After that they wait until layings take no more than a part of the time, but never very long.
+_GATHER_S = 0.03
+_LAYING_SHARE = 0.2
+_MOST_WAIT_S = 1.0
 
 
 class Cluster:
     """The `LiveCluster` of a process."""
 
     def __init__(
-        self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] = (),
+        self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] | None = None,
         rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
         binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
@@ -71,16 +80,27 @@ class Cluster:
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
         (`Elector.may_bind`; always, where it is left out)."""
         self.engine = Engine(profiles, seed=seed)
+        self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
+        self.on_notice: list[OnNotice] = []
         self.ready = False
         self.leader = False
+        self.term = 0
         self.binder = Binder(client, binding, may_bind)
         self._client = client
         self._nodes, self._volumes = NodeView(rules), VolumeView()
         self._unit: Unit = gpushare_unit
-        names = names or [profile.name for profile in profiles]
+        names = [profile.name for profile in profiles] if names is None else names
         self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
+        self._pods.on_bad = self._contradicts
+        self._pods.decided = self._decided
+        self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
+        self.guard.may_write = may_bind
         self._stream = Stream()
+        self._node_feed = Feed(client, NODES, self._take_nodes)
+        self._lay_not_before = 0.0
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gathered = False
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._wake_at = 0
 
@@ -89,11 +109,31 @@ class Cluster:
         """How dialects read pods here."""
         return self._pods.settings
 
+    @property
+    def client(self) -> ApiClient:
+        """Through which everything is read and written."""
+        return self._client
+
+    @property
+    def pods(self) -> PodView:
+        """The pods there are; only to be read."""
+        return self._pods
+
+    @property
+    def nodes(self) -> NodeView:
+        """The nodes there are; only to be read."""
+        return self._nodes
+
+    @property
+    def feeds(self) -> Sequence[Feed[Any]]:
+        """The list-watches, in the order they began."""
+        return self._stream.feeds
+
     async def start(self) -> None:
         """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
         client = self._client
         await self._stream.start(
-            Feed(client, NODES, self._take_nodes),
+            self._node_feed,
             Feed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
             Feed(client, VOLUMES, self._take_volumes),
             Feed(client, CLAIMS, self._take_claims),
@@ -101,12 +141,15 @@ class Cluster:
         await self._stream.start(Feed(client, PODS, self._take_pods))
         self.ready = True
 
-    async def lead(self, *, afresh: bool = True) -> None:
+    async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
         """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
-        so everything is listed once more first."""
+        so everything is listed once more first. `term` is the lease's; it goes into bindings."""
         if afresh:
             await self._stream.list_again()
+        self._lay_out_nodes()
+        self.term = term
         self._pods.deciding = self.leader = True
+        self.guard.lead()
         for number, pod in enumerate(self._pods.pending(), 1):
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -120,6 +163,9 @@ class Cluster:
     async def stop(self) -> None:
         """Decide nothing more; return when every write under way has ended."""
         self._pods.deciding = self.leader = self.ready = False
+        if self._gathering is not None:
+            self._gathering.cancel()
+        await self.guard.stop()
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -135,12 +181,22 @@ class Cluster:
         """The pod as the watch showed it last."""
         return self._pods.pods.get((namespace, name))
 
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        """The same, by UID."""
+        return self._pods.by_uid(uid)
+
+    def stuck(self, now: datetime.datetime | None = None) -> list[Stuck]:
+        """Pods that hold GPUs and cannot end by themselves, the longest first, at `now` (UTC)."""
+        candidates = self._pods.perhaps_stuck()
+        at = now or self._client.clock.wall()
+        return stuck(candidates, self._nodes.objects, self.engine.ledger.holdings, at)
+
     def handle(self, event: Event) -> list[Command]:
         """One event, now; returns what is left for the caller."""
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
-        for command in self.engine.handle(event, int(began * 1e9)):
+        for command in self.decide(event, int(began * 1e9)):
             if isinstance(command, Wake):
                 self._wake(command.at_ns)
                 continue
@@ -161,19 +217,28 @@ class Cluster:
     # --- writing ---
 
     def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
+        """`versioned`: only the pod as it is now, at the decision, may be bound."""
         uid = command.pod.uid
         task = self._binding.get(uid)
         if task is None:
-            task = self._binding[uid] = asyncio.create_task(self._write(command, versioned))
-            task.add_done_callback(lambda _: self._binding.pop(uid, None))
+            pod = self._pods.by_uid(uid) if versioned else None
+            version = pod.metadata.resource_version if pod else ""
+            task = asyncio.create_task(self._write(command, versioned, version))
+            self._binding[uid] = task
+            task.add_done_callback(lambda done: self._settled(uid, done))
         return task
 
-    async def _write(self, command: Bind, versioned: bool) -> Outcome:
+    def _settled(self, uid: str, task: "asyncio.Task[Outcome]") -> None:
+        if self._binding.get(uid) is task:
+            del self._binding[uid]
+
+    async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
         began = self._client.clock.monotonic()
         if command.placement.node not in self._nodes.nodes:
             self.handle(BindFailed(command.pod.uid, "the node is gone"))
+            self._tell(self._pods.again(command.pod.uid) if versioned else None)
             return Refused(404, f"node {command.placement.node} is gone")
-        outcome: Outcome = await self.binder.bind(self._request(command, versioned))
+        outcome: Outcome = await self.binder.bind(self._request(command, version))
         while isinstance(outcome, Unknown):
             outcome = await self.binder.resolve(outcome)
         uid = command.pod.uid
@@ -185,14 +250,14 @@ class Cluster:
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
-            if versioned and not isinstance(outcome, NotLeader):
+            if versioned:  # it may ask for something else by now
                 self._tell(self._pods.again(uid))
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
             hook(Written(command, outcome, took))
         return outcome
 
-    def _request(self, command: Bind, versioned: bool) -> BindRequest:
+    def _request(self, command: Bind, version: str) -> BindRequest:
         request, placement = command.pod, command.placement
         node = self._nodes.nodes[placement.node]
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
@@ -205,9 +270,12 @@ class Cluster:
             except BadInputError:
                 return False
 
+        annotations = marks.annotations
+        if annotations and self.term:
+            annotations = {**annotations, TERM: str(self.term)}
         return BindRequest(
-            request.namespace, request.name, request.uid, placement.node, marks.annotations,
-            marks.labels, pod.metadata.resource_version if pod and versioned else "", unchanged,
+            request.namespace, request.name, request.uid, placement.node, annotations,
+            marks.labels, version, unchanged,
             annotation_bytes(pod.metadata.annotations) if pod else 0,
         )  # fmt: skip
 
@@ -241,21 +309,45 @@ class Cluster:
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._nodes_changed()
+        self.guard.look()
 
     def _nodes_changed(self) -> None:
+        """Take over what changed: at once at the start, later together with what comes soon."""
         if not self._nodes.dirty:
             return
+        if not self.ready or self._gathered:
+            self._lay_out_nodes()
+        elif self._gathering is None:
+            rest_s = self._lay_not_before - self._client.clock.monotonic()
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(max(_GATHER_S, rest_s), self._gathering_ends)
+
+    def _gathering_ends(self) -> None:
+        self._gathering, self._gathered = None, True
+        self._stream.nudge(self._node_feed)
+
+    def _lay_out_nodes(self) -> None:
+        began = self._client.clock.monotonic()
+        self._gathered = False
+        self._tell_nodes()
+        ended = self._client.clock.monotonic()
+        self._lay_not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
+
+    def _tell_nodes(self) -> None:
         new, gone = self._nodes.changed()
         unit = self._nodes.gpushare_unit(self._unit)
         if unit != self.settings.gpushare_unit:
             self._pods.settings = msgspec.structs.replace(self.settings, gpushare_unit=unit)
             for pod in self._pods.pending():
                 self._tell(self._pods.take(pod))
-        if new or gone:
-            self.handle(NodesChanged(new, gone))
+        # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
+            self.guard.touch(node.name)
             for pod in self._pods.on_node(node.name):
                 self._tell(self._pods.take(pod))
+        if new or gone:
+            self.handle(NodesChanged(new, gone))
+        self.guard.look()
 
     def _volumes_changed(self) -> None:
         for pod in self._pods.with_claims():
@@ -264,6 +356,19 @@ class Cluster:
     def _tell(self, event: Event | None) -> None:
         if event is not None:
             self.handle(event)
+            if isinstance(event, PodSeenBound):
+                self.guard.touch(event.placement.node)
+
+    def _notice(self, notice: Notice) -> None:
+        for hook in self.on_notice:
+            hook(notice)
+
+    def _contradicts(self, pod: Pod, why: str) -> None:
+        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
+
+    def _decided(self, uid: str) -> Placement | None:
+        held = self.engine.ledger.holdings.get(uid)
+        return held.placement if held is not None else None
 
     def _occupants(self, node: str, gpu: int) -> list[str]:
         return self.engine.ledger.occupants(node, gpu)

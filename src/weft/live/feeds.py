@@ -73,6 +73,10 @@ class Stream:
             self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(self.feeds)
 
+    def nudge(self, feed: Feed[Any]) -> None:
+        """Have the feed's `take` called once more, with no changes, in its turn."""
+        self._queue.put_nowait((feed, []))
+
     async def idle(self) -> None:
         """Return when all that came so far has been taken in."""
         waiting = asyncio.create_task(self._queue.join())
@@ -122,6 +126,6 @@ class Stream:
         while True:
             feed, batch = await self._queue.get()
             await feed.take([change for change in batch if not isinstance(change, Synced)])
-            if isinstance(batch[-1], Synced):
+            if batch and isinstance(batch[-1], Synced):
                 feed.synced.set()
             self._queue.task_done()

@@ -9,13 +9,14 @@ down, and whatever is not charged would be given away twice:
 - a pod that cannot be read but names a GPU resource: every card of the node, wholly.
 """
 
+import json
 from collections.abc import Callable
 from typing import NamedTuple
 
 from weft.dialects import registry
 from weft.dialects.dialect import Settings
 from weft.dialects.resources import GPU_RESOURCE, slots
-from weft.dialects.shares import placement_of, share_on
+from weft.dialects.shares import PLACEMENT, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.live.reading import plain_shape, read_bound
 from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Share
@@ -28,6 +29,20 @@ class Held(NamedTuple):
 
     placement: Placement
     why: str = ""
+
+
+def placed_by_weft(pod: Pod) -> bool:
+    """Whether Weft wrote where this bound pod is: for this very pod, on this very node."""
+    try:
+        value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
+    except ValueError:
+        return False
+    return (
+        isinstance(value, dict)
+        and value.get("pod") == pod.metadata.uid
+        and bool(pod.spec.node_name)
+        and value.get("node") == pod.spec.node_name
+    )
 
 
 def held_by(pod: Pod, node: Node, settings: Settings, is_idle: IsIdle) -> Held:

@@ -34,7 +34,22 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     took_s: float
 
 
+class Notice(msgspec.Struct, frozen=True, gc=False):
+    """What people must hear beside decisions, about a pod, or about a node where `pod` is None.
+
+    `waits`: the pod waits for it, so that its PodScheduled condition says it too. An empty `text`
+    takes back what was said about the pod's waiting.
+    """
+
+    reason: str
+    text: str
+    pod: Pod | None = None
+    node: str = ""
+    waits: bool = False
+
+
 OnDecision = Callable[[Attempt | Written], None]
+OnNotice = Callable[[Notice], None]
 
 
 class LiveCluster(Protocol):
@@ -67,7 +82,8 @@ class LiveCluster(Protocol):
         ...
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """The pod as kube-scheduler asks about it: taints, affinity and volumes are its business.
+        """The pod as kube-scheduler asks about it: taints, affinity (the pod's own and that of
+        pods on the nodes) and volumes are its business.
 
         `BadInputError` where the pod contradicts itself.
         """
@@ -75,6 +91,10 @@ class LiveCluster(Protocol):
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod as the watch showed it last."""
+        ...
+
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        """The same, by UID: also a pod that was only ever seen bound."""
         ...
 
     def handle(self, event: Event) -> list[Command]:

@@ -23,13 +23,19 @@ Unit = Literal["auto", "GiB", "MiB"]
 
 
 class NodeView:
-    """The nodes there are. `warnings` by node name are for people."""
+    """The nodes there are. `warnings` by node name are for people.
+
+    `shrunk` are nodes that have shown fewer or smaller GPUs than before: what is too much there may
+    have been right when it was placed. `objects` are the nodes as the API shows them.
+    """
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self.nodes: dict[str, Node] = {}
         self.warnings: dict[str, tuple[str, ...]] = {}
+        self.objects: dict[str, KubeNode] = {}
+        self.shrunk: set[str] = set()
+        self.not_ready: set[str] = set()
         self._rules = rules
-        self._objects: dict[str, KubeNode] = {}
         self._unhealthy: dict[str, ConfigMap] = {}
         self._kept: dict[str, set[str]] = {}
         self._dirty: set[str] = set()
@@ -39,9 +45,15 @@ class NodeView:
         node = change.object  # type: ignore[union-attr]
         name = node.metadata.name
         if isinstance(change, Deleted):
-            self._objects.pop(name, None)
-        else:
-            self._objects[name] = node
+            self.objects.pop(name, None)
+            self.not_ready.discard(name)
+            self._dirty.add(name)
+            return
+        known = self.objects.get(name)
+        self.objects[name] = node
+        if known is not None and _same(known, node):
+            return  # a heartbeat
+        (self.not_ready.discard if node.ready else self.not_ready.add)(name)
         self._dirty.add(name)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
@@ -77,14 +89,16 @@ class NodeView:
         new: list[Node] = []
         gone: list[str] = []
         for name in sorted(dirty):
-            known = self._objects.get(name)
+            known = self.objects.get(name)
             if known is None:
                 if self.nodes.pop(name, None) is not None:
                     gone.append(name)
                 self.warnings.pop(name, None)
                 continue
-            node = self._read(known)
-            if self.nodes.get(name) != node:
+            node, before = self._read(known), self.nodes.get(name)
+            if before != node:
+                if before is not None and _shrinks(before, node):
+                    self.shrunk.add(name)
                 self.nodes[name] = node
                 new.append(node)
         return tuple(new), tuple(gone)
@@ -106,3 +120,28 @@ class NodeView:
                 log.warning("node %s: %s", name, warning)
             self.warnings[name] = warnings
         return msgspec.structs.replace(node, keeps_away=bool(self._kept.get(name)))
+
+
+def _same(known: KubeNode, node: KubeNode) -> bool:
+    """Whether Weft reads the same in both. Most of what happens to nodes are heartbeats."""
+    was, now = known.metadata, node.metadata
+    return (
+        known.status == node.status
+        and known.spec == node.spec
+        and was.labels == now.labels
+        and was.annotations == now.annotations
+        and was.uid == now.uid
+    )
+
+
+def _shrinks(before: Node, node: Node) -> bool:
+    """Whether a GPU is smaller than before, or gone."""
+    if before.gpus == node.gpus:
+        return False
+    sizes = {gpu.index: (gpu.memory_mib, gpu.milli) for gpu in node.gpus}
+    return any(
+        gpu.index not in sizes
+        or gpu.memory_mib > sizes[gpu.index][0]
+        or gpu.milli > sizes[gpu.index][1]
+        for gpu in before.gpus
+    )

@@ -12,7 +12,10 @@ Nothing is told twice. A pod is *ours* if its schedulerName is one of our profil
 import logging
 from collections.abc import Callable, Collection, Iterator
 
+from msgspec.structs import replace
+
 from weft.dialects.dialect import Settings
+from weft.dialects.shares import PLACEMENT, encode
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
@@ -29,7 +32,8 @@ Key = tuple[str, str]
 
 
 class PodView:
-    """The pods there are. `bad` are ours that cannot be read, by UID, and why.
+    """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
+    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
 
     `deciding` is off while another process decides: pending pods are then kept, not told.
     """
@@ -42,10 +46,13 @@ class PodView:
         self.assumed: dict[str, str] = {}
         self.settings = Settings()
         self.deciding = False
+        self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
+        self.decided: Callable[[str], Placement | None] = lambda uid: None
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._occupants = occupants
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
+        self._leaving: set[str] = set()
         self._told: dict[str, PodRequest | Placement] = {}
         self._guesses: dict[str, tuple[Node, Held]] = {}
 
@@ -57,9 +64,17 @@ class PodView:
         """The pod as it is now; what to tell the engine, if anything."""
         meta = pod.metadata
         known = self.pods.get((meta.namespace, meta.name))
-        if known is not None and known.spec.node_name and known.metadata.uid == meta.uid:
-            self._leave_node(known)
         self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
+        if known is not None and known.metadata.uid == meta.uid:
+            if known is not pod and meta.uid in self._told and _same(known, pod):
+                if pod.spec.node_name:
+                    self._on_node[pod.spec.node_name][meta.uid] = pod
+                return None  # its status moved, which says nothing of what it asks or holds
+            if known.spec.node_name:
+                self._leave_node(known)
+            elif (placed := self._arrived(known, pod)) is not None:
+                self._note_bound(pod)
+                return self._seen(meta.uid, placed)
         return self._classify(pod)
 
     def forget(self, pod: Pod) -> Event | None:
@@ -71,15 +86,18 @@ class PodView:
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
             self._leave_node(known)
-        return self._gone(meta.uid)
+        return self._over(meta.uid)
 
     def again(self, uid: str) -> Event | None:
         """Tell once more what this pod asks (its binding failed; it may have changed since)."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
-        self._told.pop(uid, None)
-        return self._classify(pod)
+        told = self._told.pop(uid, None)
+        event = self._classify(pod)
+        if event is None and told is not None and uid not in self._told:
+            return PodGone(uid)  # it is not to be scheduled any more
+        return event
 
     def settled(self, uid: str) -> None:
         """The engine has learnt otherwise that the pod is gone."""
@@ -88,6 +106,14 @@ class PodView:
     def on_node(self, name: str) -> list[Pod]:
         """The pods that hold something of this node, or may."""
         return list(self._on_node.get(name, {}).values())
+
+    def perhaps_stuck(self) -> list[Pod]:
+        """Bound pods on nodes that are not ready or not there, and those being deleted."""
+        known, dead = self._nodes.objects, self._nodes.not_ready
+        names = [name for name in self._on_node if name in dead or name not in known]
+        found = {uid: pod for name in names for uid, pod in self._on_node[name].items()}
+        found |= {uid: self._by_uid[uid] for uid in self._leaving if uid in self._by_uid}
+        return list(found.values())
 
     def pending(self) -> list[Pod]:
         """Ours that wait for a node, the most important first, then the oldest."""
@@ -113,9 +139,17 @@ class PodView:
 
     def _classify(self, pod: Pod) -> Event | None:
         uid = pod.metadata.uid
-        self.bad.pop(uid, None)
+        before = self.bad.pop(uid, "")
+        event = self._event_of(pod)
+        why = self.bad.get(uid, "")
+        if why != before:
+            self.on_bad(pod, why)
+        return event
+
+    def _event_of(self, pod: Pod) -> Event | None:
+        uid = pod.metadata.uid
         if pod.ended:
-            return self._gone(uid)
+            return self._over(uid)
         if pod.spec.node_name:
             return self._bound(pod)
         if not self._is_pending(pod):
@@ -136,15 +170,36 @@ class PodView:
         return PodAdded(request)
 
     def _bound(self, pod: Pod) -> Event | None:
+        self._note_bound(pod)
+        node = self._nodes.nodes.get(pod.spec.node_name)
+        held = without_node(pod, self.settings) if node is None else self._held(pod, node)
+        return self._seen(pod.metadata.uid, held.placement)
+
+    def _note_bound(self, pod: Pod) -> None:
         uid, name = pod.metadata.uid, pod.spec.node_name
         self._on_node.setdefault(name, {})[uid] = pod
+        if pod.metadata.deletion_timestamp:
+            self._leaving.add(uid)
         self._nodes.keep_away(name, uid, keeps_away(pod.spec))
-        node = self._nodes.nodes.get(name)
-        held = without_node(pod, self.settings) if node is None else self._held(pod, node)
-        if self._told.get(uid) == held.placement:
+
+    def _seen(self, uid: str, placement: Placement) -> Event | None:
+        if self._told.get(uid) == placement:
             return None
-        self._told[uid] = held.placement
-        return PodSeenBound(held.placement)
+        self._told[uid] = placement
+        return PodSeenBound(placement)
+
+    def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
+        """The place decided here for a pod that comes back from its binding, asking what it asked.
+
+        Most bound pods come so, and need not be read once more.
+        """
+        name = pod.spec.node_name
+        placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
+        if placed is None or placed.node != name or name not in self._nodes.nodes:
+            return None
+        told = (pod.metadata.annotations or {}).get(PLACEMENT)
+        alike = told == encode(placed) and replace(known.spec, node_name=name) == pod.spec
+        return placed if alike else None
 
     def _held(self, pod: Pod, node: Node) -> Held:
         uid = pod.metadata.uid
@@ -165,6 +220,12 @@ class PodView:
             self.assumed[uid] = held.why
         return held
 
+    def _over(self, uid: str) -> Event | None:
+        """The pod holds nothing any more; also one that an extender bound, which was never told
+        where no watch showed it bound."""
+        holds = self.decided(uid) is not None
+        return self._gone(uid) or (PodGone(uid) if holds else None)
+
     def _gone(self, uid: str) -> Event | None:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
@@ -176,11 +237,24 @@ class PodView:
 
     def _leave_node(self, pod: Pod) -> None:
         name, uid = pod.spec.node_name, pod.metadata.uid
+        self._leaving.discard(uid)
         here = self._on_node.get(name)
         if here is not None and here.pop(uid, None) is not None:
             self._nodes.keep_away(name, uid, False)
             if not here:
                 del self._on_node[name]
+
+
+def _same(known: Pod, pod: Pod) -> bool:
+    """Whether the pod asks, holds and is the same as before. Most changes are of its status."""
+    was, now = known.metadata, pod.metadata
+    return (
+        known.ended == pod.ended
+        and was.deletion_timestamp == now.deletion_timestamp
+        and was.annotations == now.annotations
+        and was.labels == now.labels
+        and known.spec == pod.spec
+    )
 
 
 def _age(pod: Pod) -> tuple[str, str]:

@@ -4,33 +4,35 @@ from msgspec.structs import replace
 
 from weft.dialects import registry
 from weft.dialects.dialect import Settings
-from weft.dialects.resources import node_side
-from weft.kube.pods import Pod
+from weft.dialects.resources import Slot, node_side, peak, slots
+from weft.kube.pods import Pod, Quantities
+from weft.live.alike import Alike
 from weft.live.constraints import Volumes, constraints_of, ports_of
 from weft.model import (
     BadInputError,
     Constraints,
     PodRequest,
     Shape,
-    Toleration,
     parse_cpu_milli,
     parse_quantity,
 )
 
 _MIB = 2**20
-_PODS = ("pods", 1)
+_MOST_BYTES = 2**52  # more than any node has; several of them can still be added up
+_PODS = {"pods": 1}
+_HUGE = "hugepages-"
 # kube-scheduler has looked at these already when it asks an extender.
-_ASKED = Constraints(tolerations=(Toleration(operator="Exists"),))
+_ASKED = Constraints(judged_elsewhere=True)
 
 
 def read(pod: Pod, settings: Settings, volumes: Volumes) -> PodRequest:
     """A pod that Weft itself schedules."""
-    return _read(pod, settings, constraints_of(pod, volumes))
+    return _alike.read(pod, settings, constraints_of(pod, volumes))
 
 
 def read_asked(pod: Pod, settings: Settings) -> PodRequest:
     """A pod that kube-scheduler asks about: its constraints are kube-scheduler's business."""
-    return _read(pod, settings, replace(_ASKED, ports=ports_of(pod.spec)))
+    return _alike.read(pod, settings, replace(_ASKED, ports=ports_of(pod.spec)))
 
 
 def read_bound(pod: Pod, settings: Settings) -> PodRequest:
@@ -53,8 +55,15 @@ def _read(pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
     return replace(request, shape=_with_node_side(request.shape, pod, constraints))
 
 
+_alike = Alike(_read)
+
+
 def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints) -> Shape:
-    """Pod-level resources take the place of the containers' sum; every pod is one of `pods`."""
+    """Pod-level resources take the place of the containers' sum; every pod is one of `pods`.
+
+    What a RuntimeClass adds needs no look at it: at the pod's creation the API server writes its
+    overhead, node selector and tolerations into the spec.
+    """
     cpu, memory = shape.cpu_milli, shape.memory_mib
     whole = pod.spec.resources
     if whole is not None:
@@ -71,6 +80,42 @@ def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints) -> Shape:
         shape,
         cpu_milli=cpu,
         memory_mib=memory,
-        extended=tuple(sorted((*shape.extended, _PODS))),
+        extended=tuple(sorted({**dict(shape.extended), **_storage(pod), **_PODS}.items())),
         constraints=constraints,
     )
+
+
+def _storage(pod: Pod) -> dict[str, int]:
+    """ephemeral-storage and huge pages, in bytes: native to Kubernetes, counted like extended ones.
+
+    Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
+    """
+    places = slots(pod)
+    whole = pod.spec.resources
+    pod_level = {**(whole.limits or {}), **(whole.requests or {})} if whole is not None else {}
+    beside = pod.spec.overhead or {}
+    names = {name for slot in places for name in _asked(slot) if _is_storage(name)}
+    names |= {name for name in pod_level if name.startswith(_HUGE)}
+    names |= {name for name in beside if _is_storage(name)}
+    found = {}
+    for name in names:
+        total = peak([(slot.role, _bytes(_asked(slot), name)) for slot in places])
+        if name in pod_level and name.startswith(_HUGE):
+            total = _bytes(pod_level, name)
+        total += _bytes(beside, name)
+        if total:
+            found[name] = min(total, _MOST_BYTES)
+    return found
+
+
+def _is_storage(name: str) -> bool:
+    return name == "ephemeral-storage" or name.startswith(_HUGE)
+
+
+def _asked(slot: Slot) -> Quantities:
+    resources = slot.container.resources
+    return {**(resources.limits or {}), **(resources.requests or {})}
+
+
+def _bytes(amounts: Quantities, name: str) -> int:
+    return min(_MOST_BYTES, parse_quantity(amounts[name], name)) if name in amounts else 0

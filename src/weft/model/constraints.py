@@ -122,7 +122,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must
     match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
     for each volume one of its terms must match. `unsupported` says in words what Weft does not
-    honour yet: such a pod stays pending with that reason.
+    honour yet: such a pod stays pending with that reason. `judged_elsewhere`: whoever asks has
+    looked at all of this already, and at other pods' anti-affinity; only `ports` count, as room.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -132,6 +133,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[HostPort, ...] = ()
     volumes: tuple[tuple[Term, ...], ...] = ()
     unsupported: str = ""
+    judged_elsewhere: bool = False
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
         """nodeSelector and required node affinity."""

@@ -49,7 +49,7 @@ TEXT: dict[Code, str] = {
     Code.ANTI_AFFINITY: "a pod there keeps others away",
     Code.NO_GPU: "node has no GPU",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
-    Code.WRONG_MODEL: "no GPU of an accepted model or UUID",
+    Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",
     Code.TOO_FEW_GPUS: "fewer GPUs than asked for",
     Code.OUT_OF_SERVICE: "GPUs out of service",
@@ -65,12 +65,15 @@ TEXT: dict[Code, str] = {
     Code.POLICY: "refused by the policy",
 }
 
+_MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}
+
 
 class Reason(msgspec.Struct, frozen=True, gc=False):
     """`nodes` nodes fail with `code`; `best` is the most any of them offers of what was `asked`.
 
     `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu",
-    "idle GPUs", or an extended resource's name); 0 and "" where a number says nothing.
+    "idle GPUs", or an extended resource's name); 0 and "" where a number says nothing. `words`
+    stand in for the code's text where this pod's case needs others.
     """
 
     code: Code
@@ -78,9 +81,16 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     asked: int = 0
     best: int = 0
     unit: str = ""
+    words: str = ""
 
-    def __str__(self) -> str:
-        text = f"{self.nodes} × {TEXT[self.code]}"
+    @property
+    def text(self) -> str:
+        """The reason without the number of nodes."""
+        text = self.words or TEXT[self.code]
         if not self.unit:
             return text
-        return f"{text} (most free {self.best:,} {self.unit}, asked {self.asked:,})"
+        most = _MOST.get(self.code, "largest free")
+        return f"{text} ({most} {self.best:,} {self.unit}, asked {self.asked:,})"
+
+    def __str__(self) -> str:
+        return f"{self.nodes} × {self.text}"

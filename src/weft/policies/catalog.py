@@ -16,12 +16,13 @@ from weft.policies.gpushare import GpuShare
 from weft.policies.nano_binpack import NanoBinpack
 from weft.policies.nano_spread import NanoSpread
 from weft.policies.random_choice import Random
+from weft.policies.smallest_first import SmallestFirst
 from weft.policies.spread import Spread
 
 BUILT_IN = (
     AlnairCostSaving, AlnairHighPerformance, BestFit, Binpack, DotProduct, ElasticBinpack,
     ElasticSpread, Exclusive, Fgd, FirstFit, GpuClustering, GpuPacking, GpuShare, NanoBinpack,
-    NanoSpread, Random, Spread,
+    NanoSpread, Random, SmallestFirst, Spread,
 )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class Process:
             log.info("waiting for the lease %s/%s", lease.namespace, lease.name)
             term = await self.elector.acquire()
             self._beside(_hold(self.elector))
-            await self.live.lead()
+            await self.live.lead(term=term)
             log.info("leading, term %d", term)
         while not await self._role.lead():
             await asyncio.sleep(_ROLE_EVERY_S)
@@ -141,9 +141,14 @@ class Process:
         log.info("stopped")
 
     async def _drain(self) -> None:
-        for part in reversed(self._serving):
+        """What brings work ends first, what tells of it last."""
+        serving = [part for part in reversed(self._serving) if part not in self.early]
+        for part in serving:
             await part.close()
         await self.live.stop()
+        for part in self._serving:
+            if part not in serving:
+                await part.close()
 
 
 async def _hold(elector: Elector) -> None:

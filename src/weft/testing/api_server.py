@@ -33,7 +33,11 @@ _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
 class FakeApiServer:
-    """The server. `requests` counts what was asked, by method and resource: `POST pods/binding`."""
+    """The server. `requests` counts what was asked, by method and resource: `POST pods/binding`.
+
+    `serving` is the request that is being carried out, for whoever listens to the store. Clients
+    without sockets (`api_memory`) come in by `take`, while it is `reachable`.
+    """
 
     def __init__(
         self, *, token: str = "", tls: ssl.SSLContext | None = None, bookmark_s: float = 0
@@ -43,12 +47,14 @@ class FakeApiServer:
         self.token = token
         self.requests: dict[str, int] = {}
         self.on_request: Callable[[Request], None] | None = None
+        self.serving: Request | None = None
+        self.reachable = True
         self.url = ""
         self._tls = tls
         self._bookmark_s = bookmark_s
-        self._watches: set[Watch] = set()
-        self._connections: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: dict[Watch, None] = {}  # in order, so that a seed is one story
+        self._connections: dict[Connection, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> "FakeApiServer":
@@ -68,12 +74,9 @@ class FakeApiServer:
 
     async def stop(self) -> None:
         """Reset every connection and stop listening; the objects stay."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.cut_watches()
-        for connection in list(self._connections):
-            connection.abort()
+        tasks = list(self._tasks)
+        self.reset()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -114,7 +117,7 @@ class FakeApiServer:
 
     def bookmark(self) -> None:
         """Send a bookmark on every watch that asked for them."""
-        for watch in self._watches:
+        for watch in list(self._watches):
             if watch.bookmarks:
                 watch.bookmark()
 
@@ -123,14 +126,34 @@ class FakeApiServer:
         for watch in list(self._watches):
             watch.cut()
 
+    def reset(self) -> None:
+        """Drop every request that is held up, and reset every connection."""
+        for task in list(self._tasks):
+            task.cancel()
+        self.cut_watches()
+        for connection in list(self._connections):
+            connection.abort()
+        self._connections.clear()
+
     def compact(self) -> None:
         """Forget the history: watches that resume from before get 410."""
         self.store.compact()
 
     # --- requests ---
 
+    def later(self, delay_s: float, request: Request, connection: Connection) -> None:
+        """The request is on its way, and comes in after so long, whoever may be gone by then."""
+        asyncio.get_running_loop().call_later(delay_s, self.take, request, connection)
+
+    def take(self, request: Request, connection: Connection) -> None:
+        """A request has come in."""
+        if self.reachable:
+            self._handle(request, connection)
+        else:
+            connection.abort()
+
     def _handle(self, request: Request, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self.on_request is not None:
             self.on_request(request)
         if self.faults.any:
@@ -173,6 +196,7 @@ class FakeApiServer:
 
     def _serve(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
         """Code and body of the answer; no body where a watch has begun."""
+        self.serving = request
         try:
             if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
                 raise Refusal(401, "Unauthorized", "Unauthorized")
@@ -182,6 +206,8 @@ class FakeApiServer:
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             text = f"the fake API server cannot read this request: {error!r}"
             return 400, Refusal(400, "BadRequest", text).status
+        finally:
+            self.serving = None
 
     def _route(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
         parts = request.path.strip("/").split("/")
@@ -210,8 +236,8 @@ class FakeApiServer:
         chosen = Selection(namespace, query)
         if query.get("watch") in ("1", "true"):
             bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
-            watch = Watch(self.store, kind, chosen, connection, self._watches.discard, bookmarks)
-            self._watches.add(watch)
+            watch = Watch(self.store, kind, chosen, connection, self._forget, bookmarks)
+            self._watches[watch] = None
             watch.start(query)
             return 200, None
         found = self.store.all(kind, namespace)
@@ -258,10 +284,13 @@ class FakeApiServer:
         kind = _BY_RESOURCE[resource]
         return kind, (namespace if kind.namespaced else "", name)
 
+    def _forget(self, watch: Watch) -> None:
+        self._watches.pop(watch, None)
+
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _bookmark_for_ever(self) -> None:
         while True:

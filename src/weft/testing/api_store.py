@@ -74,12 +74,18 @@ class Change(NamedTuple):
 
 
 class Store:
-    """The objects of a cluster. `listeners` are told every change, in order."""
+    """The objects of a cluster. `listeners` are told every change, in order.
+
+    `new_uid` makes the UIDs and `now` tells the time, so that a test can have them from its seed
+    and from its own clock.
+    """
 
     def __init__(self) -> None:
         self.version = 1
         self.compacted = 0
         self.listeners: list[Callable[[Change], None]] = []
+        self.new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
+        self.now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
         self._objects: dict[Kind, dict[Key, Json]] = {kind: {} for kind in KINDS}
         self._history: list[Change] = []
         self._pages: dict[str, list[Json]] = {}
@@ -143,8 +149,8 @@ class Store:
                 {"name": key[1], "kind": kind.resource, **_group(kind)},
             )  # fmt: skip
         meta = dict(body.get("metadata") or {})
-        meta["uid"] = str(uuid.uuid4())
-        meta["creationTimestamp"] = now_text()
+        meta["uid"] = self.new_uid()
+        meta["creationTimestamp"] = self.now_text()
         meta["name"] = key[1]
         if kind.namespaced:
             meta["namespace"] = key[0]
@@ -177,18 +183,16 @@ class Store:
         self._history.clear()
         self._pages.clear()
 
+    def now_text(self) -> str:
+        """The time as the API writes it."""
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
     def _tell(self, kind: Kind, event: str, old: Json | None, new: Json) -> None:
         line = msgspec.json.encode({"type": event, "object": new}) + b"\n"
         change = Change(self.version, kind, event, old, new, line)
         self._history.append(change)
         for listener in list(self.listeners):
             listener(change)
-
-
-def now_text(micro: bool = False) -> str:
-    """The time as the API writes it."""
-    now = datetime.datetime.now(datetime.UTC)
-    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def _group(kind: Kind) -> Json:

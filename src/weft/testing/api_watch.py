@@ -99,6 +99,14 @@ class Watch:
         """Send bytes as they are: a line that no API server would write."""
         self._connection.send(raw)
 
+    def silence(self) -> None:
+        """Say nothing any more, and keep the connection."""
+        if self.tell in self._store.listeners:
+            self._store.listeners.remove(self.tell)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.bookmarks = False
+
     def cut(self) -> None:
         """Reset the connection in the middle."""
         self._connection.abort()

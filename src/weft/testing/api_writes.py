@@ -6,7 +6,7 @@ them one by one.
 
 from typing import Any
 
-from weft.testing.api_store import Json, Key, Kind, Refusal, Store, now_text
+from weft.testing.api_store import Json, Key, Kind, Refusal, Store
 
 ANNOTATION_BYTES = 262_144
 
@@ -99,7 +99,7 @@ def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
     conditions = [
         one for one in pod["status"].get("conditions") or [] if one["type"] != "PodScheduled"
     ]
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text()}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": store.now_text()}
     status = {**pod["status"], "conditions": [*conditions, scheduled]}
     spec = {**pod["spec"], "nodeName": body["target"]["name"]}
     store.write(kind, key, pod, {**pod, "metadata": new_meta, "spec": spec, "status": status})
@@ -123,7 +123,7 @@ def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]
     waits = bound and (grace is None or int(grace) > 0)
     if waits or old["metadata"].get("finalizers"):
         if not old["metadata"].get("deletionTimestamp"):
-            meta = {**old["metadata"], "deletionTimestamp": now_text()}
+            meta = {**old["metadata"], "deletionTimestamp": store.now_text()}
             return store.write(kind, key, old, {**old, "metadata": meta})
         return old
     return store.remove(kind, key)

@@ -98,14 +98,14 @@ def test_why_a_pod_is_where_it_is(weft: Weft, decisions: Path) -> None:
     )
     assert where.startswith(f"  placed on {placed['node']}, GPU 0 (")
     assert rest[0].startswith(f"  chosen {placed['node']}: score {placed['score']}, fgd ")
-    assert rest[-1].startswith("  4/4 nodes fit")
+    assert rest[-1].startswith("  4/4 GPU nodes fit")
 
 
 def test_why_a_pod_is_nowhere_and_what_would_help(weft: Weft, decisions: Path) -> None:
     refused = next(one for one in records(decisions) if one["outcome"] == "unschedulable")
     said = weft("explain", "pod", refused["uid"], "--decisions", decisions)
     assert said.code == 0
-    assert "  fits nowhere\n  0/4 nodes fit: 4 × " in said.out
+    assert "  fits nowhere\n  0/4 GPU nodes: 4 × " in said.out
     assert "  it would fit, if you\n    - " in said.out
     found = json.loads(
         weft("explain", "pod", refused["uid"], "--decisions", decisions, "--output", "json").out
@@ -168,7 +168,9 @@ def test_a_decisions_file_that_cannot_be_written_is_one_line(weft: Weft, path: s
     assert sorted(found.name for found in weft.folder.iterdir()) == ["nodes.csv", "pods.csv"]
 
 
-def test_explain_needs_a_command_and_a_file(weft: Weft) -> None:
+def test_explain_needs_a_command_and_a_file_or_a_cluster(weft: Weft) -> None:
     assert "pod" in weft("explain", "--help").out
-    said = weft("explain", "pod", "p1")
-    assert (said.code, "--decisions" in said.err) == (2, True)
+    missing = weft.folder / "kubeconfig"
+    said = weft("explain", "pod", "p1", "--kubeconfig", missing)
+    assert said.code == 1
+    assert said.err.startswith(f"weft: error: kubeconfig: no such file: {missing};")

@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 from engine_talk import bind, engine_of, one_card
+from msgspec.structs import replace
 
 from weft.engine import Engine, PodAdded, PodSeenBound
 from weft.engine.explain import Summary, summarise
-from weft.model import Code, GpuClaim, Memory, PodRequest, Reason, Shape
+from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Reason, Shape
 from weft.policies.best_fit import BestFit
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
@@ -23,7 +24,7 @@ def said(engine: Engine, asked: Shape) -> list[tuple[Code, int, int, int, str]]:
 
 
 def test_a_cluster_without_nodes_says_so() -> None:
-    assert str(summary_of(engine_of(), shape(gpus=1))) == "0/0 nodes: the cluster has no node"
+    assert str(summary_of(engine_of(), shape(cpu_milli=1))) == "0/0 nodes: the cluster has no node"
 
 
 def test_reasons_are_listed_most_common_first_and_read_as_a_sentence() -> None:
@@ -34,9 +35,25 @@ def test_reasons_are_listed_most_common_first_and_read_as_a_sentence() -> None:
         engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=15_000 + 100 * index)), 0)
     summary = summary_of(engine, shape(memory_mib=2000))
     assert str(summary) == (
-        "1/6 nodes fit: 3 × insufficient memory on any one GPU (most free 1,384 MiB, "
-        "asked 2,000), 2 × node has no GPU"
+        "1/4 GPU nodes: 3 × insufficient memory on any one GPU (largest free 1,384 MiB, "
+        "asked 2,000)"
     )
+
+
+def test_a_pod_that_asks_for_a_gpu_counts_only_nodes_with_one() -> None:
+    engine = engine_of(node("a"), node("b", schedulable=False))
+    told = "0/0 GPU nodes: the cluster has no GPU"
+    assert str(summary_of(engine, shape(memory_mib=2000))) == told
+    assert str(summary_of(engine, Shape())) == "1/2 nodes: 1 × node is cordoned or not ready"
+
+
+def test_models_and_uuids_have_their_own_words() -> None:
+    engine = engine_of(one_card("a"), one_card("b"))
+    by_model = replace(shape(memory_mib=1), devices=DeviceRule(models=("none",)))
+    assert str(summary_of(engine, by_model)) == "0/2 GPU nodes: 2 × wrong model"
+    by_uuid = replace(shape(memory_mib=1), devices=DeviceRule(uuids=("none",)))
+    said = "0/2 GPU nodes: 2 × no GPU of an accepted model or UUID"
+    assert str(summary_of(engine, by_uuid)) == said
 
 
 def test_cpu_and_host_memory_and_extended_resources() -> None:
@@ -115,7 +132,7 @@ def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
         asked = random_shape(random, nodes)
         summary = summary_of(engine, asked)
         assert summary.fits + sum(reason.nodes for reason in summary.reasons) == summary.nodes
-        assert summary.nodes == len(nodes)
+        assert summary.nodes == sum(bool(one.gpus) or not asked.claims for one in nodes)
         counts = [reason.nodes for reason in summary.reasons]
         assert counts == sorted(counts, reverse=True)
         for reason in summary.reasons:
@@ -188,6 +205,6 @@ def test_a_fitting_pod_s_summary_counts_the_nodes_that_fit() -> None:
     engine = engine_of(one_card("a"), one_card("b"))
     bind(engine, PodRequest("x", "x", shape(gpus=1)))
     assert str(summary_of(engine, shape(memory_mib=1))) == (
-        "1/2 nodes fit: 1 × insufficient memory on any one GPU (most free 0 MiB, asked 1)"
+        "1/2 GPU nodes: 1 × insufficient memory on any one GPU (largest free 0 MiB, asked 1)"
     )
     assert str(summary_of(engine, Shape())) == "2/2 nodes fit"

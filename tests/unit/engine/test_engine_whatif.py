@@ -1,12 +1,15 @@
 """Counterfactuals by hand: what would have to change, in words and in values."""
 
+from collections import deque
+
+import msgspec
 from engine_talk import bind, engine_of, one_card
 
 from weft.engine import Engine, PodAdded, PodSeenBound
-from weft.engine.whatif import Change, changes
+from weft.engine.whatif import Change, Search, changes
 from weft.model import GpuClaim, Memory, PodRequest
 from weft.policies.exclusive import Exclusive
-from weft.testing import node, placement, pod
+from weft.testing import node, placement, pod, shape
 
 
 def by_axis(engine: Engine, asked: PodRequest) -> dict[str, Change]:
@@ -143,3 +146,37 @@ def test_asking_changes_no_decision() -> None:
     assert changes(engine, pod("p", memory_mib=9000))
     assert bind(engine, pod("q", memory_mib=7000)) == bind(other, pod("q", memory_mib=7000)) == "a"
     assert list(engine.ledger.holdings) == list(other.ledger.holdings)
+
+
+def test_a_search_between_whose_steps_the_world_changes_tells_what_is_still_true() -> None:
+    engine = engine_of(one_card("a", memory_mib=16_000), one_card("b", memory_mib=16_000))
+    for name in "ab":
+        engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=10_000)), 0)
+    pod = PodRequest("p", "p", shape(memory_mib=8_000))
+    search = Search(engine, engine.profile_of(pod), pod.shape)
+    for _ in search.steps():
+        if search.found:
+            break
+    assert [change.text for change in search.confirmed()] == [
+        "ask at most 6,000 MiB of GPU memory instead of 8,000"
+    ]
+    for name in "ab":
+        engine.handle(PodSeenBound(placement(f"{name}2", name, 0, memory_mib=1)), 0)
+    assert search.confirmed() == []
+    assert not search.ended
+
+
+def test_pods_of_a_lower_rank_are_tried_first_and_dead_nodes_not_at_all() -> None:
+    dead = msgspec.structs.replace(one_card("c"), schedulable=False)
+    engine = engine_of(one_card("a"), one_card("b"), dead)
+    for name, mib in (("a", 12_000), ("b", 11_000), ("c", 1)):
+        engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=mib)), 0)
+    asked = shape(memory_mib=10_000)
+    profile = engine.profiles["weft"]
+    for rank, want in ((lambda uid: 0, "b"), (lambda uid: int(uid != "a"), "a")):
+        search = Search(engine, profile, asked, rank, lambda uid: f"ns/{uid}")
+        deque(search.steps(), maxlen=0)
+        assert search.ended
+        (freed,) = (change for change in search.found if change.axis == "free")
+        assert freed.free == (want,)
+        assert f"end pod ns/{want} (UID {want})" in freed.text

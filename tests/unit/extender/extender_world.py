@@ -54,6 +54,9 @@ class StubCluster:
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self.known.get((namespace, name))
 
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        return next((pod for pod in self.known.values() if pod.metadata.uid == uid), None)
+
     def handle(self, event: Event) -> list[Command]:
         return self.engine.handle(event, next(self._times))
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from extender_world import StubCluster, args, bind_args, elastic, serving
 from hypothesis import given, settings
@@ -16,11 +14,8 @@ from hypothesis import strategies as st
 import weft
 from weft.engine import PodSeenBound
 from weft.extender.connection import ServerOptions
-from weft.extender.routes import default_routes
 from weft.extender.server import Server
-from weft.extender.service import Extender
-from weft.extender.tls import server_tls
-from weft.model import BadInputError
+from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
 
 QUICK = ServerOptions(most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3)
@@ -96,12 +91,16 @@ def test_pages() -> None:
             async with session.get(path) as answer:
                 assert answer.status == code
                 assert (await answer.json())["Error"]
+        for path in ("/debug/pprof/", "/debug/pprof/profile?seconds=5"):
+            async with session.get(path) as answer:
+                assert answer.status == 404
+                assert "/metrics" in (await answer.json())["Error"], "what to use instead"
         async with session.get("/metrics") as answer:
             text = await answer.text()
-        wanted = 'weft_extender_requests_total{path="/weft",verb="filter",result="ok"} 1'
+        wanted = 'weft_extender_requests_total{path="/weft",result="ok",verb="filter"} 1.0\n'
         assert wanted in text
-        assert 'weft_extender_rejected_total{why="path"} 2' in text
-        assert 'duration_seconds_bucket{path="/weft",verb="filter",le="+Inf"} 1' in text
+        assert 'weft_extender_rejected_total{why="path"} 2.0\n' in text
+        assert 'duration_seconds_bucket{le="+Inf",path="/weft",verb="filter"} 1.0\n' in text
 
     on_server(check, world)
 
@@ -132,6 +131,60 @@ def test_inspect_and_status_show_what_is_booked() -> None:
         used = {"CoreAvailable": 75, "MemoryAvailable": 14006}
         total = {"CoreTotal": 100, "MemoryTotal": 16160}
         assert json.loads(found["elasticgpu.io/gpu-core"]) == {"n1": [idle | total, used | total]}
+
+    on_server(check, world)
+
+
+def test_inspect_names_pods_that_were_only_seen_bound() -> None:
+    world = StubCluster([node("n1", gpus=1, memory_mib=1000)])
+    bound = msgspec.convert(elastic("trainer"), Pod)
+    world.known["ns", "trainer"] = bound
+    world.handle(PodSeenBound(placement(bound.metadata.uid, "n1", 0, memory_mib=256)))
+
+    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+        async with session.get("/gpushare-scheduler/inspect/n1") as answer:
+            (found,) = (await answer.json())["nodes"]
+        (pod,) = found["devs"][0]["pods"]
+        assert (pod["namespace"], pod["name"]) == ("ns", "trainer")
+
+    on_server(check, world)
+
+
+def test_every_port_has_every_page_and_path() -> None:
+    """Elastic's port and gpushare's are two doors of one server."""
+
+    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+        second = await server.listen("127.0.0.1", 0)
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{second}") as other:
+            for path in ("/version", "/healthz", "/livez", "/readyz", "/metrics",
+                         "/scheduler/status", "/gpushare-scheduler/inspect"):  # fmt: skip
+                for one in (session, other):
+                    async with one.get(path) as answer:
+                        assert answer.status == 200
+            async with other.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
+                assert (await answer.json())["NodeNames"] == ["n1"]
+
+    on_server(check)
+
+
+def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
+    world = cluster()
+    world.leader = False
+    world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
+
+    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+        async with session.get("/readyz") as answer:
+            assert answer.status == 200
+        for path, code in (("/weft", 200), ("/scheduler", 500), ("/gpushare-scheduler", 500)):
+            body = args(elastic(), ["n1", "n2"])
+            async with session.post(f"{path}/filter", data=body) as answer:
+                assert (await answer.json())["NodeNames"] == ["n2"]
+            async with session.post(f"{path}/prioritize", data=body) as answer:
+                assert len(await answer.json()) == 2
+            async with session.post(f"{path}/bind", data=bind_args("a", "n2")) as answer:
+                assert answer.status == code
+                assert "leader" in (await answer.json())["Error"]
+        assert not world.bound
 
     on_server(check, world)
 
@@ -292,57 +345,3 @@ def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes]) -> No
             assert (await answer.json())["NodeNames"] == ["n1"]
 
     on_server(check, options=ServerOptions(read_timeout_s=0.05))
-
-
-def openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """server.pem, client.pem, stranger.pem and their keys; each is its own authority."""
-    folder = tmp_path_factory.mktemp("pem")
-    for name in ("server", "client", "stranger"):
-        openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem", "-days", "2",
-            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-        )  # fmt: skip
-    return folder
-
-
-def test_only_known_certificates_may_ask_but_anyone_for_health(pem: Path) -> None:
-    def client(name: str = "") -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(pem / "server.pem"))
-        if name:
-            context.load_cert_chain(pem / f"{name}.pem", pem / f"{name}.key")
-        return context
-
-    async def main() -> None:
-        server = Server(Extender(cluster()), default_routes())
-        tls = server_tls(pem / "server.pem", pem / "server.key", pem / "client.pem")
-        port = await server.listen("127.0.0.1", 0, tls, client_auth=True)
-        base = f"https://127.0.0.1:{port}"
-        async with aiohttp.ClientSession(base) as session:
-            body = args(elastic(), ["n1"])
-            async with session.post("/weft/filter", data=body, ssl=client("client")) as answer:
-                assert (await answer.json())["NodeNames"] == ["n1"]
-            async with session.post("/weft/filter", data=body, ssl=client()) as answer:
-                assert answer.status == 403
-            async with session.get("/gpushare-scheduler/inspect", ssl=client()) as answer:
-                assert answer.status == 403
-            async with session.get("/healthz", ssl=client()) as answer:
-                assert answer.status == 200
-            with pytest.raises(aiohttp.ClientError):
-                async with session.post("/weft/filter", data=body, ssl=client("stranger")):
-                    pass
-        await server.close()
-
-    asyncio.run(main())
-
-
-def test_bad_certificates_are_named(pem: Path) -> None:
-    with pytest.raises(BadInputError, match=r"client\.key"):
-        server_tls(pem / "server.pem", pem / "client.key", None)
-    with pytest.raises(BadInputError, match="none"):
-        server_tls(pem / "server.pem", pem / "server.key", pem / "none")

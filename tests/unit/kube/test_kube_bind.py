@@ -295,7 +295,7 @@ def test_without_a_version_the_servers_deadline_is_waited_for() -> None:
             unknown = await binder.bind(ask(server, version=False))
             assert isinstance(unknown, Unknown)
             assert isinstance(await binder.resolve(unknown), Refused)
-            assert clock.monotonic() - unknown.sent_at >= 6
+            assert clock.monotonic() - unknown.lost_at >= 6
 
     run(scene())
 

@@ -77,3 +77,49 @@ def test_a_pod_that_contradicts_itself_is_kept_apart() -> None:
     pods = view()
     assert pods.take(pod({"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1})) is None
     assert "keep one system" in pods.bad["u"]
+
+
+def test_marks_that_change_move_the_charge() -> None:
+    pods = view()
+    pods.take(pod(nodeName="n"))
+    whole = pod(nodeName="n")
+    value = '{"pod":"u","node":"n","shares":[[0,1,4000,0,""]]}'
+    meta = msgspec.structs.replace(whole.metadata, annotations={"weft.dev/placement": value})
+    seen = pods.take(msgspec.structs.replace(whole, metadata=meta))
+    assert isinstance(seen, PodSeenBound)
+    assert [share.gpu for share in seen.placement.shares] == [1]
+
+
+def test_who_is_being_deleted_is_perhaps_stuck() -> None:
+    pods = view()
+    whole = pod(nodeName="n")
+    pods.take(whole)
+    assert pods.perhaps_stuck() == []
+    meta = msgspec.structs.replace(whole.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    leaving = msgspec.structs.replace(whole, metadata=meta)
+    assert pods.take(leaving) is None
+    assert pods.perhaps_stuck() == [leaving]
+    pods.forget(leaving)
+    assert pods.perhaps_stuck() == []
+
+
+def test_what_is_kept_is_the_pod_as_it_is_now() -> None:
+    pods = view()
+    pods.take(pod(nodeName="n"))
+    running = pod(nodeName="n", phase="Running")
+    assert pods.take(running) is None
+    assert pods.by_uid("u") is running
+    assert pods.on_node("n") == [running]
+
+
+def test_a_contradiction_is_heard_once_and_so_is_its_end() -> None:
+    pods = view()
+    heard: list[str] = []
+    pods.on_bad = lambda found, why: heard.append(why)
+    both = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
+    pods.take(pod(both))
+    pods.take(pod(both, phase="Pending"))
+    pods.take(pod())
+    assert len(heard) == 2
+    assert "keep one system" in heard[0]
+    assert heard[1] == ""

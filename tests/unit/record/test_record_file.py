@@ -287,8 +287,8 @@ def test_a_placed_pod_is_told_in_the_state_it_met(recorded: Path) -> None:
     found = explain(recorded, "u1", CREATE)
     assert found.record.outcome == "placed"
     assert found.changes == ()
-    assert str(found.summary) == "1/2 nodes fit: 1 × fewer GPUs than asked for " \
-                                 "(most free 1 GPUs, asked 2)"  # fmt: skip
+    assert str(found.summary) == "1/2 GPU nodes: 1 × fewer GPUs than asked for " \
+                                 "(most 1 GPUs, asked 2)"  # fmt: skip
     assert [top.node for top in found.record.top] == ["b"]
 
 
@@ -337,7 +337,7 @@ def test_policies_before_filtering_are_asked_in_an_explanation_too(tmp_path: Pat
             recorder.handle(event, now)
         recorder.handle(PodAdded(pod("late", memory_mib=5)), 9)
     found = explain(path, "late", CREATE)
-    assert str(found.summary).endswith("2 × too few idle GPUs (most free 0 idle GPUs, asked 1)")
+    assert str(found.summary).endswith("2 × too few idle GPUs (most 0 idle GPUs, asked 1)")
 
 
 def test_records_of_takes_decisions_and_nothing_else() -> None:

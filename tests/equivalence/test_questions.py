@@ -1,10 +1,10 @@
-"""Questions as arrays answer as the engine's plain ones."""
+"""Questions answered as arrays are those answered one node at a time."""
 
+import asking_slowly
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.engine import Engine, NodesChanged, PodSeenBound, questions
-from weft.extender import asking
 from weft.framework import Profile
 from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement, pod
@@ -29,27 +29,29 @@ def test_as_the_plain_ones(
         if engine.ledger.fits(there := placement(f"u{number}", where, gpu, memory_mib=mib)):
             engine.handle(PodSeenBound(there), number)
     asked = pod("asked", memory_mib=memory)
-    lookup = asking.Lookup()
-    want = questions.which_fit(engine, profile, asked, names)
-    assert asking.which_fit(engine, profile, asked, names, lookup) == want
-    plain = questions.scores(engine, profile, asked, names)
-    assert asking.scores(engine, profile, asked, names, lookup) == [plain[name] for name in names]
+    lookup = questions.Lookup()
+    want = asking_slowly.which_fit(engine, profile, asked, names)
+    assert questions.which_fit(engine, profile, asked, names) == want
+    assert questions.which_fit(engine, profile, asked, names, lookup) == want
+    slowly = asking_slowly.scores(engine, profile, asked, names)
+    assert questions.scores(engine, profile, asked, names) == slowly
+    assert questions.scores(engine, profile, asked, names, lookup) == slowly
 
 
 def test_without_any_node() -> None:
     profile = Profile("p", [built_in().create("best-fit")])
     engine = Engine([profile])
     asked = pod("asked", memory_mib=1)
-    assert asking.which_fit(engine, profile, asked, ["a"], asking.Lookup()).unknown == ["a"]
-    assert asking.scores(engine, profile, asked, ["a"], asking.Lookup()) == [0]
+    assert questions.which_fit(engine, profile, asked, ["a"]).unknown == ["a"]
+    assert questions.scores(engine, profile, asked, ["a"]) == [0]
 
 
 def test_a_remembered_list_is_looked_up_again_when_nodes_changed() -> None:
     profile = Profile("p", [built_in().create("best-fit")])
-    engine, lookup, names = Engine([profile], [node("b", gpus=1)]), asking.Lookup(), ["b", "a"]
+    engine, lookup, names = Engine([profile], [node("b", gpus=1)]), questions.Lookup(), ["b", "a"]
     asked = pod("asked", memory_mib=1)
-    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["b"]
+    assert questions.which_fit(engine, profile, asked, names, lookup).fits == ["b"]
     engine.handle(NodesChanged((node("a", gpus=1),)), 1)
-    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["b", "a"]
+    assert questions.which_fit(engine, profile, asked, names, lookup).fits == ["b", "a"]
     engine.handle(NodesChanged((), ("b",)), 2)
-    assert asking.which_fit(engine, profile, asked, names, lookup).fits == ["a"]
+    assert questions.which_fit(engine, profile, asked, names, lookup).fits == ["a"]

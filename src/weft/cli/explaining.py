@@ -1,0 +1,154 @@
+"""`weft explain pod` of a live cluster: asking the scheduler, and its answer as sentences."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.kube.client import Answer
+    from weft.kube.config import Endpoint
+    from weft.scheduler.explaining import Explanation
+
+DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
+_SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
+_TIMEOUT_S = 30.0
+
+
+class Source(NamedTuple):
+    """Where the scheduler is: at `url`, or a Service behind the API server of a kubeconfig."""
+
+    url: str = ""
+    kubeconfig: Path | None = None
+    context: str = ""
+    service: str = DEFAULT_SERVICE
+
+
+def ask(source: Source, name: str) -> bytes:
+    """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
+    import asyncio
+
+    where, endpoint, before = _way(source)
+    namespace, _, pod = name.rpartition("/")
+    path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
+    answer = asyncio.run(_get(endpoint, before + path, where))
+    if answer.code == 200:
+        return answer.body
+    raise BadInputError(where, _problem(answer, source))
+
+
+def _way(source: Source) -> "tuple[str, Endpoint, str]":
+    """A name for people, whom to ask, and what stands before the page's path."""
+    from weft.kube.config import Endpoint, load
+    from weft.kube.credentials import Fixed
+
+    if source.url:
+        parts = urlsplit(source.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadInputError("--url", f"{source.url!r} is no URL; write http://HOST:PORT")
+        return source.url, Endpoint(source.url.rstrip("/"), Fixed()), ""
+    match = _SERVICE.fullmatch(source.service)
+    if match is None:
+        raise BadInputError("--service", f"{source.service!r}: write NAMESPACE/NAME:PORT")
+    paths = (source.kubeconfig,) if source.kubeconfig else ()
+    endpoint = load(source.context, paths=paths)
+    namespace, service, port = match.groups()
+    before = f"/api/v1/namespaces/{namespace}/services/http:{service}:{port}/proxy"
+    return f"service {source.service}", endpoint, before
+
+
+async def _get(endpoint: "Endpoint", path: str, where: str) -> "Answer":
+    from weft.kube.client import ApiClient, ClientOptions
+    from weft.kube.errors import LostError, NotSentError
+
+    options = ClientOptions(request_timeout_s=_TIMEOUT_S)
+    async with ApiClient(endpoint, options) as client:
+        try:
+            return await client.send("GET", path)
+        except (NotSentError, LostError) as error:
+            what = f"does not answer ({error}); is it running? --url names another address"
+            raise BadInputError(f"{where} at {endpoint.url}", what) from error
+
+
+def _problem(answer: "Answer", source: Source) -> str:
+    """Why there is no explanation: the scheduler's own words, or what the proxy's mean."""
+    import msgspec
+
+    from weft.kube.errors import api_error
+    from weft.scheduler.http import Problem
+
+    try:
+        problem = msgspec.json.decode(answer.body, type=Problem)
+        return problem.error
+    except msgspec.DecodeError:
+        pass
+    said = api_error(answer.code, answer.body)
+    if source.url:
+        return f"is no Weft scheduler: it answers {said}"
+    way_out = {
+        401: "the API server does not know you; check the kubeconfig's credentials",
+        403: "you need the right to get services/proxy there, or a port-forward and --url",
+        404: "name the scheduler's Service with --service, or its address with --url",
+        503: "no scheduler answers behind it: is one running and ready?",
+    }.get(answer.code, "reach the scheduler by a port-forward and --url")
+    return f"{said}; {way_out}"
+
+
+def live_lines(body: bytes) -> list[str]:
+    """The answer as sentences."""
+    import msgspec
+
+    from weft.scheduler.explaining import Explanation
+
+    try:
+        found = msgspec.json.decode(body, type=Explanation)
+    except msgspec.DecodeError as error:
+        what = f"is of another version than this command ({error}); --output json shows it as it is"
+        raise BadInputError("the scheduler", what) from error
+    lines = [
+        f"{found.namespace}/{found.name} (UID {found.uid}), schedulerName {found.scheduler_name}",
+        f"  {found.text}",
+    ]
+    if found.reason and found.state != "not ours":
+        lines.append(f"  {found.reason}")
+    lines += [
+        f"  {'next  ' if number else 'best  '} {one.node}: score {one.score}"
+        + "".join(f", {name} {score}" for name, score in one.scores.items())
+        for number, one in enumerate(found.candidates)
+    ]
+    return lines + _changes(found) + _notes(found)
+
+
+def _changes(found: "Explanation") -> list[str]:
+    if found.state != "pending" or found.candidates:
+        return []
+    more = [] if found.searched else ["  there was no time to try all that could help"]
+    if found.changes:
+        return ["  it would fit, if you", *(f"    - {one.text}" for one in found.changes), *more]
+    if found.searched:
+        return ["  no single change of the pod, and no one pod's end, would make it fit"]
+    return ["  nothing that was tried would make it fit", *more]
+
+
+def _notes(found: "Explanation") -> list[str]:
+    lines = [f"  note: {note}" for note in found.notes]
+    for one in found.stuck:
+        gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"
+        since = "" if one.age_s is None else f" for {_age(one.age_s)}"
+        lines.append(
+            f"  stuck: {one.namespace}/{one.name} holds {gpus} of {one.node}: {one.why}{since}"
+        )
+    if any(one.dead_node for one in found.stuck):
+        lines.append(
+            "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
+        )
+    return lines
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"

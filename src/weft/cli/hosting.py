@@ -1,0 +1,144 @@
+"""Where a live process is composed: one cluster, one ledger, and what is served beside it.
+
+configuration ──▶ client, lease ──▶ Cluster ──▶ Process(recording, pages, typical, extender)
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from weft.config.form import Configuration, LeaseSettings
+from weft.config.read import profiles as made_of
+from weft.extender.configured import listening_of, routes_of
+from weft.extender.listening import Listening, listen
+from weft.extender.routes import Route, route_profiles
+from weft.extender.server import Server
+from weft.extender.service import Extender
+from weft.framework import Profile
+from weft.framework.registry import Registry
+from weft.kube.bind import BindOptions
+from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.config import load
+from weft.kube.lease import Elector, LeaseOptions
+from weft.kube.sources import Rule
+from weft.live.cluster import Cluster
+from weft.live.telling import Teller, TellingOptions
+from weft.live.typical import TypicalInput
+from weft.record import Header, PolicyUse, ProfileUse
+from weft.scheduler.http import Pages
+from weft.scheduler.metrics import Metrics
+from weft.scheduler.process import Part, Process, told_to_stop
+from weft.scheduler.recording import Recording
+from weft.scheduler.role import Role
+
+log = logging.getLogger("weft.scheduler")
+
+
+class Hosting(msgspec.Struct, frozen=True):
+    """What the command line says beside the configuration.
+
+    `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
+    that everything goes on record in. `where` names the configuration file in errors.
+    """
+
+    kubeconfigs: tuple[Path, ...] = ()
+    context: str = ""
+    schedules: bool = True
+    decisions: Path | None = None
+    where: str = ""
+
+
+async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
+    """Run until told to stop; see `Process.run`."""
+    routes = routes_of(config.extender, registry.names()) if config.extender.enabled else []
+    profiles = made_of(config, registry, hosting.where)
+    names = [profile.name for profile in profiles]
+    everything = [*profiles, *route_profiles(routes, registry.create, names)]
+    options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
+    async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
+        elector = _elector(client, config.lease) if config.lease.enabled else None
+        live = Cluster(
+            client, everything, names=names if hosting.schedules else [], seed=config.seed,
+            rules=[Rule(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+                   for r in config.inventory],
+            gpushare_unit=config.gpushare_unit,
+            binding=BindOptions(
+                in_flight=config.client.binds_in_flight,
+                request_timeout_s=config.client.request_timeout_seconds,
+            ),
+            may_bind=elector.may_bind if elector else None,
+        )  # fmt: skip
+        telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
+        teller = Teller(live, client, socket.gethostname(), telling)
+        role = Role(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
+        process = Process(live, teller, role, elector)
+        pages = Pages(live, [Metrics(live, lease=config.lease.name)],
+                      address=config.http.address, port=config.http.port)  # fmt: skip
+        process.early.append(pages)
+        if hosting.decisions is not None:
+            header = Header(_uses(everything), config.seed)
+            process.early.append(Recording(live, header, hosting.decisions))
+        process.parts.append(_Typical(live))
+        if config.extender.enabled:
+            extender = _Extender(live, routes, listening_of(config.extender))
+            pages.collectors.append(extender.server.metrics)
+            process.parts.append(extender)
+        await process.run(told_to_stop())
+
+
+def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
+    """A candidate with a name of its own: the host's, and chance, for every process is new."""
+    options = LeaseOptions(lease.namespace, lease.name, lease.duration_seconds, lease.renew_seconds)
+    return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
+
+
+def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
+    """The profiles as a decisions file's header says them."""
+    return [
+        ProfileUse(
+            profile.name,
+            [PolicyUse(p.policy.name, p.weight, p.policy.made_with) for p in profile.plugins],
+        )
+        for profile in profiles
+    ]
+
+
+class _Extender(Part):
+    """kube-scheduler's extender."""
+
+    def __init__(self, live: Cluster, routes: list[Route], wish: Listening) -> None:
+        self.server, self._wish = Server(Extender(live), routes), wish
+
+    async def start(self) -> str:
+        """Open its ports."""
+        return "extender on " + ", ".join(map(str, await listen(self.server, self._wish)))
+
+    async def close(self) -> None:
+        """Answer what was asked, then close."""
+        await self.server.close()
+
+
+class _Typical(Part):
+    """Keeps FGD's idea of what usually comes up to date."""
+
+    def __init__(self, live: Cluster) -> None:
+        self._input = TypicalInput(live)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Count now, and then now and again."""
+        await self._input.count()
+        self._task = asyncio.create_task(self._input.run())
+        return "typical pods are counted"
+
+    async def close(self) -> None:
+        """Count no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,68 @@
+"""From the configuration's `extender` section to routes and ports.
+
+`auto` is what gpushare's path was in the two systems that had it: Co-scheML's policy once there is
+a table of interference, else gpushare's.
+"""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from weft.config.form import BY_AUTO, BY_SCHEDULER_NAME, ExtenderSettings
+from weft.extender.listening import Listening
+from weft.extender.routes import ELASTIC, ELASTIC_POLICIES, ElasticPriority, Route, route_at
+from weft.model import BadInputError
+
+log = logging.getLogger("weft.extender")
+
+COSCHEML, GPUSHARE = "coscheml", "gpushare"
+USUAL_TABLE = ExtenderSettings().interference_table
+"""Where Co-scheML kept its table; nobody has to have one."""
+
+
+def routes_of(settings: ExtenderSettings, known: Collection[str]) -> list[Route]:
+    """The paths to serve. `known` are the policies there are; a name that none has is found out
+    by `route_profiles`."""
+    return [
+        route_at(path, _policy(policy, settings, known)) for path, policy in settings.routes.items()
+    ]
+
+
+def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> ExtenderSettings:
+    """The same, with `/scheduler` deciding as the original's `-priority` says."""
+    routes = settings.routes | {ELASTIC: ELASTIC_POLICIES[priority]}
+    return msgspec.structs.replace(settings, routes=routes)
+
+
+def listening_of(settings: ExtenderSettings) -> Listening:
+    """Where to listen, and with which certificate."""
+    return Listening(
+        settings.address, settings.port, settings.original_ports,
+        _path(settings.certificate_file), _path(settings.key_file),
+        _path(settings.client_authority_file),
+    )  # fmt: skip
+
+
+def _policy(name: str, settings: ExtenderSettings, known: Collection[str]) -> str:
+    if name == BY_SCHEDULER_NAME:
+        return ""
+    return _auto(settings.interference_table, known) if name == BY_AUTO else name
+
+
+def _auto(table: str, known: Collection[str]) -> str:
+    if not table:
+        return GPUSHARE
+    if not Path(table).is_file():
+        if table != USUAL_TABLE:
+            raise BadInputError("extender.interferenceTable", f"there is no file {table}")
+        return GPUSHARE
+    if COSCHEML in known:
+        return COSCHEML
+    log.warning("%s is not used: there is no policy %s; %s decides", table, COSCHEML, GPUSHARE)
+    return GPUSHARE
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,286 @@
+"""Why a pod of a live cluster is where it is, or nowhere: the answer to `weft explain pod`.
+
+Everything is read off the accounts of now, in one go between two events. Only the search for what
+would have to change takes long; it gives others their turn, ends after a while, and what it found
+is tried once more before it is told (`engine/whatif.py`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.engine.explain import Summary, best_nodes, summarise
+from weft.engine.records import Candidate
+from weft.engine.whatif import Search
+from weft.framework import Profile
+from weft.kube.pods import Pod
+from weft.live.constraints import WAY_OUT
+from weft.live.stuck import Stuck, in_words
+from weft.model import BadInputError, PodRequest, Share
+from weft.scheduler.observed import Observed
+
+State = Literal[
+    "bound", "binding", "pending", "gated", "bad", "deleted", "ended", "not ours", "unsupported"
+]
+_CANDIDATES = 3
+_STUCK = 10
+
+
+class SearchOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `slice_s`: the longest the search keeps others waiting, but for the one trial that is under way;
+    it then rests as long. `budget_s`: what it may compute in all; 20,000 pods to try to end one by
+    one take longer, and the smallest come first.
+    """
+
+    slice_s: float = 0.005
+    budget_s: float = 1.0
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One change that would make the pod fit, and the UIDs of pods that would have to end."""
+
+    axis: str
+    text: str
+    free: tuple[str, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """One pod, now.
+
+    `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
+    place, `score` and `attempt` of the decision where this process made it. `summary` and `reason`
+    (the same in words) are about all nodes, for a pod that waits; `candidates` are the best that
+    fit. `changes` would make it fit, each tried out; `searched` is False where there was no time
+    to look at all. `stuck` pods hold GPUs and cannot end by themselves.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    state: State
+    text: str
+    scheduler_name: str
+    leader: bool
+    profile: str = ""
+    node: str = ""
+    shares: tuple[Share, ...] = ()
+    score: int = 0
+    attempt: int = 0
+    reason: str = ""
+    summary: Summary | None = None
+    candidates: tuple[Candidate, ...] = ()
+    changes: tuple[Told, ...] = ()
+    searched: bool = True
+    notes: tuple[str, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+
+
+class Explainer:
+    """Explains the pods of one live cluster. `clock` times the search, seconds."""
+
+    def __init__(
+        self, live: Observed, options: SearchOptions | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
+        self._live, self._clock = live, clock
+        self._options = options or SearchOptions()
+
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        """The pod now; None where there is none of this name."""
+        pod = self._live.pod(namespace, name)
+        if pod is None:
+            return None
+        settled = self._settled(pod)
+        if settled is not None:
+            return settled
+        try:
+            request = self._live.parse(pod)
+        except BadInputError as error:
+            text = f"contradicts itself and waits until it is changed: {error}"
+            return self._told(pod, "bad", text)
+        return await self._pending(pod, request)
+
+    def _settled(self, pod: Pod) -> Explanation | None:
+        """Where there is nothing to decide now."""
+        uid, spec = pod.metadata.uid, pod.spec
+        if pod.ended:
+            return self._told(pod, "ended", f"is over ({pod.status.phase}) and holds nothing")
+        if spec.node_name or uid in self._live.engine.ledger.holdings:
+            return self._bound(pod)
+        if pod.metadata.deletion_timestamp:
+            return self._told(pod, "deleted", "is being deleted and was never bound")
+        if not self._live.pods.ours(pod):
+            return self._anothers(pod)
+        if spec.scheduling_gates:
+            gates = ", ".join(gate.name for gate in spec.scheduling_gates)
+            text = f"is not to be scheduled before its gates are gone: {gates}"
+            return self._told(pod, "gated", text)
+        return None
+
+    def _told(self, pod: Pod, state: State, text: str, **more: Any) -> Explanation:
+        meta = pod.metadata
+        return Explanation(
+            meta.namespace, meta.name, meta.uid, state, text,
+            pod.spec.scheduler_name or "default-scheduler", self._live.leader, **more,
+        )  # fmt: skip
+
+    # --- with a place ---
+
+    def _bound(self, pod: Pod) -> Explanation:
+        live, uid = self._live, pod.metadata.uid
+        held = live.engine.ledger.holdings.get(uid)
+        placed = live.engine.placed.get(uid)
+        node = pod.spec.node_name or (held.placement.node if held is not None else "")
+        shares = held.placement.shares if held is not None else ()
+        state: State = "bound" if pod.spec.node_name else "binding"
+        on = f"on {node}" + (f", {_in_words(shares)}" if shares else ", without a GPU")
+        text = f"is {'bound' if state == 'bound' else 'being bound'} {on}"
+        if placed is None:
+            return self._told(
+                pod, state, f"{text}; {self._bound_by(pod)}", node=node, shares=shares,
+                notes=self._notes_on(pod, node), stuck=self._stuck(uid),
+            )  # fmt: skip
+        record = placed.record
+        policies = ", ".join(policy.name for policy in placed.profile.policies)
+        how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
+        return self._told(
+            pod, state, f"{text}; {how}, attempt {record.attempt}", node=node, shares=shares,
+            profile=record.profile, score=record.score, attempt=record.attempt,
+            notes=self._notes_on(pod, node), stuck=self._stuck(uid),
+        )  # fmt: skip
+
+    def _bound_by(self, pod: Pod) -> str:
+        if self._live.pods.ours(pod):
+            return "Weft bound it before this process led"
+        name = pod.spec.scheduler_name or "default-scheduler"
+        return f"{name} bound it, or its maker named the node"
+
+    def _notes_on(self, pod: Pod, node: str) -> tuple[str, ...]:
+        live = self._live
+        notes = []
+        if node not in live.nodes.nodes:
+            notes.append(f"node {node} is gone: the pod's GPUs are nobody's until it is back")
+        if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
+            notes.append(f"it {why}")
+        for over in live.guard.over.get(node, ()):
+            if pod.metadata.uid in over.holders:
+                notes.append(f"{node}: {over}")
+        return tuple(notes)
+
+    def _stuck(self, uid: str = "") -> tuple[Stuck, ...]:
+        found = self._live.stuck()
+        if uid:
+            return tuple(one for one in found if one.uid == uid)
+        return tuple(found[:_STUCK])
+
+    # --- without ---
+
+    def _anothers(self, pod: Pod) -> Explanation:
+        """Weft may be asked about it as kube-scheduler's extender: what it would answer."""
+        live = self._live
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        text = f"waits for the scheduler {scheduler}, which is none of Weft's profiles here"
+        served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
+        notes = [f"schedulerNames that Weft serves here: {', '.join(served) or 'none'}"]
+        try:
+            request = live.parse_asked(pod)
+        except BadInputError as error:
+            notes.append(f"as an extender Weft would refuse it: {error}")
+            return self._told(pod, "not ours", text, notes=tuple(notes))
+        known = live.engine.assess(live.engine.profile_of(request), request)
+        summary = summarise(live.engine.ledger.table, known)
+        notes.append(f"as an extender Weft would answer: {summary}")
+        return self._told(
+            pod, "not ours", text, notes=tuple(notes), summary=summary, reason=str(summary)
+        )
+
+    async def _pending(self, pod: Pod, request: PodRequest) -> Explanation:
+        live, engine = self._live, self._live.engine
+        profile = engine.profile_of(request)
+        known = engine.assess(profile, request)
+        summary = summarise(engine.ledger.table, known)
+        waiting = next((one for one in engine.queue.waiting() if one.pod.uid == request.uid), None)
+        notes = [] if live.leader else ["this process does not lead: the leader decides"]
+        more: dict[str, Any] = {
+            "profile": profile.name, "summary": summary, "reason": str(summary),
+            "attempt": waiting.tries if waiting is not None else 0,
+        }  # fmt: skip
+        if request.shape.claims:
+            more["stuck"] = found = self._stuck()
+            notes += [in_words(found)] if found else []
+        unsupported = request.shape.constraints.unsupported
+        if unsupported:
+            return self._told(pod, "unsupported", f"waits: {unsupported}", notes=tuple(notes),
+                              **more)  # fmt: skip
+        if summary.fits:
+            best = tuple(best_nodes(engine.ledger.table, known, profile, _CANDIDATES))
+            text = "waits for its next try: there is room for it now"
+            return self._told(pod, "pending", text, candidates=best, notes=tuple(notes), **more)
+        changes, searched = await self._changes(profile, request)
+        notes += self._on_preemption(request, pod, changes)
+        return self._told(
+            pod, "pending", "fits nowhere", changes=changes, searched=searched,
+            notes=tuple(notes), **more,
+        )  # fmt: skip
+
+    async def _changes(
+        self, profile: Profile, request: PodRequest
+    ) -> tuple[tuple[Told, ...], bool]:
+        """What would make it fit, tried a slice at a time; and whether all was tried."""
+
+        def rank(uid: str) -> int:
+            return int(self._priority(uid) >= request.priority)
+
+        search = Search(self._live.engine, profile, request.shape, rank, self._name)
+        steps = search.steps()
+        left_s = self._options.budget_s
+        while not search.ended and left_s > 0:
+            began = self._clock()
+            while next(steps, _END) is not _END:
+                if self._clock() - began >= self._options.slice_s:
+                    break
+            took_s = self._clock() - began
+            left_s -= took_s
+            await asyncio.sleep(took_s)
+        found = [Told(one.axis, one.text, one.free) for one in search.confirmed()]
+        return tuple(found), search.ended
+
+    def _priority(self, uid: str) -> int:
+        pod = self._live.pods.by_uid(uid)
+        return (pod.spec.priority or 0) if pod is not None else 0
+
+    def _on_preemption(self, request: PodRequest, pod: Pod, changes: tuple[Told, ...]) -> list[str]:
+        """Where kube-scheduler would end others for it, that Weft alone does not."""
+        freed = next((change.free for change in changes if change.free), ())
+        lower = [uid for uid in freed if self._priority(uid) < request.priority]
+        if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":
+            return []
+        names = ", ".join(self._name(uid) or f"UID {uid}" for uid in freed)
+        return [
+            f"no preemption in this form yet: ending {names}, of lower priority than this pod's "
+            f"{request.priority}, would make room. End it yourself, or {WAY_OUT}"
+        ]
+
+    def _name(self, uid: str) -> str:
+        pod = self._live.pods.by_uid(uid)
+        return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod is not None else ""
+
+
+_END = object()
+
+
+def _named(pod: Pod, scheduler_name: str) -> Pod:
+    return replace(pod, spec=replace(pod.spec, scheduler_name=scheduler_name))
+
+
+def _in_words(shares: tuple[Share, ...]) -> str:
+    return ", ".join(
+        f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
+        for share in shares
+    )

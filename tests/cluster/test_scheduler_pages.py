@@ -1,0 +1,93 @@
+"""The scheduler's own pages, on a real control plane; `weft explain pod` through its proxy."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import Objects
+from weft_process import all_bound, nodes, pod, weft
+
+PORT = 10_259
+
+
+def address() -> str:
+    """One of this machine's that is not loopback: endpoints must not be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address that a Service could lead to")
+        return str(probe.getsockname()[0])
+
+
+def serve(plane: ControlPlane, namespace: str, port: int) -> None:
+    """A Service that leads to the process. Its pod is only an object, but one with an address:
+    the API server leads nobody to an address that is no pod's of the namespace."""
+    ip, meta = address(), {"name": "weft-scheduler", "namespace": namespace}
+    spec = {"nodeName": "node-0", "containers": [{"name": "weft", "image": "none"}]}
+    made = plane.api.create({"kind": "Pod", "metadata": meta, "spec": spec})
+    status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}
+    plane.api.patch("Pod", "weft-scheduler", {"status": status}, namespace, part="status")
+    ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
+    plane.api.create({"kind": "Service", "metadata": meta, "spec": {"ports": ports}})
+    target = {"kind": "Pod", "uid": made["metadata"]["uid"], **meta}
+    there = [{"ip": ip, "nodeName": "node-0", "targetRef": target}]
+    subset = {"addresses": there, "ports": [{"name": "http", "port": port}]}
+    plane.api.create({"kind": "Endpoints", "metadata": meta, "subsets": [subset]})
+
+
+def explain(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "weft.cli.main", "explain", "pod", *arguments,
+         "--kubeconfig", str(kubeconfig)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_explain_and_metrics_of_a_running_scheduler(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    nodes(control_plane, 1)
+    limits: dict[str, object] = {"elasticgpu.io/gpu-memory": 10_000}
+    kubeconfig = control_plane.kubeconfig_for("weft", "system:masters")
+    service = f"{namespace}/weft-scheduler:{PORT}"
+    with weft(control_plane, tmp_path) as process:
+        port = int(process.until(r"health, metrics and explain on \S+:(\d+)")[1])
+        serve(control_plane, namespace, port)
+        control_plane.create_pods(namespace, [pod(f"p-{i}", "weft", limits) for i in range(2)])
+        control_plane.api.wait_for(all_bound(3), "Pod", namespace, timeout_s=15)
+        control_plane.create_pods(namespace, [pod("late", "weft", limits)])
+
+        def says_why(pods: Objects) -> bool:
+            late = next(p for p in pods if p["metadata"]["name"] == "late")
+            return bool(late["status"].get("conditions"))
+
+        control_plane.api.wait_for(says_why, "Pod", namespace, timeout_s=10)
+        said = explain(kubeconfig, f"{namespace}/late", "--service", service)
+        assert said.returncode == 0, said.stderr
+        why = "0/1 GPU nodes: 1 × insufficient memory on any one GPU (largest free 6,384 MiB"
+        assert why in said.stdout
+        assert re.search(rf"- free node-0 GPU \d: end pod {namespace}/p-\d", said.stdout)
+        late = control_plane.api.get("Pod", "late", namespace)
+        (condition,) = late["status"]["conditions"]
+        assert condition["message"] in said.stdout, "the condition has the same words"
+        found = json.loads(
+            explain(kubeconfig, f"{namespace}/p-0", "--service", service, "--output", "json").stdout
+        )
+        assert (found["state"], found["node"], found["leader"]) == ("bound", "node-0", True)
+        said = explain(kubeconfig, f"{namespace}/late", "--service", f"{namespace}/other:1")
+        assert said.returncode == 1
+        assert "name the scheduler's Service with --service" in said.stderr
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        assert 'scheduler_schedule_attempts_total{profile="weft",result="scheduled"} 2.0' in text
+        assert 'weft_ledger_gpu_memory_used_mib{node="node-0"} 20000.0' in text
+        assert 'leader_election_master_status{name="weft"} 1.0' in text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+            assert answer.read() == b"ok"

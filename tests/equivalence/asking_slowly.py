@@ -1,0 +1,39 @@
+"""The engine's pure questions, one node at a time."""
+
+import numpy as np
+
+from weft.engine import Engine
+from weft.engine.explain import reasons_of
+from weft.engine.questions import Answers
+from weft.framework import NEVER, Profile
+from weft.model import Code, PodRequest
+
+
+def which_fit(engine: Engine, profile: Profile, pod: PodRequest, names: list[str]) -> Answers:
+    known, table = engine.assess(profile, pod), engine.ledger.table
+    everywhere = np.arange(table.count)
+    texts = {reason.code: reason.text for reason in reasons_of(table, known, everywhere)}
+    answers = Answers([], {}, {}, [])
+    for name in names:
+        if name not in table.row_of:
+            answers.unknown.append(name)
+            continue
+        code = Code(int(known.codes[table.row_of[name]]))
+        if code == 0:
+            answers.fits.append(name)
+        elif code <= Code.OUT_OF_SERVICE:
+            answers.unresolvable[name] = texts[code]
+        else:
+            answers.failed[name] = texts[code]
+    return answers
+
+
+def scores(engine: Engine, profile: Profile, pod: PodRequest, names: list[str]) -> list[int]:
+    known, table = engine.assess(profile, pod), engine.ledger.table
+    asked = [name for name in dict.fromkeys(names) if name in table.row_of]
+    asked = [name for name in asked if known.total[table.row_of[name]] != NEVER]
+    if not asked:
+        return [0] * len(names)
+    raw = known.total.take([table.row_of[name] for name in asked])
+    percent = dict(zip(asked, profile.lead.normalize(raw).tolist(), strict=True))
+    return [int(percent[name] / 10 + 0.5) if name in percent else 0 for name in names]

@@ -1,0 +1,44 @@
+"""The `extender` section: strict, and told by field."""
+
+import pytest
+
+from weft.config.form import Configuration
+from weft.config.read import decode, profiles
+from weft.model import BadInputError
+from weft.policies.catalog import built_in
+
+HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
+
+
+def config(text: str) -> Configuration:
+    return decode(f"{HEAD}extender: {{{text}}}".encode(), "weft.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("path: /weft", "weft.yaml: extender: Object contains unknown field `path`"),
+        ("port: 70000", "weft.yaml: extender.port: 70000 is no port"),
+        ("routes: {weft: fgd}", "weft.yaml: extender.routes[weft]: 'weft' is no path"),
+        ("routes: {/weft/: fgd}", "weft.yaml: extender.routes[/weft/]: '/weft/' is no path"),
+        ("routes: {/: fgd}", "weft.yaml: extender.routes[/]: '/' is no path"),
+        ("routes: {/weft: ''}", "weft.yaml: extender.routes[/weft]: is empty; write a policy"),
+        ("routes: {}", "weft.yaml: extender.routes: is empty; name at least one path"),
+        ("certificateFile: /c", "weft.yaml: extender.certificateFile: belongs together"),
+        ("keyFile: /k", "weft.yaml: extender.certificateFile: belongs together"),
+        ("clientAuthorityFile: /a", "weft.yaml: extender.clientAuthorityFile: needs a certificate"),
+    ],
+)
+def test_a_wrong_section_is_told_by_field(text: str, told: str) -> None:
+    with pytest.raises(BadInputError) as error:
+        config(text)
+    assert str(error.value).startswith(told)
+
+
+def test_a_route_names_a_policy_or_a_profile() -> None:
+    good = config(
+        "routes: {/a: schedulerName, /b: auto, /c: fgd, /d: genius-scheduler, /e/f: weft}"
+    )
+    assert len(profiles(good, built_in())) == 5
+    with pytest.raises(BadInputError, match=r"weft.yaml: extender.routes\[/a\].*nobody.*fgd"):
+        profiles(config("routes: {/a: nobody}"), built_in(), "weft.yaml")

@@ -1,0 +1,121 @@
+"""A fake API server with a live cluster on it, and the objects that tests of this room need."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from weft.framework import Profile
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.live.cluster import Cluster
+from weft.live.interface import Notice
+from weft.policies.fgd import Fgd
+from weft.testing.api_server import FakeApiServer
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+CARD_MIB = 16_000
+LONG_AGO = "2020-01-01T00:00:00Z"
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, which must come."""
+
+    async def limited() -> T:
+        return await asyncio.wait_for(work, 20)
+
+    return asyncio.run(limited())
+
+
+async def until(wanted: Callable[[], T]) -> T:
+    """What `wanted` says, as soon as that is true."""
+    while not (answer := wanted()):
+        await asyncio.sleep(0.005)
+    return answer
+
+
+def gpus(count: int = 2, memory_mib: int = CARD_MIB) -> Json:
+    """Weft's inventory annotation."""
+    cards = [{"index": index, "memory_mib": memory_mib} for index in range(count)]
+    return {"weft.dev/inventory": json.dumps({"gpus": cards})}
+
+
+def node(name: str = "n", count: int = 2, *, ready: str = "True", since: str = LONG_AGO) -> Json:
+    """A node with so many cards."""
+    has = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": since}
+    return {
+        "metadata": {"name": name, "annotations": gpus(count)},
+        "spec": {},
+        "status": {"allocatable": has, "conditions": [condition]},
+    }
+
+
+def pod(name: str, memory_mib: int = 10_000, scheduler: str = "weft", **spec: Any) -> Json:
+    """A pod in Weft's own words."""
+    asks = {"limits": {"weft.dev/gpu-memory": str(memory_mib)}}
+    containers = [{"name": "c", "resources": asks}]
+    return {
+        "metadata": {"name": name, "namespace": "d"},
+        "spec": {"schedulerName": scheduler, "containers": containers, **spec},
+    }
+
+
+def bind(
+    server: FakeApiServer, name: str, gpu: int | None, at: str, *, node: str = "n",
+    memory_mib: int = 10_000, **marks: str,
+) -> str:  # fmt: skip
+    """Bind the pod by hand, at this time, with Weft's mark where `gpu` is given; its UID."""
+    uid: str = server.get("pods", name, "d")["metadata"]["uid"]
+    if gpu is not None:
+        value = {"pod": uid, "node": node, "shares": [[0, gpu, memory_mib, 0, ""]]}
+        marks["weft.dev/placement"] = json.dumps(value)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+    change = {
+        "metadata": {"annotations": marks},
+        "spec": {"nodeName": node},
+        "status": {"conditions": [scheduled]},
+    }
+    server.update("pods", name, change, "d")
+    return uid
+
+
+class World:
+    """The server, a cluster on it, and what the cluster gave notice of."""
+
+    def __init__(self, server: FakeApiServer, client: ApiClient) -> None:
+        self.server, self.client = server, client
+        self.live = Cluster(client, [Profile("weft", [Fgd()])])
+        self.notices: list[Notice] = []
+        self.live.on_notice.append(self.notices.append)
+
+    def deleting(self, name: str) -> bool:
+        """Whether the API server has been told to delete the pod."""
+        return bool(self.server.get("pods", name, "d")["metadata"].get("deletionTimestamp"))
+
+    def told(self, reason: str) -> list[str]:
+        """The texts of all notices with this reason."""
+        return [notice.text for notice in self.notices if notice.reason == reason]
+
+
+@asynccontextmanager
+async def world(*nodes: Json, start: bool = True) -> AsyncIterator[World]:
+    """A leading cluster over these nodes (one with two cards, where none are given)."""
+    async with FakeApiServer() as server:
+        endpoint = Endpoint(server.url, Fixed())
+        async with ApiClient(endpoint, rng=random.Random(1)) as client:
+            for one in nodes or (node(),):
+                server.add("nodes", one)
+            made = World(server, client)
+            if start:
+                await made.live.start()
+                await made.live.lead(afresh=False, term=3)
+            try:
+                yield made
+            finally:
+                await made.live.stop()

@@ -1,0 +1,45 @@
+"""A pod that changes while it is being bound: what it asks at the end counts."""
+
+import json
+
+from live_world import pod, run, until, world
+
+
+def test_a_pod_that_changed_while_it_was_held_back_is_bound_as_it_is_now() -> None:
+    """It was decided, then edited, then not sent for want of the lease: it is decided afresh."""
+
+    async def life() -> None:
+        async with world() as made:
+            answers = [False]
+            made.live.binder._may_bind = lambda needs_s: answers.pop() if answers else True
+            made.client.limit.close_for(0.3)  # the binding waits: the edit comes in between
+            made.server.add("pods", pod("a", 3_000))
+            await until(lambda: made.live.engine.ledger.holdings)
+            one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "2000"}}}]
+            made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
+            marks = await until(
+                lambda: made.server.get("pods", "a", "d")["metadata"].get("annotations")
+            )
+            assert answers == []
+            assert json.loads(marks["weft.dev/placement"])["shares"][0][2] == 2_000
+
+    run(life())
+
+
+def test_a_pod_that_changed_while_its_binding_was_refused_is_bound_as_it_is_now() -> None:
+    async def life() -> None:
+        async with world() as made:
+            slow = made.server.fault("delay", path="binding")
+            refused = made.server.fault("status", path="binding", code=400)
+            made.server.add("pods", pod("a", 3_000))
+            await until(slow.struck.is_set)
+            one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "2000"}}}]
+            made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
+            slow.gate.set()
+            marks = await until(
+                lambda: made.server.get("pods", "a", "d")["metadata"].get("annotations")
+            )
+            assert refused.hits == 1
+            assert json.loads(marks["weft.dev/placement"])["shares"][0][2] == 2_000
+
+    run(life())

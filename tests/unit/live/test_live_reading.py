@@ -1,0 +1,92 @@
+"""What a pod takes of its node beside GPUs, as Kubernetes counts it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from weft.dialects.dialect import Settings
+from weft.kube.pods import Pod
+from weft.live.reading import read, read_asked, read_bound
+from weft.live.volumes import VolumeView
+from weft.model import Shape
+
+GI = 2**30
+
+
+def shape(**spec: Any) -> Shape:
+    whole = {"metadata": {"name": "a", "namespace": "d", "uid": "u"}, "spec": spec}
+    pod = msgspec.convert(whole, Pod)
+    found = read(pod, Settings(), VolumeView()).shape
+    held = read_bound(pod, Settings()).shape
+    asked = read_asked(pod, Settings()).shape
+    for other in (held, asked):  # the same is charged, whoever schedules it
+        assert (other.cpu_milli, other.memory_mib, other.extended) == (
+            found.cpu_milli, found.memory_mib, found.extended
+        )  # fmt: skip
+    return found
+
+
+def container(name: str = "c", restart: str | None = None, **requests: str) -> dict[str, Any]:
+    asked = {key.replace("_", "-"): value for key, value in requests.items()}
+    return {"name": name, "resources": {"requests": asked}, "restartPolicy": restart}
+
+
+def test_init_containers_run_before_and_sidecars_beside() -> None:
+    found = shape(
+        initContainers=[
+            container("side", "Always", cpu="1", memory="1Gi"),
+            container("init", cpu="4", memory="1Gi"),
+        ],
+        containers=[container(cpu="2", memory="3Gi"), container("d", cpu="500m")],
+    )
+    assert (found.cpu_milli, found.memory_mib) == (5_000, 4_096)
+
+
+def test_pod_level_resources_take_the_place_of_the_sum() -> None:
+    found = shape(
+        containers=[container(cpu="2", memory="3Gi"), container("d", cpu="2")],
+        resources={"requests": {"cpu": "3"}, "limits": {"cpu": "8", "memory": "4Gi"}},
+    )
+    assert (found.cpu_milli, found.memory_mib) == (3_000, 4_096)
+
+
+def test_a_runtime_class_costs_its_overhead_with_either_level() -> None:
+    overhead = {"cpu": "250m", "memory": "128Mi"}
+    by_container = shape(containers=[container(cpu="1", memory="1Gi")], overhead=overhead)
+    assert (by_container.cpu_milli, by_container.memory_mib) == (1_250, 1_152)
+    by_pod = shape(
+        containers=[container(cpu="1")], overhead=overhead,
+        resources={"requests": {"cpu": "2", "memory": "2Gi"}},
+    )  # fmt: skip
+    assert (by_pod.cpu_milli, by_pod.memory_mib) == (2_250, 2_176)
+
+
+def test_storage_and_huge_pages_are_counted() -> None:
+    asks = {"ephemeral-storage": "1Gi", "hugepages-2Mi": "2Gi"}
+    found = shape(
+        initContainers=[{"name": "i", "resources": {"limits": {"ephemeral-storage": "5Gi"}}}],
+        containers=[
+            {"name": "c", "resources": {"requests": asks}},
+            {"name": "d", "resources": {"requests": asks}},
+        ],
+        overhead={"ephemeral-storage": "1Gi"},
+    )
+    assert found.extended == (
+        ("ephemeral-storage", 6 * GI), ("hugepages-2Mi", 4 * GI), ("pods", 1)
+    )  # fmt: skip
+
+
+def test_huge_pages_of_the_pod_level_take_the_place_of_the_sum() -> None:
+    asks = {"hugepages-2Mi": "2Gi"}
+    found = shape(
+        containers=[{"name": "c", "resources": {"requests": asks}}],
+        resources={"requests": {"hugepages-2Mi": "3Gi"}},
+    )
+    assert found.extended == (("hugepages-2Mi", 3 * GI), ("pods", 1))
+
+
+@pytest.mark.parametrize("size", ["9000000000Gi", "1e18"])
+def test_no_size_breaks_the_accounts(size: str) -> None:
+    found = shape(containers=[container(ephemeral_storage=size)])
+    assert dict(found.extended)["ephemeral-storage"] == 2**52

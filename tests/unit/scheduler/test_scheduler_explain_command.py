@@ -1,0 +1,183 @@
+"""`weft explain pod` against a running scheduler: by its address, or through the API server.
+
+The API server's Service proxy is a fake here: it passes one Service's pages on, and answers for all
+others as the real one does.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from scheduler_world import MIB, World, add_node, add_pod, world
+
+from weft.cli.main import main
+
+PREFIX = "/api/v1/namespaces/weft-system/services/http:weft-scheduler:10259/proxy"
+BUSY = "/api/v1/namespaces/weft-system/services/http:busy:10259/proxy"
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:PORT"}}]
+contexts: [{name: here, context: {cluster: c, user: u, namespace: d}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+class Scheduler:
+    """A world on a loop of its own, in a thread, because the command has one too."""
+
+    def __init__(self, ready: bool) -> None:
+        self.port = self.proxy_port = 0
+        self._ready, self._up = ready, threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),))
+
+    def __enter__(self) -> "Scheduler":
+        self._thread.start()
+        assert self._up.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        self._loop.close()
+
+    async def _live(self) -> None:
+        self._stop = asyncio.Event()
+        async with world() as it:
+            self.port = it.pages.port
+            if self._ready:
+                await self._fill(it)
+            proxy = web.Server(lambda request: self._pass_on(it, request))
+            listening = await self._loop.create_server(proxy, "127.0.0.1", 0)
+            self.proxy_port = listening.sockets[0].getsockname()[1]
+            self._up.set()
+            await self._stop.wait()
+            listening.close()
+            await proxy.shutdown(1)
+
+    async def _fill(self, it: World) -> None:
+        add_node(it.server, "n", gpus=1)
+        add_node(it.server, "dead", gpus=1, ready=False)
+        add_pod(it.server, "p", 10_000)
+        add_pod(it.server, "ghost", MIB, nodeName="dead", by="x")
+        await it.lead()
+        await it.until(lambda: it.bound("p"))
+        uid = add_pod(it.server, "waits", 8_000)
+        await it.until(lambda: uid in it.live.engine.queue)
+
+    async def _pass_on(self, it: World, request: web.BaseRequest) -> web.Response:
+        if request.path.startswith(PREFIX):
+            address = f"http://127.0.0.1:{it.pages.port}{request.path.removeprefix(PREFIX)}"
+            async with aiohttp.ClientSession() as session, session.get(address) as answer:
+                return web.Response(status=answer.status, body=await answer.read())
+        code = 503 if request.path.startswith(BUSY) else 404
+        status = {"kind": "Status", "status": "Failure", "message": "no such thing", "code": code}
+        return web.json_response(status, status=code)
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[Scheduler]:
+    with Scheduler(ready=True) as it:
+        yield it
+
+
+@pytest.fixture
+def kubeconfig(scheduler: Scheduler, tmp_path: Path) -> Path:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG.replace("PORT", str(scheduler.proxy_port)))
+    return path
+
+
+def explain(
+    capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, *arguments: object
+) -> tuple[int, str]:
+    """Exit code, and what was printed (of an error: the error)."""
+    patch.setattr(sys, "argv", ["weft", "explain", "pod", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out or err
+
+
+def test_by_its_address(
+    scheduler: Scheduler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{scheduler.port}"
+    code, said = explain(capsys, monkeypatch, "d/waits", "--url", url)
+    assert code == 0
+    head, *rest = said.splitlines()
+    assert head.startswith("d/waits (UID ")
+    assert head.endswith("schedulerName weft")
+    assert rest[:5] == [
+        "  fits nowhere",
+        "  0/2 GPU nodes: 1 × node is cordoned or not ready, "
+        "1 × insufficient memory on any one GPU (largest free 6,000 MiB, asked 8,000)",
+        "  it would fit, if you",
+        "    - ask at most 6,000 MiB of GPU memory instead of 8,000",
+        rest[4],
+    ]
+    assert rest[4].startswith("    - free n GPU 0: end pod d/p (UID ")
+    assert rest[5:] == [
+        "  note: 1 GPU held by pods of dead nodes: d/ghost",
+        "  stuck: d/ghost holds 1 GPU of dead: its node is not ready",
+        "  where the node is dead for certain, free its GPUs: kubectl delete pod --force",
+    ]
+    code, said = explain(capsys, monkeypatch, "d/p", "--url", url)
+    assert "  is bound on n, GPU 0 (0 % of cores, 10,000 MiB); profile weft (best-fit)" in said
+
+
+def test_through_the_api_server(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name alone is looked up in the kubeconfig's namespace."""
+    way = ("--kubeconfig", kubeconfig)
+    code, said = explain(capsys, monkeypatch, "p", *way, "--output", "json")
+    found = json.loads(said)
+    assert (code, found["state"], found["node"]) == (0, "bound", "n")
+    assert found["shares"][0]["memory_mib"] == 10_000
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    code, said = explain(capsys, monkeypatch, "d/none")
+    assert code == 1
+    assert said == (
+        "weft: error: service weft-system/weft-scheduler:10259: there is no pod d/none\n"
+    )
+
+
+def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = ("d/p", "--kubeconfig", kubeconfig, "--service")
+    for service, want in (
+        ("other/weft:1", "404 no such thing; name the scheduler's Service with --service"),
+        ("weft-system/busy:10259", "503 no such thing; no scheduler answers behind it"),
+        ("weft", "--service: 'weft': write NAMESPACE/NAME:PORT"),
+    ):
+        code, said = explain(capsys, monkeypatch, *way, service)
+        assert (code, want in said) == (1, True), said
+    for url, want in (
+        ("http://127.0.0.1:1", "does not answer"),
+        ("here", "write http://HOST:PORT"),
+        (kubeconfig.read_text().split('"')[1], "is no Weft scheduler"),
+    ):
+        code, said = explain(capsys, monkeypatch, "d/p", "--url", url)
+        assert (code, want in said) == (1, True), said
+    code, said = explain(capsys, monkeypatch, "p", "--decisions", "x", "--url", "http://x")
+    assert (code, "--decisions: is a file; leave out" in said) == (1, True)
+    code, said = explain(capsys, monkeypatch, *way[:-1], "--url", "http://x")
+    assert (code, "--url: names the scheduler itself" in said) == (1, True)
+
+
+def test_a_scheduler_that_is_not_ready_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scheduler(ready=False) as it:
+        code, said = explain(capsys, monkeypatch, "d/p", "--url", f"http://127.0.0.1:{it.port}")
+    assert (code, "still reading the cluster; ask again" in said) == (1, True)
