@@ -5,7 +5,7 @@ BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 export OMP_NUM_THREADS := 1
 
-.PHONY: help venv demo test test-data test-cluster cluster-tools coverage check format bench docs clean
+.PHONY: help venv demo test test-faults test-data test-cluster cluster-tools coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -29,7 +29,10 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	  --policy best-fit --policy fgd --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
-	@$(BIN)/pytest -n 2 -m "not data_full"
+	@$(BIN)/pytest -n 2 -m "not data_full and not faults"
+
+test-faults: venv  ## A thousand schedules of crashes and faults, and mutants they must catch.
+	@$(BIN)/pytest -s -m "faults"
 
 test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).
 	@$(BIN)/pytest -n 2 -m "data_full"
@@ -41,7 +44,7 @@ test-cluster: venv cluster-tools  ## The tests on a real control plane (needs Go
 	@$(BIN)/pytest tests/cluster
 
 coverage: venv  ## Line coverage of the core, which must be at least 95 %.
-	@$(BIN)/pytest -n 2 -m "not data_full" --cov --cov-report=term-missing:skip-covered --cov-fail-under=95
+	@$(BIN)/pytest -n 2 -m "not data_full and not faults" --cov --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 check: venv  ## Format, lint, types, import rules, docs.
 	@$(BIN)/ruff format --check .
@@ -57,6 +60,9 @@ format: venv  ## Format the code.
 bench: venv  ## Benchmarks; results in build/bench/<name>.json.
 	@mkdir -p build/bench
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+bench-cluster: venv cluster-tools  ## Weft beside kube-scheduler on a real control plane, a quarter of an hour.
+	@$(BIN)/python benchmarks/cluster
 
 docs: venv  ## Check that every page's links, code and names are true.
 	@$(BIN)/pytest -q tests/architecture/test_docs.py

@@ -72,8 +72,11 @@ def elastic(name: str, mib: int) -> Object:
 
 
 def bind(process: Weft, one: Object, node: str) -> tuple[int, str]:
-    """Ask as kube-scheduler does; HTTP status and Weft's error."""
+    """Ask as kube-scheduler does: filter, then bind; HTTP status and Weft's error."""
     meta = one["metadata"]
+    question = json.dumps({"Pod": one, "NodeNames": [node]}).encode()
+    with urllib.request.urlopen(f"{process.url}/weft/filter", question, timeout=10) as answer:
+        assert json.loads(answer.read())["NodeNames"] == [node]
     asked = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"],
              "Node": node}  # fmt: skip
     request = urllib.request.Request(f"{process.url}/weft/bind", json.dumps(asked).encode())
@@ -128,9 +131,6 @@ def test_a_follower_answers_and_binds_nothing(
     replicas.start("a").until(LEADS)
     follower = replicas.start("b")
     one = control_plane.api.create(elastic("p", 100), namespace)
-    asked = json.dumps({"Pod": one, "NodeNames": ["node-0"]}).encode()
-    with urllib.request.urlopen(f"{follower.url}/weft/filter", asked, timeout=10) as answer:
-        assert json.loads(answer.read())["NodeNames"] == ["node-0"]
     code, error = bind(follower, one, "node-0")
     assert (code, "leader" in error) == (200, True), error
     assert not bound(control_plane.api.list("Pod", namespace))

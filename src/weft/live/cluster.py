@@ -379,4 +379,8 @@ class Cluster:
             return
         self._wake_at = at_ns
         delay_s = max(0.001, (at_ns - now_ns) / 1e9)
-        asyncio.get_running_loop().call_later(delay_s, lambda: self.handle(Tick()))
+        asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._wake_at = 0  # a timer may go off a little early: the engine then asks for another
+        self.handle(Tick())

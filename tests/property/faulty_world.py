@@ -1,0 +1,304 @@
+"""A cluster in which everything goes wrong, and the whole scheduler in it, in time that leaps.
+
+`World` owns the fake API server, the processes of the scheduler and everybody else: users, the
+kubelet, kube-scheduler with its extender, foreign binders, broken networks. What must hold is
+checked at every write, from the API's objects alone.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from random import Random
+from typing import Any
+
+from live_asks import (
+    CARD_MIB,
+    Json,
+    ended,
+    mismatch,
+    node_of,
+    not_its_marks,
+    overbooked,
+    random_spec,
+    waits,
+)
+from live_faults import Faulty
+from live_instance import BIND_S, NAMES, Instance, task_factory
+
+from weft.extender.routes import Route
+from weft.testing.api_http import Request
+from weft.testing.api_server import FakeApiServer
+from weft.testing.api_store import Change, Refusal
+from weft.testing.api_time import LoopClock
+
+NAMESPACE = "d"
+ROUTE = Route("/weft")
+ANOTHER = "default-scheduler"
+ASKS_S = 5.0  # how long kube-scheduler waits for an answer to its bind
+
+
+class World:
+    """See this module's head. `slips`: processes may be stopped for longer than their lease."""
+
+    def __init__(self, seed: int, *, slips: bool = False) -> None:
+        self.random = Random(seed)
+        self.slips = slips
+        self.hits: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.slipped: set[str] = set()
+        self.server = FakeApiServer()
+        self.faulty = Faulty(self, Random(seed + 1))
+        self.instances: list[Instance] = []
+        self.gpus: dict[str, int] = {}
+        self.calm = False
+        self._crashes: dict[str, int] = {}
+        self._made = 0
+        self._asking: set[str] = set()
+        uids = Random(seed + 2)
+        self.server.store.new_uid = lambda: f"u-{uids.getrandbits(48):012x}"
+        self.server.store.now = LoopClock().wall
+        self.server.store.listeners.append(self._changed)
+        self.server.on_request = self.faulty.strike
+
+    # --- objects ---
+
+    def begin(self) -> None:
+        """Nodes, pods that were there before, and a free Lease."""
+        asyncio.get_running_loop().set_task_factory(task_factory)
+        asyncio.get_running_loop().set_exception_handler(self._unhandled)
+        self.server.add("leases", {"metadata": {"name": "weft"}, "spec": {}}, "kube-system")
+        for number in range(1 if self.slips else self.random.choice((1, 1, 2, 4))):
+            self.gpus[f"n{number}"] = self.random.choice((1, 2, 2, 4))
+            self.add_node(f"n{number}")
+        for _ in range(self.random.randint(0, 12)):
+            self.add_pod()
+        for number in range(2 if self.slips else self.random.choice((1, 1, 2))):
+            self.start(number)
+
+    def add_node(self, name: str) -> None:
+        cards = [{"index": i, "memory_mib": CARD_MIB} for i in range(self.gpus[name])]
+        has = {"cpu": "640", "memory": "640Gi", "pods": "110"}
+        status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards})}
+        body = {"metadata": {"name": name, "annotations": marks}, "spec": {}, "status": status}
+        self.server.add("nodes", body)
+
+    def add_pod(self, *, scheduler: str = "", name: str = "", **more: Any) -> Json:
+        self._made += 1
+        spec, labels = random_spec(self.random)
+        if not scheduler:
+            scheduler = self.random.choice((*NAMES, ANOTHER))
+        meta = {"name": name or f"p{self._made}", "namespace": NAMESPACE, "labels": labels}
+        priority = self.random.choice((0, 0, 1, 2, 3))
+        spec = {**spec, "schedulerName": scheduler, "priority": priority, **more}
+        return self.server.add("pods", {"metadata": meta, "spec": spec})
+
+    def pods(self) -> list[Json]:
+        return self.server.store.all(self.server.kind("pods"))
+
+    def some(self, found: list[Json]) -> Json | None:
+        return self.random.choice(found) if found else None
+
+    def update(self, pod: Json, change: Json) -> None:
+        self.server.update("pods", pod["metadata"]["name"], change, NAMESPACE)
+
+    def remove(self, pod: Json) -> None:
+        self.server.remove("pods", pod["metadata"]["name"], NAMESPACE)
+
+    def try_remove(self, resource: str, name: str, namespace: str) -> bool:
+        """Whether there was such an object."""
+        try:
+            self.server.remove(resource, name, namespace)
+        except Refusal:
+            return False
+        return True
+
+    def make_again(self, pod: Json) -> None:
+        """Another pod of that name, as a StatefulSet makes it."""
+        self.remove(pod)
+        self.add_pod(name=pod["metadata"]["name"], scheduler=pod["spec"]["schedulerName"])
+
+    def bind_foreign(self, pod: Json, node: str) -> None:
+        """Somebody who writes nothing down binds it."""
+        self.update(pod, {"spec": {"nodeName": node}})
+
+    # --- processes ---
+
+    def start(self, number: int) -> None:
+        """A process in place `number`, its identity new."""
+        name = f"weft-{number}-{len(self.instances)}"
+        self.instances.append(Instance(self, name, self.random.getrandbits(32)))
+
+    def living(self) -> list[Instance]:
+        return [one for one in self.instances if not one.dead]
+
+    def plan_crash(self, point: str) -> None:
+        """The next process that comes to this point, or one of the next, dies there."""
+        self._crashes[point] = self.random.randint(1, 3)
+
+    def crash_due(self, point: str) -> bool:
+        if point not in self._crashes or self.calm:
+            return False
+        self._crashes[point] -= 1
+        if self._crashes[point]:
+            return False
+        del self._crashes[point]
+        self.hits[f"crash {point}"] += 1
+        return True
+
+    def stops_here(self) -> bool:
+        """Whether a process that is just sending a binding is stopped, after its last check."""
+        return self.slips and not self.calm and self.random.random() < 0.1
+
+    def ends_here(self) -> bool:
+        """Whether a process that is just sending a binding is told to end."""
+        return not self.calm and self.random.random() < 0.01
+
+    def stop(self, one: Instance, length_s: float) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        self.hits["stopped beyond its lease" if length_s > BIND_S else "stopped for a while"] += 1
+        one.pause()
+        asyncio.get_running_loop().call_later(length_s, one.wake)
+
+    async def keep_alive(self) -> None:
+        """Whoever ended is started again, after a while."""
+        while True:
+            await asyncio.sleep(self.random.uniform(0.2, 3))
+            alive = {one.name.split("-")[1] for one in self.living()}
+            for number in sorted({one.name.split("-")[1] for one in self.instances} - alive):
+                self.start(int(number))
+
+    # --- kube-scheduler ---
+
+    async def kube_scheduler(self) -> None:
+        """Asks the extender about its pods, again and again."""
+        while True:
+            await asyncio.sleep(
+                self.random.uniform(5, 10) if self.calm else self.random.uniform(0.2, 2)
+            )
+            found = self.living()
+            leaders = [one for one in found if one.leads] or found
+            for pod in self.pods():
+                uid = pod["metadata"]["uid"]
+                mine = pod["spec"]["schedulerName"] == ANOTHER and waits(pod)
+                if not mine or uid in self._asking or not leaders:
+                    continue
+                asked = self.random.choice(leaders if self.random.random() < 0.9 else found)
+                self._asking.add(uid)
+                asyncio.get_running_loop().create_task(self._ask(asked, pod))
+
+    async def _ask(self, asked: Instance, pod: Json) -> None:
+        """filter, then bind on one of the nodes that are left; give up after a while."""
+        meta = pod["metadata"]
+        try:
+            if asked.extender is None or not asked.live or not asked.live.ready:
+                return
+            names = [node["metadata"]["name"] for node in self._nodes()]
+            reply = asked.extender.filter(ROUTE, _encode({"Pod": pod, "NodeNames": names}))
+            fits = json.loads(reply.body)["NodeNames"] or []
+            if not fits:
+                return
+            await asyncio.sleep(self.random.choice((0, 0.01, 0.5)))
+            node = self.random.choice(fits)
+            body = {"PodName": meta["name"], "PodNamespace": NAMESPACE, "PodUID": meta["uid"]}
+            if asked.dead:
+                return
+            task = asked.spawn(asked.extender.bind(ROUTE, _encode({**body, "Node": node})))
+            await asyncio.wait({task}, timeout=ASKS_S)
+            if not task.done():
+                self.hits["kube-scheduler gave up waiting"] += 1
+            elif not task.cancelled() and not task.result().failed:
+                self._check_promise(meta["uid"], node)
+        finally:
+            self._asking.discard(meta["uid"])
+
+    def _nodes(self) -> list[Json]:
+        return self.server.store.all(self.server.kind("nodes"))
+
+    def _check_promise(self, uid: str, node: str) -> None:
+        """kube-scheduler was told that the pod is bound: so it is, or it is gone since."""
+        for pod in self.pods():
+            if pod["metadata"]["uid"] == uid and node_of(pod) != node:
+                self.violation(f"kube-scheduler was told that {uid} is on {node}")
+
+    # --- what must hold ---
+
+    def violation(self, text: str) -> None:
+        self.violations.append(f"{asyncio.get_running_loop().time():.2f}: {text}")
+
+    def _unhandled(self, _: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self.violation(f"unhandled: {error!r} {context.get('message')}")
+
+    def _changed(self, change: Change) -> None:
+        """A write is in the store. Was it one of our bindings, or an eviction?"""
+        serving = self.server.serving
+        if change.kind.resource != "pods" or change.type == "ADDED" or serving is None:
+            return
+        pod, old = change.new, change.old or {}
+        if serving.path.endswith("/eviction"):
+            self._check_eviction(old)
+        elif serving.path.endswith("/binding"):
+            self._check_binding(serving, pod)
+
+    def _check_eviction(self, pod: Json) -> None:
+        """Only where Weft gave a GPU away twice, and nobody who makes room is leaving already."""
+        staying = [p for p in self.pods() if not p["metadata"].get("deletionTimestamp")]
+        self.hits["evicted"] += 1
+        if not overbooked([*staying, pod], node_of(pod)):
+            self.violation(f"{pod['metadata']['uid']} is evicted without need")
+
+    def _check_binding(self, serving: Request, pod: Json) -> None:
+        sender, uid = serving.headers.get("user-agent", ""), pod["metadata"]["uid"]
+        self.hits["bound"] += 1
+        holder = self._holder()
+        stale = holder is not None and holder != sender
+        if stale and self.slips:
+            self.hits["slip"] += 1
+            self.slipped.add(node_of(pod))
+        elif stale:
+            self.violation(f"{sender} bound {uid} while {holder} holds the lease")
+        told = json.loads(serving.body)["metadata"]
+        # Without a version a label may change meanwhile; whose the marks are may not.
+        wrong = mismatch(pod) if told.get("resourceVersion") else not_its_marks(pod)
+        if wrong:
+            self.violation(f"{uid} of {sender}: {wrong}")
+        self._check_reserved(sender, pod)
+        over = overbooked(self.pods(), node_of(pod))
+        if over and node_of(pod) not in self.slipped:
+            self.violation(f"{sender} bound {uid} to {node_of(pod)}: GPUs {over} over capacity")
+
+    def _check_reserved(self, sender: str, pod: Json) -> None:
+        """Room is kept for a binding that is under way, whatever its sender was told of it."""
+        for one in self.living():
+            if one.name == sender and one.live is not None:
+                held = one.live.engine.ledger.holdings.get(pod["metadata"]["uid"])
+                if held is None or held.placement.node != node_of(pod):
+                    self.violation(f"{sender} bound {pod['metadata']['uid']}, and had given it up")
+
+    def _holder(self) -> str | None:
+        """Who holds the lease, None where nobody does."""
+        try:
+            lease = self.server.get("leases", "weft", "kube-system")
+        except Refusal:
+            return None
+        return lease["spec"].get("holderIdentity") or None
+
+    def kubelet(self) -> None:
+        """A bound pod goes on by one step."""
+        bound = [p for p in self.pods() if node_of(p) and not ended(p)]
+        pod = self.some(bound)
+        if pod is None:
+            return
+        if pod["metadata"].get("deletionTimestamp"):
+            self.remove(pod)
+        elif pod["status"]["phase"] == "Pending":
+            self.update(pod, {"status": {"phase": "Running"}})
+        else:
+            phase = self.random.choice(("Succeeded", "Failed"))
+            self.update(pod, {"status": {"phase": phase}})
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,128 @@
+"""Pods in the words of several systems, what each asks for, and what each holds: read off the
+API's objects alone, slowly, by nothing that the scheduler itself uses."""
+
+import json
+from collections import Counter
+from random import Random
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+CARD_MIB, CARD_MILLI = 16_000, 1_000
+
+
+class Ask(NamedTuple):
+    """So many GPUs, so much of each; `spare_mib` must stay free besides."""
+
+    count: int
+    mib: int
+    milli: int = 0
+    whole: bool = False
+    spare_mib: int = 0
+
+
+def limits(amounts: dict[str, int]) -> Json:
+    told = {name: str(amount) for name, amount in amounts.items()}
+    return {"containers": [{"name": "c", "resources": {"limits": told}}]}
+
+
+def random_spec(random: Random) -> tuple[Json, Json]:
+    """A pod's spec and labels."""
+    mib = random.choice((3_000, 4_000, 6_000, 8_000, 12_000))
+    if random.random() < 0.25:
+        labels = {"genius/gpu-number": "1", "genius/gpu-memory-each": str(mib)}
+        return {"containers": [{"name": "c"}]}, labels
+    asked = random.choice((
+        {"weft.dev/gpu-count": 1}, {"nvidia.com/gpu": 1}, {"elasticgpu.io/gpu-memory": mib},
+        {"weft.dev/gpu-memory": mib}, {"weft.dev/gpu-memory": mib, "weft.dev/gpu-cores": 40},
+        {"weft.dev/gpu-memory": mib, "weft.dev/gpu-count": 2},
+    ))  # fmt: skip
+    return limits(asked), {}
+
+
+def ask_of(pod: Json) -> Ask:
+    """What the pod asks for, by the rules of its system."""
+    labels = pod["metadata"].get("labels") or {}
+    if "genius/gpu-number" in labels:
+        count, mib = int(labels["genius/gpu-number"]), int(labels["genius/gpu-memory-each"])
+        return Ask(count, mib, spare_mib=1)
+    told = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    if "nvidia.com/gpu" in told:
+        return Ask(int(told["nvidia.com/gpu"]), CARD_MIB, CARD_MILLI, whole=True)
+    mib = int(told.get("weft.dev/gpu-memory", told.get("elasticgpu.io/gpu-memory", 0)))
+    count = int(told.get("weft.dev/gpu-count", 1 if mib else 0))
+    if count and not mib:
+        return Ask(count, CARD_MIB, CARD_MILLI, whole=True)
+    return Ask(count, mib, int(told.get("weft.dev/gpu-cores", 0)) * 10)
+
+
+def ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def node_of(pod: Json) -> str:
+    return pod["spec"].get("nodeName", "")
+
+
+def waits(pod: Json) -> bool:
+    """Whether somebody should find a node for it."""
+    gone = pod["metadata"].get("deletionTimestamp")
+    return not (node_of(pod) or ended(pod) or gone or pod["spec"].get("schedulingGates"))
+
+
+def marks_of(pod: Json) -> list[tuple[int, int, int]] | None:
+    """(GPU, MiB, milli) of each share that Weft wrote down for this pod here; None for nothing."""
+    text = (pod["metadata"].get("annotations") or {}).get("weft.dev/placement")
+    told = json.loads(text) if text else {}
+    if told.get("pod") != pod["metadata"]["uid"] or told.get("node") != node_of(pod):
+        return None
+    return sorted((gpu, mib, milli) for _, gpu, mib, milli, _ in told["shares"])
+
+
+def not_its_marks(pod: Json) -> str:
+    """What is wrong with whose the marks are; "" for nothing."""
+    return "its marks are another pod's or another node's" if marks_of(pod) is None else ""
+
+
+def mismatch(pod: Json) -> str:
+    """How the marks differ from what the pod asks; "" for not at all."""
+    ask, shares = ask_of(pod), marks_of(pod)
+    if shares is None:
+        return not_its_marks(pod)
+    right = {(ask.mib, ask.milli)}
+    if len({gpu for gpu, _, _ in shares}) != ask.count or len(shares) != ask.count:
+        return f"{shares} are not {ask.count} GPUs"
+    if {(mib, milli) for _, mib, milli in shares} - right:
+        return f"{shares} is not what {ask} means"
+    return ""
+
+
+def overbooked(pods: list[Json], node: str) -> list[int]:
+    """GPUs of this node that pods bound by Weft hold more than wholly."""
+    memory: Counter[int] = Counter()
+    milli: Counter[int] = Counter()
+    for pod in pods:
+        if node_of(pod) == node and not ended(pod):
+            for gpu, mib, part in marks_of(pod) or ():
+                memory[gpu] += mib
+                milli[gpu] += part
+    return [gpu for gpu in memory if memory[gpu] > CARD_MIB or milli[gpu] > CARD_MILLI]
+
+
+def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
+    """What must be charged for a bound pod on a node of so many GPUs; None where it is a guess."""
+    shares = marks_of(pod)
+    if shares is not None:
+        return shares
+    ask = ask_of(pod)
+    if ask.whole:
+        return None
+    return [(gpu, ask.mib, ask.milli) for gpu in range(gpus)] if ask.count else []
+
+
+def fits(ask: Ask, free: list[tuple[int, int, bool]]) -> bool:
+    """Whether GPUs with so much (MiB, milli, idle) free could take it."""
+    good = [
+        1 for mib, milli, idle in free
+        if mib >= ask.mib + ask.spare_mib and milli >= ask.milli and (idle or not ask.whole)
+    ]  # fmt: skip
+    return len(good) >= ask.count

@@ -1,0 +1,241 @@
+"""One whole scheduler process on a virtual network: it can be killed at named points, stopped as by
+SIGSTOP, and woken. What it sends is watched.
+
+Everything a process does happens in tasks that carry its name in their context; when it is killed
+they end, and what it had sent is still on its way.
+"""
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from contextvars import ContextVar, copy_context
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.extender.service import Extender
+from weft.framework import Profile
+from weft.kube.lease import Elector
+from weft.live.cluster import Cluster
+from weft.live.telling import Teller
+from weft.policies.best_fit import BestFit
+from weft.policies.spread import Spread
+from weft.scheduler.process import LeadershipLostError, Process
+from weft.scheduler.role import Role
+from weft.testing.api_http import Request
+from weft.testing.api_memory import Line, MemoryClient, MemoryConnection
+from weft.testing.api_time import LoopClock
+
+if TYPE_CHECKING:
+    from faulty_world import World
+
+OWNER: ContextVar["Instance | None"] = ContextVar("owner", default=None)
+NAMES = ("weft", "spread")
+BIND_S = 6.0  # two request time-outs: so long a binding may be under way
+LEASE_S = 10.0
+
+POINTS = (
+    "before the POST", "after the POST left", "after the answer", "in the first sync",
+    "between acquiring and leading", "at a read-back", "at the fence",
+    "at a renewal",
+)  # fmt: skip
+
+
+def profiles() -> list[Profile]:
+    return [Profile("weft", [BestFit()]), Profile("spread", [Spread()])]
+
+
+def task_factory(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Any = None
+) -> "asyncio.Task[Any]":
+    """Tasks belong to the process that made them; a dead one makes none."""
+    task = asyncio.Task(work, loop=loop, context=context)
+    owner = (context or copy_context()).get(OWNER)
+    if owner is not None:
+        owner.tasks[task] = None
+        task.add_done_callback(lambda done: owner.tasks.pop(done, None))
+        if owner.dead:
+            task.cancel()
+    return task
+
+
+class PausedClock(LoopClock):
+    """A clock whose sleepers stay asleep while the process is stopped."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        super().__init__()
+        self._gate = gate
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        await self._gate.wait()
+
+
+class Instance:
+    """One process, from its start to its end."""
+
+    def __init__(self, world: "World", name: str, seed: int) -> None:
+        self.world, self.name = world, name
+        self.tasks: dict[asyncio.Task[Any], None] = {}  # in order: a seed is one story
+        self.dead = self.stopping = self.over = False
+        self.running = asyncio.Event()
+        self.running.set()
+        self.stop = asyncio.Event()
+        self.clock = PausedClock(self.running)
+        self.lease_until = -math.inf
+        self.in_flight: set[tuple[str, str]] = set()
+        self.live: Cluster | None = None
+        self.extender: Extender | None = None
+        self._sent_at: dict[int, float] = {}
+        self._random = Random(seed)
+        self._context = copy_context()
+        self._context.run(OWNER.set, self)
+        self.main = self.spawn(self._main())
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Do something in this process."""
+        return asyncio.get_running_loop().create_task(work, context=self._context)
+
+    @property
+    def leads(self) -> bool:
+        return not self.dead and self.live is not None and self.live.leader
+
+    # --- its end ---
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.dead = True
+        self.running.set()
+        for task in list(self.tasks):
+            task.cancel()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.running.clear()
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        self.running.set()
+
+    def terminate(self) -> None:
+        """SIGTERM; some are killed before they are done."""
+        self.stopping = True
+        self.stop.set()
+        if self._random.random() < 0.4:
+            after_s = self._random.choice((0, 0.001, 0.1, 0.5, 2))
+            asyncio.get_running_loop().call_later(after_s, self._killed_in_the_drain)
+
+    def _killed_in_the_drain(self) -> None:
+        if not self.dead and not self.world.calm:
+            self.world.hits["crash in the drain"] += 1
+            self.kill()
+
+    # --- its life ---
+
+    async def _main(self) -> None:
+        random = self._random
+        line = Line(
+            self.world.server,
+            delay=lambda: random.choice((0, 0, 0.001, 0.02, 0.2)),
+            lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)),
+        )
+        line.leaving, line.answered, line.over = self._leaving, self._answered, self._ended
+        try:
+            async with MemoryClient(line, self.name, clock=self.clock, rng=random) as client:
+                elector = Elector(client, self.name)
+                live = self.live = Cluster(
+                    client, profiles(), names=NAMES, seed=1, may_bind=elector.may_bind
+                )
+                self.extender = Extender(live)
+                teller = Teller(live, client, self.name)
+                process = Process(live, teller, Role(client), elector)
+                await process.run(self._told_to_stop())
+        except LeadershipLostError:
+            self.world.hits["leadership lost"] += 1
+        except Exception as error:
+            if not self.dead:
+                self.world.violation(f"{self.name} ended with {error!r}")
+                raise
+        finally:
+            self.over = True
+            self.kill()
+
+    async def _told_to_stop(self) -> None:
+        await self.stop.wait()
+
+    # --- what it sends ---
+
+    async def _leaving(self, request: Request) -> None:
+        if self.dead:
+            raise asyncio.CancelledError
+        now = self.clock.monotonic()
+        if request.path.endswith("/binding"):
+            self._check_binding(request, now)
+        elif "/leases" in request.path and request.method != "GET":
+            self._sent_at[id(request)] = now
+        point = self._point(request)
+        if point and self.world.crash_due(point):
+            if point == "after the POST left":
+                self.world.server.later(self._random.uniform(0, 5), request, MemoryConnection())
+            self._die()
+        if request.path.endswith("/binding") and self.world.ends_here():
+            self.terminate()
+        if request.path.endswith("/binding") and self.world.stops_here():
+            self.world.stop(self, self._random.choice((14, 20)))
+        await self.running.wait()
+        if self.dead:
+            raise asyncio.CancelledError
+
+    async def _answered(self, request: Request, code: int) -> None:
+        await self.running.wait()
+        if self.dead:
+            raise asyncio.CancelledError
+        if request.path.endswith("/binding") and self.world.crash_due("after the answer"):
+            self._die()
+        sent_at = self._sent_at.get(id(request))
+        if sent_at is not None and code < 300:
+            told = msgspec.json.decode(request.body)["spec"]
+            mine = told["holderIdentity"] == self.name
+            self.lease_until = sent_at + LEASE_S if mine else -math.inf
+
+    def _ended(self, request: Request) -> None:
+        self._sent_at.pop(id(request), None)
+        if request.path.endswith("/binding"):
+            self.in_flight.discard(_binding_key(request))
+
+    def _check_binding(self, request: Request, now: float) -> None:
+        key = _binding_key(request)
+        if key in self.in_flight:
+            self.world.violation(f"{self.name} sends a second binding for {key}")
+        self.in_flight.add(key)
+        if now + BIND_S > self.lease_until:
+            left = self.lease_until - now
+            self.world.violation(f"{self.name} binds {key} with {left:.1f} s left of its lease")
+
+    def _point(self, request: Request) -> str:
+        """The crash point that this request is at, "" for none."""
+        method, parts = request.method, request.path.strip("/").split("/")
+        if request.path.endswith("/binding"):
+            return self._random.choice(("before the POST", "after the POST left"))
+        if "leases" in parts:
+            return "at a renewal" if method == "PATCH" and self.leads else ""
+        if method == "GET" and "watch" not in request.query and parts[-1] in _LISTED:
+            if self.lease_until > 0:
+                return "between acquiring and leading"
+            return "in the first sync"
+        if len(parts) == 6 and parts[4] == "pods":
+            return {"GET": "at a read-back", "PATCH": "at the fence"}.get(method, "")
+        return ""
+
+    def _die(self) -> None:
+        self.kill()
+        raise asyncio.CancelledError
+
+
+_LISTED = ("pods", "nodes", "configmaps", "persistentvolumes", "persistentvolumeclaims")
+
+
+def _binding_key(request: Request) -> tuple[str, str]:
+    meta = msgspec.json.decode(request.body)["metadata"]
+    return meta.get("uid", ""), request.path

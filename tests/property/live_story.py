@@ -1,0 +1,338 @@
+"""One schedule: chaos for a while, then quiet, then everything must be in order."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from faulty_world import ANOTHER, NAMESPACE, World
+from live_asks import (
+    CARD_MIB,
+    CARD_MILLI,
+    Json,
+    ask_of,
+    ended,
+    expected,
+    fits,
+    node_of,
+    overbooked,
+    waits,
+)
+from live_faults import change_label
+from live_instance import POINTS, Instance, profiles
+
+from weft.ledger import audit
+from weft.ledger.audit import differences
+from weft.live.cluster import Cluster
+from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_time import LoopClock, run
+
+QUIET_S, SILENT_S = 60, 90  # a silent watch is given up after 120 s
+
+
+def schedule(seed: int, *, slips: bool = False, steps: int = 60) -> Counter[str]:
+    """Play it; the hits of its fault points. Raises AssertionError with what did not hold."""
+
+    async def play() -> Counter[str]:
+        world = World(seed, slips=slips)
+        world.begin()
+        actors = [
+            asyncio.get_running_loop().create_task(work)
+            for work in (world.keep_alive(), world.kube_scheduler())
+        ]
+        for point in world.random.sample(POINTS, world.random.choice((1, 2, 3))):
+            world.plan_crash(point)
+        for _ in range(steps):
+            await asyncio.sleep(world.random.expovariate(2))
+            step(world)
+            assert not world.violations, told(world, seed)
+        await quiet(world)
+        actors[0].cancel()
+        await settled(world)
+        assert not world.violations, told(world, seed)
+        for instance in world.instances:
+            instance.kill()
+        return world.hits
+
+    return run(play())
+
+
+def told(world: World, seed: int) -> str:
+    return f"seed {seed}: " + "\n".join(world.violations[:5])
+
+
+# --- chaos ---
+
+
+def step(world: World) -> None:
+    """One random thing happens."""
+    names, weights = zip(*((name, weight) for name, weight, _ in _STEPS), strict=True)
+    name = world.random.choices(names, weights)[0]
+    what = next(do for known, _, do in _STEPS if known == name)
+    if what(world):
+        world.hits[name] += 1
+
+
+def _add(world: World) -> bool:
+    gates = {"schedulingGates": [{"name": "g"}]} if world.random.random() < 0.15 else {}
+    world.add_pod(**gates)
+    return True
+
+
+def _edit_at_once(world: World) -> bool:
+    """Added, and edited before anybody heard of it."""
+    return change_label(world, world.add_pod())
+
+
+def _cut_off(world: World) -> bool:
+    """A process that binds, and cannot renew its lease."""
+    now = asyncio.get_running_loop().time()
+    return _one(world, lambda one: world.faulty.cut_off.update({one.name: now + 12}))
+
+
+def _ungate(world: World) -> bool:
+    pod = world.some([p for p in world.pods() if p["spec"].get("schedulingGates")])
+    if pod is not None:
+        world.update(pod, {"spec": {"schedulingGates": None}})
+    return pod is not None
+
+
+def _delete(world: World) -> bool:
+    """As kubectl does: who is bound gets time, who is not is gone at once."""
+    pod = world.some(world.pods())
+    if pod is None:
+        return False
+    if node_of(pod) and not ended(pod):
+        world.update(pod, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    else:
+        world.remove(pod)
+    return True
+
+
+def _make_again(world: World) -> bool:
+    pod = world.some([p for p in world.pods() if waits(p)])
+    if pod is not None:
+        world.make_again(pod)
+    return pod is not None
+
+
+def _label(world: World) -> bool:
+    pod = world.some([p for p in world.pods() if waits(p)])
+    return pod is not None and change_label(world, pod)
+
+
+def _foreign(world: World) -> bool:
+    """Another scheduler's pod, with no marks: its share may be anywhere on the node."""
+    pod = world.add_pod(scheduler="foreign")
+    if ask_of(pod).whole:
+        world.remove(pod)
+        return False
+    world.bind_foreign(pod, world.random.choice(list(world.gpus)))
+    return True
+
+
+def _steal(world: World) -> bool:
+    pod = world.some([p for p in world.pods() if waits(p) and not ask_of(p).whole])
+    if pod is not None:
+        world.bind_foreign(pod, world.random.choice(list(world.gpus)))
+    return pod is not None
+
+
+def _node_goes(world: World) -> bool:
+    here = [node["metadata"]["name"] for node in world._nodes()]
+    if len(here) < 2:
+        return False
+    world.server.remove("nodes", world.random.choice(here))
+    return True
+
+
+def _node_comes(world: World) -> bool:
+    here = {node["metadata"]["name"] for node in world._nodes()}
+    for name in world.gpus:
+        if name not in here:
+            world.add_node(name)
+            return True
+    return False
+
+
+def _kubelet(world: World) -> bool:
+    world.kubelet()
+    return True
+
+
+def _cut(world: World) -> bool:
+    world.server.cut_watches()
+    return True
+
+
+def _silence(world: World) -> bool:
+    """A watch that looks alive and says nothing any more."""
+    found = world.server.watches("pods") + world.server.watches("nodes")
+    if found:
+        world.random.choice(found).silence()
+    return bool(found)
+
+
+def _compact(world: World) -> bool:
+    world.server.compact()
+    world.server.cut_watches()
+    return True
+
+
+def _restart_server(world: World) -> bool:
+    """What happens meanwhile no watch tells, and sometimes no history either."""
+    server = world.server
+    server.reachable = False
+    server.reset()
+    back = world.random.choice((0.1, 1, 3, 6))
+    asyncio.get_running_loop().call_later(back, setattr, server, "reachable", True)
+    if world.random.random() < 0.5:
+        for pod in world.random.sample(world.pods(), len(world.pods()) // 4):
+            world.remove(pod)
+        server.compact()
+    return True
+
+
+def _one(world: World, do: Callable[[Instance], None]) -> bool:
+    found = [one for one in world.living() if not one.stopping]
+    if found:
+        do(world.random.choice(found))
+    return bool(found)
+
+
+def _kill(world: World) -> bool:
+    return _one(world, Instance.kill)
+
+
+def _terminate(world: World) -> bool:
+    return _one(world, Instance.terminate)
+
+
+def _pause(world: World) -> bool:
+    length = world.random.choice((0.5, 1, 2))
+    if world.slips and world.random.random() < 0.5:
+        length = world.random.choice((8, 14, 20))
+    _one(world, lambda one: world.stop(one, length))
+    return False  # counted where it is done
+
+
+def _clock(world: World) -> bool:
+    def jump(one: Instance) -> None:
+        one.clock.wall_offset_s += world.random.choice((-86_400, -30, 30, 86_400))
+
+    return _one(world, jump)
+
+
+def _plan(world: World) -> bool:
+    world.plan_crash(world.random.choice(POINTS))
+    return True
+
+
+_STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
+    ("pod added", 16, _add), ("pod ungated", 2, _ungate), ("pod edited at once", 3, _edit_at_once),
+    ("lease out of reach", 0.8, _cut_off), ("pod deletion asked", 4, _delete),
+    ("pod made again", 1, _make_again), ("label changed", 1.5, _label),
+    ("foreign pod", 1, _foreign), ("pod bound by another", 0.7, _steal),
+    ("node deleted", 0.7, _node_goes), ("node back", 1.5, _node_comes), ("kubelet", 14, _kubelet),
+    ("watches cut", 1, _cut), ("watch silent", 0.6, _silence), ("compaction", 0.8, _compact),
+    ("API server restarted", 0.7, _restart_server), ("killed", 0.7, _kill),
+    ("terminated", 0.8, _terminate), ("stopped for a while", 1.2, _pause),
+    ("wall clock jumped", 0.7, _clock), ("crash planned", 1.5, _plan),
+)  # fmt: skip
+
+
+# --- quiet ---
+
+
+async def quiet(world: World) -> None:
+    """Nothing goes wrong any more; time passes until everybody has found out everything."""
+    world.calm = True
+    for instance in world.instances:
+        instance.wake()
+    longer = SILENT_S if world.hits["watch silent"] else 0
+    for _ in range((QUIET_S + longer) // 10):
+        await asyncio.sleep(10)
+        world.server.bookmark()
+        while _node_comes(world):
+            pass
+        for pod in world.pods():
+            if pod["metadata"].get("deletionTimestamp"):
+                world.remove(pod)
+
+
+async def settled(world: World) -> None:
+    """The end: what the scheduler believes is what the API's objects say, and nobody waits in vain.
+    """  # fmt: skip
+    leaders = [one for one in world.living() if one.leads]
+    if len(leaders) != 1:
+        world.violation(f"{len(leaders)} leaders")
+        return
+    for instance in world.living():
+        assert instance.live is not None
+        _agrees(world, instance.live, instance.name)
+    live = leaders[0].live
+    assert live is not None
+    _nobody_waits_in_vain(world, live)
+    for name in world.gpus:
+        if overbooked(world.pods(), name):
+            world.violation(f"{name} is still overbooked by Weft's own pods")
+    line = Line(world.server, delay=lambda: 0, lag=lambda: 0)
+    async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:
+        fresh = Cluster(client, profiles(), names=("weft", "spread"), seed=1)
+        await fresh.start()
+        _agrees(world, fresh, "a fresh start")
+        for text in differences(live.engine.ledger.table, fresh.engine.ledger.table):
+            world.violation(f"a fresh start differs: {text}")
+        for pod in world.pods():
+            _decides_alike(world, live, fresh, pod)
+        await fresh.stop()
+
+
+def _agrees(world: World, live: Cluster, name: str) -> None:
+    held = live.engine.ledger.holdings
+    bound = {p["metadata"]["uid"]: p for p in world.pods() if node_of(p) and not ended(p)}
+    for uid in held.keys() ^ bound.keys():
+        what = "holds what is not bound" if uid in held else "does not hold what is bound"
+        world.violation(f"{name} {what}: {uid}")
+    for uid in held.keys() & bound.keys():
+        one, pod = held[uid], bound[uid]
+        if one.state != "committed" or one.placement.node != node_of(pod):
+            world.violation(f"{name}: {uid} is {one.state} on {one.placement.node}")
+        want = expected(pod, world.gpus.get(node_of(pod), 0))
+        has = sorted((s.gpu, s.memory_mib, s.milli) for s in one.placement.shares)
+        if want is not None and has != want:
+            world.violation(f"{name}: {uid} is charged {has} instead of {want}")
+    for text in audit(live.engine.ledger):
+        if "overbooked" not in text:
+            world.violation(f"{name}: {text}")
+
+
+def _nobody_waits_in_vain(world: World, live: Cluster) -> None:
+    free = {
+        name: [[CARD_MIB, CARD_MILLI, True] for _ in range(count)]
+        for name, count in world.gpus.items()
+    }
+    for held in live.engine.ledger.holdings.values():
+        for share in held.placement.shares:
+            card = free[held.placement.node][share.gpu]
+            card[0] -= share.memory_mib
+            card[1] -= share.milli
+            card[2] = False
+    for pod in world.pods():
+        if not waits(pod) or pod["spec"]["schedulerName"] not in ("weft", "spread", ANOTHER):
+            continue
+        for name, cards in free.items():
+            if fits(ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in cards]):
+                world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
+
+
+def _decides_alike(world: World, live: Cluster, fresh: Cluster, pod: Json) -> None:
+    known = live.pod(NAMESPACE, pod["metadata"]["name"])
+    if known is None or not waits(pod):
+        return
+    totals = []
+    for cluster in (live, fresh):
+        request = cluster.parse_asked(known)
+        found = cluster.engine.assess(cluster.engine.profile_of(request), request)
+        totals.append(found.total.tolist())
+    if totals[0] != totals[1]:
+        world.violation(f"a fresh start decides otherwise about {pod['metadata']['name']}")

@@ -1,0 +1,228 @@
+"""The schedules would notice: each of these mistakes, put into the live scheduler, is caught."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+from live_story import schedule
+
+import weft.kube.bind
+import weft.live.pods
+from weft.engine import Bind, BindFailed, Engine
+from weft.kube.bind import Binder, BindRequest, Bound, Refused
+from weft.kube.changes import Deleted, Known
+from weft.kube.client import ApiClient
+from weft.kube.errors import ExpiredError
+from weft.kube.lease import Elector, Observed
+from weft.kube.watch import Next, Plan
+from weft.ledger import Ledger
+from weft.live.cluster import Cluster
+from weft.live.feeds import Stream
+from weft.live.holding import Held, held_by
+from weft.live.pods import PodView
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
+
+
+async def _at_once(*_: object, **__: object) -> None:
+    """What a forgotten step does."""
+
+
+def a_dropped_reservation(patch: Patch) -> None:
+    patch.setattr(Ledger, "reserve", lambda *_: True)
+
+
+def a_double_release(patch: Patch) -> None:
+    once = Ledger._take_away
+
+    def twice(self: Ledger, held: Any) -> None:
+        once(self, held)
+        self._book(held.placement.node, held, -1)
+
+    patch.setattr(Ledger, "_take_away", twice)
+
+
+def freed_when_deletion_is_asked(patch: Patch) -> None:
+    rightly = PodView._classify
+
+    def classify(self: PodView, pod: Any) -> Any:
+        going = pod.metadata.deletion_timestamp
+        return self._gone(pod.metadata.uid) if going else rightly(self, pod)
+
+    patch.setattr(PodView, "_classify", classify)
+
+
+def a_term_that_never_ends(patch: Patch) -> None:
+    patch.setattr(Elector, "may_bind", lambda *_: True)
+
+
+def no_waiting_for_the_old_lease(patch: Patch) -> None:
+    patch.setattr(Observed, "free_in_s", lambda *_: 0.0)
+
+
+def a_lost_answer_taken_for_a_failure(patch: Patch) -> None:
+    async def resolve(*_: object) -> Refused:
+        return Refused(0, "")
+
+    patch.setattr(Binder, "resolve", resolve)
+
+
+def a_lost_answer_taken_for_success(patch: Patch) -> None:
+    async def resolve(*_: object) -> Bound:
+        return Bound()
+
+    patch.setattr(Binder, "resolve", resolve)
+
+
+def no_uid_as_precondition(patch: Patch) -> None:
+    rightly = weft.kube.bind.encode
+
+    def encode(request: BindRequest, version: str) -> bytes:
+        body = msgspec.json.decode(rightly(request, version))
+        del body["metadata"]["uid"]
+        return msgspec.json.encode(body)
+
+    patch.setattr(weft.kube.bind, "encode", encode)
+
+
+def no_fence(patch: Patch) -> None:
+    patch.setattr(Binder, "_fence", _at_once)
+
+
+def a_conflict_retried_without_looking_what_changed(patch: Patch) -> None:
+    rightly = Cluster._request
+
+    def request(self: Cluster, command: Bind, version: str) -> BindRequest:
+        made = rightly(self, command, version)
+        return msgspec.structs.replace(made, unchanged=lambda _: True)
+
+    patch.setattr(Cluster, "_request", request)
+
+
+def the_version_of_the_send_instead_of_the_decision(patch: Patch) -> None:
+    rightly = Cluster._request
+
+    def request(self: Cluster, command: Bind, version: str) -> BindRequest:
+        pod = self._pods.by_uid(command.pod.uid)
+        now = pod.metadata.resource_version if pod and version else ""
+        return rightly(self, command, now)
+
+    patch.setattr(Cluster, "_request", request)
+
+
+def an_extender_bind_without_a_reservation(patch: Patch) -> None:
+    rightly = Engine._bind_on
+
+    def bind_on(self: Engine, event: Any, now_ns: int, out: list[Any]) -> None:
+        held = event.pod.uid in self.ledger.holdings
+        rightly(self, event, now_ns, out)
+        if not held:
+            self.ledger.release(event.pod.uid)
+
+    patch.setattr(Engine, "_bind_on", bind_on)
+
+
+def foreign_pods_charged_nothing(patch: Patch) -> None:
+    def held(*given: Any) -> Held:
+        found = held_by(*given)
+        if not found.why:
+            return found
+        return Held(msgspec.structs.replace(found.placement, shares=()), found.why)
+
+    patch.setattr(weft.live.pods, "held_by", held)
+
+
+def deletions_lost_when_listing_again(patch: Patch) -> None:
+    rightly = Known.replace
+
+    def replace(self: Known[Any], pages: Any) -> list[Any]:
+        return [change for change in rightly(self, pages) if not isinstance(change, Deleted)]
+
+    patch.setattr(Known, "replace", replace)
+
+
+def an_expired_watch_resumed_without_a_list(patch: Patch) -> None:
+    rightly = Plan.failed
+
+    def failed(self: Plan, error: Exception) -> Next:
+        then = rightly(self, error)
+        return then._replace(step="watch") if isinstance(error, ExpiredError) else then
+
+    patch.setattr(Plan, "failed", failed)
+
+
+def leading_on_old_lists(patch: Patch) -> None:
+    patch.setattr(Stream, "list_again", _at_once)
+
+
+def a_silent_watch_never_given_up(patch: Patch) -> None:
+    rightly = ApiClient.stream
+    patch.setattr(
+        ApiClient, "stream", lambda self, path, query, _: rightly(self, path, query, 1e6)
+    )  # fmt: skip
+
+
+def a_failed_binding_forgotten(patch: Patch) -> None:
+    rightly = Cluster.handle
+
+    def handle(self: Cluster, event: Any) -> list[Any]:
+        return [] if isinstance(event, BindFailed) else rightly(self, event)
+
+    patch.setattr(Cluster, "handle", handle)
+
+
+MUTANTS = [
+    a_dropped_reservation, a_double_release, freed_when_deletion_is_asked, a_term_that_never_ends,
+    no_waiting_for_the_old_lease, a_lost_answer_taken_for_a_failure,
+    a_lost_answer_taken_for_success, no_uid_as_precondition, no_fence,
+    a_conflict_retried_without_looking_what_changed,
+    the_version_of_the_send_instead_of_the_decision, an_extender_bind_without_a_reservation,
+    foreign_pods_charged_nothing, deletions_lost_when_listing_again,
+    an_expired_watch_resumed_without_a_list, leading_on_old_lists, a_silent_watch_never_given_up,
+    a_failed_binding_forgotten,
+]  # fmt: skip
+CAUGHT_SOON = [
+    a_dropped_reservation, a_double_release, freed_when_deletion_is_asked,
+    no_waiting_for_the_old_lease, a_lost_answer_taken_for_success,
+    the_version_of_the_send_instead_of_the_decision,
+]  # fmt: skip
+MOST = 400
+
+
+def caught_after(name: str) -> tuple[int, str]:
+    """How many schedules it takes until one fails, and what it says; 0 for never."""
+    mutant = next(one for one in MUTANTS if one.__name__ == name)
+    logging.disable(logging.CRITICAL)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            mutant(patch)
+            for seed in range(MOST):
+                try:
+                    schedule(seed)
+                except (AssertionError, RuntimeError, KeyError) as error:
+                    return seed + 1, str(error).splitlines()[0][:100]
+    finally:
+        logging.disable(logging.NOTSET)
+    return 0, ""
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_SOON, ids=lambda mutant: mutant.__name__)
+def test_the_schedules_catch(mutant: Mutant) -> None:
+    assert caught_after(mutant.__name__)[0]
+
+
+@pytest.mark.faults
+def test_the_schedules_catch_every_mutant() -> None:
+    names = [mutant.__name__ for mutant in MUTANTS]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
+        found = dict(zip(names, pool.map(caught_after, names), strict=True))
+    table = [f"{count:4} {name}: {what}" for name, (count, what) in found.items()]
+    print("\nschedules until it is caught\n" + "\n".join(table))  # noqa: T201
+    assert [name for name, (count, _) in found.items() if not count] == []
