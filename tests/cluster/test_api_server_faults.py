@@ -94,7 +94,7 @@ def test_the_api_server_restarts_in_a_burst(
     with weft(control_plane, tmp_path, ALONE, *EXTENDER, *slowly(tmp_path)) as process:
         control_plane.start_scheduler(extender_config(process.url, "gpushare"))
         control_plane.api.wait_for(at_least(BURST // 10), "Pod", namespace)
-        assert bound(control_plane.api.list("Pod", namespace)) < BURST // 2, (
+        assert bound(control_plane.api.list("Pod", namespace)) < BURST, (
             "the burst was over before the fault"
         )
         control_plane.restart_apiserver(gracefully=gracefully)

@@ -229,7 +229,8 @@ class ApiClient:
             ) as response:  # fmt: skip
                 found = await response.read()
                 answer = Answer(response.status, found, response.headers.get("Retry-After", ""))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
+            _raise_ours(error)
             self._count(method, 0)
             raise _without_answer(error, f"{method} {path}") from error
         self._count(method, answer.code)
@@ -263,7 +264,8 @@ class ApiClient:
                     told = response.headers.get("Retry-After", "")
                     raise api_error(response.status, await response.read(), f"WATCH {path}", told)
                 yield response.content
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
+            _raise_ours(error)
             raise _without_answer(error, f"WATCH {path}") from error
 
     def url(self, path: str, query: Mapping[str, str] | None = None) -> URL:
@@ -291,6 +293,16 @@ class ApiClient:
 
     def _count(self, method: str, code: int) -> None:
         self.answers[method, code] = self.answers.get((method, code), 0) + 1
+
+
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError)
+
+
+def _raise_ours(error: Exception) -> None:
+    """RuntimeError is a fault of ours, but for uvloop's about a connection that was closed while
+    another was being made on its socket."""
+    if isinstance(error, RuntimeError) and "is used by transport" not in str(error):
+        raise error
 
 
 @functools.lru_cache(maxsize=32)

@@ -115,6 +115,11 @@ class Cluster:
         return self._client
 
     @property
+    def binding(self) -> bool:
+        """Whether bindings are being written."""
+        return bool(self._binding)
+
+    @property
     def pods(self) -> PodView:
         """The pods there are; only to be read."""
         return self._pods
@@ -231,6 +236,9 @@ class Cluster:
     def _settled(self, uid: str, task: "asyncio.Task[Outcome]") -> None:
         if self._binding.get(uid) is task:
             del self._binding[uid]
+        # A fault of ours: what became of the pod is not known, and who starts anew reads it.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stream.fail(error)
 
     async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
         began = self._client.clock.monotonic()

@@ -86,6 +86,11 @@ class Stream:
         """Return never, but raise what ended the consumer or a pump, if anything does."""
         await self._or_failure(set())
 
+    def fail(self, error: BaseException) -> None:
+        """Something else that should never end ended so: everybody who waits here is told."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
     async def stop(self) -> None:
         """End all of it."""
         tasks = [*self._pumps.values(), *([self._consumer] if self._consumer else [])]
@@ -113,10 +118,8 @@ class Stream:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._failure.done():
-            return
-        error = task.exception() or RuntimeError("a list-watch ended by itself")
-        self._failure.set_exception(error)
+        if not task.cancelled():
+            self.fail(task.exception() or RuntimeError("a list-watch ended by itself"))
 
     async def _pump(self, feed: Feed[Any]) -> None:
         async for batch in feed.watch.batches():

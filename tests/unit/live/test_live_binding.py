@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from live_world import pod, run, until, world
 
 
@@ -41,5 +42,22 @@ def test_a_pod_that_changed_while_its_binding_was_refused_is_bound_as_it_is_now(
             )
             assert refused.hits == 1
             assert json.loads(marks["weft.dev/placement"])["shares"][0][2] == 2_000
+
+    run(life())
+
+
+def test_a_fault_of_ours_while_binding_ends_the_process_instead_of_losing_the_pod() -> None:
+    """Whatever it left is read from the API by whoever starts next."""
+
+    async def life() -> None:
+        async with world() as made:
+
+            def breaks(seconds: float) -> bool:
+                raise ZeroDivisionError("a fault of ours")
+
+            made.live.binder._may_bind = breaks
+            made.server.add("pods", pod("a", 3_000))
+            with pytest.raises(ZeroDivisionError, match="of ours"):
+                await made.live.failed()
 
     run(life())
