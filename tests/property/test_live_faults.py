@@ -19,7 +19,7 @@ from live_story import schedule
 AT_LEAST = 20
 BLOCK = 10
 MANY = [(seed, False) for seed in range(0, 800, BLOCK)] + [
-    (seed, True) for seed in range(0, 300, BLOCK)
+    (seed, True) for seed in range(0, 600, BLOCK)
 ]
 
 FAULT_POINTS = (

@@ -8,7 +8,7 @@ kept. Writing is best effort: events that cannot be written are counted and drop
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,6 +24,7 @@ log = logging.getLogger("weft.kube")
 # Limits of events.k8s.io/v1 (NoteLengthLimit, ReasonLengthLimit, ActionLengthLimit)
 NOTE_BYTES = 1024
 REASON_CHARACTERS = 128
+_LOOKS_AGAIN_S = 0.05
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
@@ -42,11 +43,13 @@ class EventOptions(msgspec.Struct, frozen=True):
     `interval_s`: between writes for one object and reason; people read events in minutes.
     `remembered`: objects and reasons; the least recently told are forgotten.
     `waiting`: writes at once in the queue; more than that is a flood, and dropped.
+    `gives_way_s`: how long events wait for what is more urgent (`EventWriter.busy`).
     """
 
     interval_s: float = 60
     remembered: int = 10_000
-    waiting: int = 2_000
+    waiting: int = 20_000
+    gives_way_s: float = 3
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
@@ -138,7 +141,7 @@ class EventWriter:
     """Writes events. `run` it as a task; `tell` never waits and never raises.
 
     `controller` is `weft.dev/scheduler` or the like, `instance` names this process. `dropped`
-    counts what was not written.
+    counts what was not written. `busy` says whether something more urgent is being written.
     """
 
     def __init__(
@@ -151,12 +154,14 @@ class EventWriter:
         self.options = options or EventOptions()
         self.dropped = 0
         self.written = 0
+        self.busy: Callable[[], bool] = lambda: False
         self._client = client
         self._controller = controller
         self._instance = instance[:REASON_CHARACTERS]
         self._aggregator = Aggregator(self.options)
         self._queue: asyncio.Queue[Write] = asyncio.Queue(self.options.waiting)
         self._failing = ""
+        self._held_since: float | None = None
         self._started = f"{int(client.clock.wall().timestamp() * 1e6):x}"
 
     def tell(self, note: Note) -> None:
@@ -190,6 +195,7 @@ class EventWriter:
         while True:
             write = await self._queue.get()
             try:
+                await self._give_way()
                 await self._write(write)
                 self.written += 1
                 self._failing = ""
@@ -200,6 +206,17 @@ class EventWriter:
                 self._failing = str(error)
             finally:
                 self._queue.task_done()
+
+    async def _give_way(self) -> None:
+        """A burst of bindings goes first; one that does not end is written beside."""
+        clock = self._client.clock
+        while self.busy():
+            if self._held_since is None:
+                self._held_since = clock.monotonic()
+            if clock.monotonic() - self._held_since >= self.options.gives_way_s:
+                return
+            await clock.sleep(_LOOKS_AGAIN_S)
+        self._held_since = None
 
     async def _write(self, write: Write) -> None:
         # Cluster-wide objects have their events in `default`.

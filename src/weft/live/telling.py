@@ -58,6 +58,7 @@ class Teller:
         self.events = EventWriter(
             client, "weft-scheduler", name, EventOptions(interval_s=interval_s)
         )
+        self.events.busy = lambda: live.binding
         self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
         self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
         self._held_back: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()

@@ -86,6 +86,8 @@ class Process:
         finally:
             await _cancel({living})
             await self._end(drain_s)
+            if self._ended.done():
+                self._ended.exception()  # seen: it was raised, or what ended first was
 
     async def _live(self) -> None:
         """Follow, then lead, for ever."""

@@ -98,6 +98,30 @@ async def ended(writer: EventWriter) -> None:
     await writer.drained()
 
 
+def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
+    async def scene() -> None:
+        async with writing(gives_way_s=3) as (server, writer, clock):
+            urgent = [True]
+            writer.busy = lambda: bool(urgent)
+            writer.tell(note("no room"))
+            await clock.asleep(2)
+            assert events(server) == []
+            urgent.clear()
+            clock.advance(1)
+            await ended(writer)
+            assert len(events(server)) == 1
+            urgent.append(True)
+            for reason in ("A", "B", "C"):
+                writer.tell(note("no room", reason))
+            await clock.asleep(2)
+            assert len(events(server)) == 1
+            clock.advance(3)
+            await ended(writer)  # it goes on being urgent, and all of them are written
+            assert len(events(server)) == 4
+
+    run(scene())
+
+
 def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> None:
     async def scene() -> None:
         async with writing() as (server, writer, clock):

@@ -1,0 +1,49 @@
+"""The nodes and pods of the benchmark, as manifests."""
+
+from typing import Any
+
+Manifest = dict[str, Any]
+
+NAMESPACE = "default"
+GPUS, CARD_MIB = 8, 81_920
+CARD_GIB = CARD_MIB // 1024
+MODEL = "NVIDIA-A100-SXM4-80GB"
+WHOLE, SHARE = "nvidia.com/gpu", "aliyun.com/gpu-mem"
+
+
+def node(name: str, pods: int = 110) -> Manifest:
+    """64 CPUs, 256 GiB and 8 cards, which NVIDIA's feature discovery describes by labels."""
+    has = {
+        "cpu": "64", "memory": "256Gi", "pods": str(pods), WHOLE: str(GPUS),
+        SHARE: str(CARD_GIB * GPUS), "aliyun.com/gpu-count": str(GPUS),
+    }  # fmt: skip
+    labels = {
+        "kubernetes.io/hostname": name, "nvidia.com/gpu.count": str(GPUS),
+        "nvidia.com/gpu.memory": str(CARD_MIB), "nvidia.com/gpu.product": MODEL,
+    }  # fmt: skip
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
+    }
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def pod(name: str, scheduler: str, gpu: tuple[str, int] = (WHOLE, 1)) -> Manifest:
+    """One container with 100m, 128 MiB and a GPU, or with a share of one (gpushare's, GiB)."""
+    resource, amount = gpu
+    asked = {"cpu": "100m", "memory": "128Mi", resource: str(amount)}
+    container = {
+        "name": "main", "image": "none", "resources": {"requests": asked, "limits": asked}
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"containers": [container], "schedulerName": scheduler},
+    }

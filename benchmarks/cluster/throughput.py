@@ -1,0 +1,56 @@
+"""The rows about rates: Weft, kube-scheduler and bare Binding POSTs on the same nodes and pods."""
+
+from contenders import Contender, kube_scheduler, raw, weft, with_stub, with_weft
+from report import Bar, Row, Sizes
+from runs import interleaved, sound
+from stage import Stage
+
+WEFT = Contender("weft", "weft", weft())
+
+
+def standalone(stage: Stage, sizes: Sizes) -> Row:
+    """Preloaded one-GPU pods: against kube-scheduler, and against the server's own rate."""
+    stage.add_nodes(sizes.nodes)
+    contenders = [
+        WEFT,
+        Contender("kube-scheduler", "default-scheduler", kube_scheduler()),
+        Contender("raw", "nobody", raw),
+    ]
+    found = interleaved(stage, contenders, sizes.pods, sizes.runs)
+    rate = found["weft"]["rate"]
+    bars = [
+        Bar.at_least("weft / kube-scheduler", rate / found["kube-scheduler"]["rate"], 2.5),
+        Bar.at_least("weft / raw Binding POSTs", rate / found["raw"]["rate"], 0.75),
+        Bar.true("audits without a fault", sound(found)),
+    ]
+    return Row({"nodes": sizes.nodes, "pods": sizes.pods}, found, bars)
+
+
+def all_nodes(stage: Stage, sizes: Sizes) -> Row:
+    """Every node looked at for every pod, which Weft always does."""
+    stage.add_nodes(sizes.many_nodes)
+    contenders = [WEFT, Contender("kube-scheduler", "default-scheduler", kube_scheduler(100))]
+    found = interleaved(stage, contenders, sizes.many_nodes_pods, sizes.runs)
+    ratio = found["weft"]["rate"] / found["kube-scheduler"]["rate"]
+    bars = [
+        Bar.at_least("weft / kube-scheduler that scores all nodes", ratio, 10),
+        Bar.true("audits without a fault", sound(found)),
+    ]
+    return Row({"nodes": sizes.many_nodes, "pods": sizes.many_nodes_pods}, found, bars)
+
+
+def extender(stage: Stage, sizes: Sizes) -> Row:
+    """kube-scheduler with Weft as its extender, beside one that only passes on."""
+    stage.add_nodes(sizes.nodes)
+    name = "default-scheduler"
+    contenders = [
+        Contender("kube-scheduler + weft", name, with_weft("nvidia")),
+        Contender("kube-scheduler + stub", name, with_stub("nvidia")),
+    ]
+    found = interleaved(stage, contenders, sizes.extender_pods, sizes.runs)
+    ratio = found["kube-scheduler + weft"]["rate"] / found["kube-scheduler + stub"]["rate"]
+    bars = [
+        Bar.at_least("with weft / with the stub", ratio, 0.85),
+        Bar.true("audits without a fault", sound(found)),
+    ]
+    return Row({"nodes": sizes.nodes, "pods": sizes.extender_pods}, found, bars)
