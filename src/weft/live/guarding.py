@@ -94,6 +94,7 @@ class Guard:
         self._client, self._engine = client, engine
         self._pods, self._nodes, self._tell = pods, nodes, tell
         self._touched: set[str] = set()
+        self._looked_at = -1
         self._said: dict[str, object] = {}
         self._left: dict[str, frozenset[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,9 +109,10 @@ class Guard:
         self._touched.add(node)
 
     def look(self) -> None:
-        """Look at what was touched, and again at what was wrong; tell what is new."""
-        names = sorted(self._touched | self.over.keys())
+        """Look at what was touched, and again at what was wrong and changed; tell what is new."""
+        names = sorted(self._touched | set(filter(self._changed, self.over)))
         self._touched = set()
+        self._looked_at = self._engine.ledger.version
         for name in names:
             found = overbooked(self._engine.ledger, name)
             if found:
@@ -122,9 +124,16 @@ class Guard:
                 self._report(name, found)
                 self._mend(name)
 
+    def _changed(self, name: str) -> bool:
+        """Whether a node's account changed since the last look."""
+        table = self._engine.ledger.table
+        row = table.row_of.get(name)
+        return row is None or bool(table.changed_at[row] > self._looked_at)
+
     def lead(self) -> None:
         """This process leads now: what is wrong is told, and mended, from here on."""
         self.leading = True
+        self._looked_at = -1
         self.look()
 
     async def stop(self) -> None:
