@@ -211,7 +211,7 @@ class Cluster:
                     hook(Attempt(command, took))
             if command.pod.uid == asked:
                 left.append(command)
-            elif isinstance(command, Bind):
+            elif isinstance(command, Bind) and self.leader:
                 self._begin(command, versioned=True)
         return left
 

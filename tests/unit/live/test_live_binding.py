@@ -5,6 +5,9 @@ import json
 import pytest
 from live_world import pod, run, until, world
 
+from weft.engine import PodAdded
+from weft.testing import pod as asks
+
 
 def test_a_pod_that_changed_while_it_was_held_back_is_bound_as_it_is_now() -> None:
     """It was decided, then edited, then not sent for want of the lease: it is decided afresh."""
@@ -42,6 +45,20 @@ def test_a_pod_that_changed_while_its_binding_was_refused_is_bound_as_it_is_now(
             )
             assert refused.hits == 1
             assert json.loads(marks["weft.dev/placement"])["shares"][0][2] == 2_000
+
+    run(life())
+
+
+def test_what_is_decided_once_it_stops_is_not_begun() -> None:
+    """Nobody would wait for such a binding: the next leader decides."""
+
+    async def life() -> None:
+        async with world() as made:
+            await until(lambda: made.live.engine.ledger.table.count)
+            await made.live.stop()
+            made.live.handle(PodAdded(asks("late", memory_mib=1_000)))
+            assert "late" in made.live.engine.placed
+            assert not made.live.binding
 
     run(life())
 
