@@ -1,7 +1,10 @@
-"""Builders and slow, obvious references, for Weft's own tests and for authors of policies.
+"""Builders, fakes and slow, obvious references, for Weft's own tests and for authors of policies.
 
 In: builders that say only what matters, a reference ledger and a reference of "fits", random
-small clusters, and the engine in one call. Out: anything a running scheduler needs.
+small clusters, the engine in one call; a fake API server (`api_server`) and a hollow kubelet
+(`hollow_kubelet`), which say that they are fakes. Out: anything a running scheduler needs.
+
+The fakes are imported from their own files, so that whoever only builds pods needs no client.
 """
 
 from weft.testing.builders import node, placement, pod, shape

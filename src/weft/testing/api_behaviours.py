@@ -1,16 +1,17 @@
 """What an API server answers, case by case: the fake must, and a real one can be held against it.
 
 Each `Behaviour` is a pod, what is done before, one request, and the answer. `check` plays it
-through any client. Where a text is expected it is a part of the message. All of them are played
-against a real API server in tests/cluster.
+through any client. Where a text is expected it is a part of the message; `holds` looks at an object
+in the answer. All of them are played against a real API server in tests/cluster.
 """
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from weft.kube.client import MERGE_PATCH, Answer, ApiClient
+from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiClient
 from weft.kube.codec import PODS
 
 Json = dict[str, Any]
@@ -40,6 +41,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     before: tuple[Step, ...] = ()
     spec: Json = {}
     finalizers: list[str] = []
+    holds: Callable[[Json], bool] | None = None
 
 
 def binding(**meta: Any) -> Body:
@@ -56,6 +58,47 @@ def _right(pod: Json) -> Json:
 
 def _patch(**meta: Any) -> Step:
     return Step("PATCH", body=lambda _: {"metadata": meta}, content_type=MERGE_PATCH)
+
+
+def _status(status: Json, uid: str = "") -> Step:
+    """A kubelet's word about the pod, with its uid (or this one) as a precondition."""
+
+    def body(pod: Json) -> Json:
+        return {"metadata": {"uid": uid or pod["uid"]}, "status": status}
+
+    return Step("PATCH", "status", body, STRATEGIC_PATCH)
+
+
+def _delete(grace_s: int) -> Step:
+    return Step("DELETE", body=lambda _: {"gracePeriodSeconds": grace_s})
+
+
+def _goes_in(grace_s: int, planned_s: int) -> Callable[[Json], bool]:
+    """Whether it has this grace period, and goes so long after it was made (or a little later)."""
+
+    def holds(pod: Json) -> bool:
+        meta = pod["metadata"]
+        made, goes = (
+            datetime.datetime.fromisoformat(meta[name])
+            for name in ("creationTimestamp", "deletionTimestamp")
+        )
+        late_s = (goes - made).total_seconds() - planned_s
+        return meta["deletionGracePeriodSeconds"] == grace_s and 0 <= late_s < 10
+
+    return holds
+
+
+_RUNS = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+         "containerStatuses": [{"name": "main", "image": "none", "imageID": "", "ready": True,
+                                "restartCount": 0, "state": {"running": {}}}]}  # fmt: skip
+_ENDED = _status({"phase": "Succeeded"})
+
+
+def _runs(pod: Json) -> bool:
+    """Whether both conditions are there, and the container's status."""
+    told = pod["status"]
+    types = {one["type"] for one in told["conditions"]}
+    return types >= {"PodScheduled", "Ready"} and told["containerStatuses"][0]["name"] == "main"
 
 
 _OTHER_UID = "00000000-0000-0000-0000-000000000000"
@@ -124,6 +167,64 @@ BEHAVIOURS = (
         Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}}), 409, "Conflict",
         "The object might have been deleted and then recreated",
     ),
+    Behaviour(
+        "delete: unbound, with grace", Step("GET"), 404, "NotFound", before=(_delete(30),),
+    ),
+    Behaviour(
+        "delete: bound", Step("DELETE"), 200, before=(_BIND,), holds=_goes_in(30, 30),
+    ),
+    Behaviour(
+        "delete: bound, of its own grace", Step("DELETE"), 200, before=(_BIND,),
+        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(7, 7),
+    ),
+    Behaviour(
+        "delete: bound, of another grace", _delete(50), 200, before=(_BIND,),
+        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(50, 50),
+    ),
+    Behaviour(
+        "delete: again, sooner", _delete(5), 200, before=(_BIND, Step("DELETE")),
+        holds=_goes_in(5, 5),
+    ),
+    Behaviour(
+        "delete: again, later", _delete(300), 200, before=(_BIND, _delete(20)),
+        holds=_goes_in(20, 20),
+    ),
+    Behaviour(
+        "delete: again, anyhow", Step("DELETE"), 200, before=(_BIND, _delete(20)),
+        holds=_goes_in(20, 20),
+    ),
+    Behaviour(
+        "delete: bound, done", Step("GET"), 404, "NotFound",
+        before=(_BIND, Step("DELETE"), _delete(0)),
+    ),
+    Behaviour(
+        "delete: bound and ended", Step("GET"), 404, "NotFound",
+        before=(_BIND, _ENDED, Step("DELETE")),
+    ),
+    Behaviour(
+        "delete: a finalizer gone before the kubelet is done", Step("GET"), 200,
+        before=(_BIND, Step("DELETE"), _patch(finalizers=None)), finalizers=["example.com/keep"],
+        holds=_goes_in(30, 30),
+    ),
+    Behaviour(
+        "delete: a finalizer gone after the kubelet is done", Step("GET"), 404, "NotFound",
+        before=(_BIND, Step("DELETE"), _delete(0), _patch(finalizers=None)),
+        finalizers=["example.com/keep"],
+    ),
+    Behaviour("status: running", _status(_RUNS), 200, before=(_BIND,), holds=_runs),
+    Behaviour(
+        "status: wrong uid", _status(_RUNS, _OTHER_UID), 422, "Invalid", "field is immutable",
+    ),
+    Behaviour(
+        "status: the container list is one", _status({"containerStatuses": []}), 200,
+        before=(_BIND, _status(_RUNS)),
+        holds=lambda pod: not pod["status"].get("containerStatuses"),
+    ),
+    Behaviour(
+        "create: defaults", Step("GET"), 200,
+        holds=lambda pod: pod["spec"]["restartPolicy"] == "Always"
+        and pod["spec"]["terminationGracePeriodSeconds"] == 30,
+    ),
     Behaviour("read: no such pod", Step("GET", name="nobody"), 404, "NotFound", "not found"),
     Behaviour(
         "evict: unbound", Step("POST", "eviction", lambda pod: {
@@ -173,6 +274,8 @@ def difference(behaviour: Behaviour, answer: Answer) -> str:
         return f"reason {status.get('reason')} instead of {behaviour.reason}"
     if behaviour.text not in status.get("message", ""):
         return f"{status['message']!r} does not say {behaviour.text!r}"
+    if behaviour.holds is not None and not behaviour.holds(status):
+        return f"the answer is another one: {status.get('metadata')}, {status.get('status')}"
     return ""
 
 

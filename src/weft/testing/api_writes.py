@@ -4,11 +4,13 @@ The answers and their texts are those observed on a 1.36 control plane; `api_beh
 them one by one.
 """
 
+import datetime
 from typing import Any
 
 from weft.testing.api_store import Json, Key, Kind, Refusal, Store
 
 ANNOTATION_BYTES = 262_144
+GRACE_S = 30
 
 
 def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
@@ -16,7 +18,10 @@ def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
     meta = body.get("metadata") or {}
     name = meta.get("name") or meta.get("generateName", "") + str(store.version + 1)
     if kind.resource == "pods":
-        spec = {"schedulerName": "default-scheduler", "priority": 0, **(body.get("spec") or {})}
+        spec = {
+            "schedulerName": "default-scheduler", "priority": 0, "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": GRACE_S, **(body.get("spec") or {}),
+        }  # fmt: skip
         status: Json = {"phase": "Pending", **(body.get("status") or {})}
         if spec.get("schedulingGates"):
             status["conditions"] = [
@@ -63,7 +68,8 @@ def patch(store: Store, kind: Kind, key: Key, body: Json, strategic: bool, sub: 
         raise _invalid(kind, key, message)
     made = store.write(kind, key, old, new)
     held, holds = old["metadata"].get("finalizers"), made["metadata"].get("finalizers")
-    if made["metadata"].get("deletionTimestamp") and held and not holds:
+    waits = made["metadata"].get("deletionGracePeriodSeconds")
+    if made["metadata"].get("deletionTimestamp") and held and not holds and not waits:
         return store.remove(kind, key)
     return made
 
@@ -107,7 +113,10 @@ def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
 
 
 def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]) -> Json:
-    """DELETE: at once, but a bound pod only goes when its grace period is 0."""
+    """DELETE: at once, but with a grace period or finalizers it stays, and only is marked.
+
+    Only a pod that is bound and has not ended has one; asking again can only shorten it.
+    """
     old = store.get(kind, key)
     wanted = body.get("preconditions") or {}
     uid, here = wanted.get("uid", ""), old["metadata"]["uid"]
@@ -118,15 +127,38 @@ def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]
         ))  # fmt: skip
     if wanted.get("resourceVersion"):
         _check_version(kind, key, old, wanted["resourceVersion"])
-    grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    bound = kind.resource == "pods" and old["spec"].get("nodeName")
-    waits = bound and (grace is None or int(grace) > 0)
-    if waits or old["metadata"].get("finalizers"):
-        if not old["metadata"].get("deletionTimestamp"):
-            meta = {**old["metadata"], "deletionTimestamp": store.now_text()}
-            return store.write(kind, key, old, {**old, "metadata": meta})
+    asked = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+    grace_s = _grace_s(kind, old, asked)
+    meta = old["metadata"]
+    held_s = meta.get("deletionGracePeriodSeconds", 0)
+    if not meta.get("deletionTimestamp"):
+        begun = store.now()
+    elif held_s and (asked is None or grace_s >= held_s):
         return old
-    return store.remove(kind, key)
+    else:
+        grace_s = min(grace_s, held_s)
+        begun = _moment(meta["deletionTimestamp"]) - datetime.timedelta(seconds=held_s)
+    if not grace_s and not meta.get("finalizers"):
+        return store.remove(kind, key)
+    until = begun + datetime.timedelta(seconds=grace_s)
+    marks = {"deletionTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
+             "deletionGracePeriodSeconds": grace_s}  # fmt: skip
+    return store.write(kind, key, old, {**old, "metadata": {**meta, **marks}})
+
+
+def _grace_s(kind: Kind, old: Json, asked: Any) -> int:
+    """The grace period of a deletion that asks for this one (None: the pod's own)."""
+    if kind.resource != "pods" or not old["spec"].get("nodeName"):
+        return 0
+    if old["status"].get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if asked is None:
+        asked = old["spec"].get("terminationGracePeriodSeconds", GRACE_S)
+    return int(asked)
+
+
+def _moment(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
 
 
 def success(code: int) -> Json:

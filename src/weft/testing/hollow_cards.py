@@ -1,0 +1,41 @@
+"""Which GPUs of its node a hollow pod has, and how much of each. Pure."""
+
+from collections.abc import Container, Mapping
+
+from msgspec.structs import replace
+
+from weft.dialects.dialect import Settings
+from weft.dialects.nvidia import Nvidia
+from weft.dialects.registry import parse_pod, read_placement
+from weft.model import BadInputError, Node, PodManifest
+
+Given = Mapping[int, int]
+"""MiB by GPU index."""
+
+
+def given_to(
+    pod: PodManifest, node: Node, taken: Container[int], settings: Settings
+) -> tuple[Given, str]:
+    """What the pod's marks give it; and a warning where they leave open what it has, "" if not.
+
+    Nobody writes down the cards of `nvidia.com/gpu` pods that another scheduler placed: they get
+    the first that are not `taken`, as far as there are any.
+    """
+    if settings.gpushare_unit == "auto" and node.unit_mib:
+        settings = replace(settings, gpushare_unit="MiB" if node.unit_mib == 1 else "GiB")
+    try:
+        request = parse_pod(pod, settings)
+        placement = read_placement(pod, node, settings)
+    except BadInputError as error:
+        return {}, f"its request cannot be read, so it has no GPU: {error}"
+    if placement is not None:
+        given: dict[int, int] = {}
+        for share in placement.shares:
+            given[share.gpu] = given.get(share.gpu, 0) + share.memory_mib
+        return given, ""
+    if request.dialect != Nvidia.name:
+        return {}, "no mark says which GPU it has, so it uses none"
+    count = sum(claim.count for claim in request.shape.claims)
+    idle = [gpu for gpu in node.gpus if gpu.parent is None and gpu.index not in taken][:count]
+    short = f"it has {len(idle)} of {count} cards: the others are taken"
+    return {gpu.index: gpu.memory_mib for gpu in idle}, short if len(idle) < count else ""

@@ -1,0 +1,73 @@
+"""What a hollow kubelet writes into a pod's status, in the words of a real one. Pure."""
+
+from typing import Any
+
+from weft.testing.hollow_life import Exit, Life
+from weft.testing.hollow_pod import HollowPod, time_text
+
+Json = dict[str, Any]
+
+CREATING, BACKING_OFF = "ContainerCreating", "CrashLoopBackOff"
+
+
+def status_of(pod: HollowPod, life: Life) -> Json:
+    """The pod's status as its life stands now, for a strategic merge patch."""
+    state, ready = _state(life)
+    last = life.last if life.stage != "ended" else None
+    one = {
+        "restartCount": life.restarts, "ready": ready, "started": ready, "state": state,
+        "lastState": {"terminated": _terminated(last)} if last is not None else {},
+    }  # fmt: skip
+    return {
+        "phase": life.phase,
+        "startTime": time_text(life.born_s),
+        "conditions": _conditions(life, ready),
+        "containerStatuses": [
+            {"name": container.name, "image": container.image, "imageID": "", **one}
+            for container in pod.spec.containers
+        ],
+    }
+
+
+def refusal(reason: str, message: str, now_s: float) -> Json:
+    """The status of a pod that the node does not admit."""
+    return {
+        "phase": "Failed", "reason": reason, "message": message, "startTime": time_text(now_s),
+    }  # fmt: skip
+
+
+def _state(life: Life) -> tuple[Json, bool]:
+    """A container's state, and whether it is ready."""
+    match life.stage:
+        case "starting":
+            return {"waiting": {"reason": CREATING}}, False
+        case "running":
+            return {"running": {"startedAt": time_text(life.since_s)}}, True
+        case "waiting":
+            return {"waiting": {"reason": BACKING_OFF}}, False
+    return ({"terminated": _terminated(life.last)} if life.last is not None else {}), False
+
+
+def _terminated(last: Exit) -> Json:
+    times: Json = {"finishedAt": time_text(last.finished_s)}
+    if last.started_s is not None:
+        times["startedAt"] = time_text(last.started_s)
+    return {"exitCode": last.code, "reason": last.reason, **times}
+
+
+def _conditions(life: Life, ready: bool) -> list[Json]:
+    text = "True" if ready else "False"
+    why = {}
+    if not ready:
+        done = life.stage == "ended" and life.phase == "Succeeded"
+        why = {"reason": "PodCompleted" if done else "ContainersNotReady"}
+    since = time_text(_moment_s(life))
+    names = ("Ready", "ContainersReady")
+    return [{"type": name, "status": text, "lastTransitionTime": since, **why} for name in names]
+
+
+def _moment_s(life: Life) -> float:
+    """When its latest change was."""
+    if life.stage in ("waiting", "ended") and life.last is not None:
+        return life.last.finished_s
+    return life.since_s
