@@ -36,6 +36,10 @@ def test_as_the_plain_ones(
     slowly = asking_slowly.scores(engine, profile, asked, names)
     assert questions.scores(engine, profile, asked, names) == slowly
     assert questions.scores(engine, profile, asked, names, lookup) == slowly
+    fits = questions.which_fit(engine, profile, asked, names, lookup).fits
+    assert lookup(engine.ledger.table, fits).tolist() == [
+        engine.ledger.table.row_of[name] for name in fits
+    ]
 
 
 def test_without_any_node() -> None:

@@ -132,11 +132,11 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
 
 def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
     """Scores where devices are scored: only feasible nodes are worth the work."""
-    some = np.flatnonzero(fits)
-    scores = [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers]
+    some = fits.nonzero()[0]
+    scores: list[Ints] = []
     position = np.zeros(query.n, dtype=np.int64)
     if len(some) == 0:
-        return scores, position
+        return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
     rows = some if query.rows is None else query.rows.take(some)
     part = query if len(some) == query.n else Query(query.table, query.demand, rows)
     if part is not query:
@@ -144,7 +144,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
             mask = policy.filter_devices(part)
             if mask is not None:
                 part.narrow(mask)
-    for index, plugin in enumerate(profile.scorers):
+    for plugin in profile.scorers:
         found = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)
         if by_device is not None:
@@ -152,7 +152,10 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
             found = found + best
             if plugin.policy is profile.device_scorer:
                 position[some] = where
-        scores[index][some] = found
+        if part is not query:
+            found, of_some = np.full(query.n, NEVER, dtype=np.int64), found
+            found[some] = of_some
+        scores.append(found)
     return scores, position
 
 

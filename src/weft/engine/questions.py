@@ -5,8 +5,8 @@ another: so an answer promises nothing, and the bind decides again (`BindOn`). I
 thousands of names at once: they are looked up and answered as arrays.
 """
 
-from itertools import compress, repeat
-from typing import Protocol
+from collections import deque
+from itertools import repeat
 
 import msgspec
 import numpy as np
@@ -35,37 +35,35 @@ class Answers(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
-class Rows(Protocol):
-    """How names are looked up."""
-
-    def __call__(self, table: Table, names: list[str], /) -> Ints:
-        """A row for each name, -1 for one that the table does not have."""
-        ...
-
-
-def rows_of(table: Table, names: list[str]) -> Ints:
-    """Every name looked up anew."""
-    return np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
-
-
 class Lookup:
-    """`rows_of` that remembers the last list (the very object), which must not be changed."""
+    """Rows by name. The lists asked about lately (the very objects) are remembered, if `lists` is
+    not 0: they must not be changed.
 
-    def __init__(self) -> None:
-        self._names: list[str] | None = None
-        self._table: Table | None = None
-        self._found: Ints = np.zeros(0, dtype=np.int64)
+    prioritize asks about what filter let through, so that list is remembered with it.
+    """
+
+    def __init__(self, lists: int = 4) -> None:
+        self._known: deque[tuple[list[str], Table, Ints]] = deque(maxlen=lists)
 
     def __call__(self, table: Table, names: list[str], /) -> Ints:
         """A row for each name, -1 for one that the table does not have."""
-        if names is not self._names or table is not self._table:
-            self._found = rows_of(table, names)
-            self._names, self._table = names, table
-        return self._found
+        for known, of_table, found in self._known:
+            if names is known and table is of_table:
+                return found
+        found = np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
+        self.remember(table, names, found)
+        return found
+
+    def remember(self, table: Table, names: list[str], found: Ints) -> None:
+        """What a look-up of `names` would find."""
+        self._known.appendleft((names, table, found))
+
+
+_ANEW = Lookup(0)
 
 
 def which_fit(
-    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Rows = rows_of
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
 ) -> Answers:
     """Filter: which of these nodes could take the pod now, and why the others can't."""
     known = engine.assess(profile, pod)
@@ -78,9 +76,13 @@ def which_fit(
     bad = codes.nonzero()[0].tolist()
     if not bad:
         return Answers(names, {}, {}, [])
-    answers = Answers(list(compress(names, (codes == 0).tolist())), {}, {}, [])
+    fits: list[str] = []
+    for begin, end in zip([0, *(place + 1 for place in bad)], [*bad, len(names)], strict=True):
+        fits += names[begin:end]
+    rows.remember(table, fits, found[codes == 0])
+    answers = Answers(fits, {}, {}, [])
     # Texts without counts: kube-scheduler counts equal ones itself.
-    texts = {int(r.code): r.text for r in reasons_of(table, known, np.arange(table.count))}
+    texts = {int(r.code): r.text for r in reasons_of(table, known, known.codes.nonzero()[0])}
     for place, code in zip(bad, codes.take(bad).tolist(), strict=True):
         if code == _UNKNOWN:
             answers.unknown.append(names[place])
@@ -92,7 +94,7 @@ def which_fit(
 
 
 def scores(
-    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Rows = rows_of
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
 ) -> list[int]:
     """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit."""
     known = engine.assess(profile, pod)

@@ -5,6 +5,7 @@ does (kube-scheduler before 1.17 sends them in lower case). What Go calls nil is
 came in full go back as the very bytes that came.
 """
 
+from collections import deque
 from typing import TypeVar
 
 import msgspec
@@ -25,13 +26,14 @@ Fields = dict[str, msgspec.Raw]
 class Args(msgspec.Struct, frozen=True, gc=False):
     """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
 
-    `pod_bytes` is how long the pod's JSON was.
+    `pod_bytes` is how long the pod's JSON was, `raw_names` the names as they came.
     """
 
     pod: Pod
     names: list[str]
     nodes: dict[str, msgspec.Raw] | None = None
     pod_bytes: int = 0
+    raw_names: bytes = b""
 
 
 class BindArgs(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +63,7 @@ class FilterAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
     """ExtenderFilterResult. What came as names goes back as names, nodes as nodes."""
 
     nodes: "NodeList | None" = None
-    node_names: list[str] | None = None
+    node_names: msgspec.Raw | None = None
     failed_nodes: dict[str, str] = {}
     failed_and_unresolvable_nodes: dict[str, str] = {}
     error: str = ""
@@ -122,15 +124,15 @@ _NULL = msgspec.Raw(b"null")
 
 
 class ArgsReader:
-    """Reads ExtenderArgs. A list of names equal to the last one comes out as the same list.
+    """Reads ExtenderArgs. A list of names equal to one that came lately, or that was answered,
+    comes out as the same list.
 
-    prioritize asks about what filter let through, which is often all: thousands of names need not
-    be decoded, nor looked up (`questions.Lookup`), again.
+    prioritize asks about what filter let through: thousands of names need not be decoded, nor
+    looked up (`questions.Lookup`), again.
     """
 
-    def __init__(self) -> None:
-        self._raw = b""
-        self._names: list[str] = []
+    def __init__(self, lists: int = 4) -> None:
+        self._known: deque[tuple[bytes, list[str]]] = deque(maxlen=lists)
 
     def read(self, body: bytes) -> Args:
         """The arguments; `BadInputError` where the body is no such thing."""
@@ -138,19 +140,29 @@ class ArgsReader:
         pod, size = _read_pod(fields), len(bytes(fields["pod"]))
         whole = fields.get("nodes", _NULL)
         if whole == _NULL:
-            names = self._read_names(bytes(fields.get("nodenames", _NULL)))
-            return Args(pod, names, pod_bytes=size)
+            raw = bytes(fields.get("nodenames", _NULL))
+            return Args(pod, self._read_names(raw), None, size, raw)
         items = _read(_raws, _fold(whole, "Nodes").get("items", _NULL), "Nodes.items") or []
         _not_too_many(len(items), "Nodes.items")
         nodes = {_read(_named, item, "Nodes.items").metadata.name: item for item in items}
         return Args(pod, [*nodes], nodes, size)
 
     def _read_names(self, raw: bytes) -> list[str]:
-        if raw != self._raw:
-            names = _read(_names, raw, "NodeNames") or []
-            _not_too_many(len(names), "NodeNames")
-            self._names, self._raw = names, raw
-        return self._names
+        for known, names in self._known:
+            if raw == known:
+                return names
+        names = _read(_names, raw, "NodeNames") or []
+        _not_too_many(len(names), "NodeNames")
+        self._known.appendleft((raw, names))
+        return names
+
+    def answer(self, args: Args, fits: list[str]) -> msgspec.Raw:
+        """These of the names as JSON, remembered: they may well be asked about next."""
+        if fits is args.names and fits:
+            return msgspec.Raw(args.raw_names)
+        raw = encode(fits)
+        self._known.appendleft((raw, fits))
+        return msgspec.Raw(raw)
 
 
 def read_bind(body: bytes) -> BindArgs:

@@ -77,7 +77,7 @@ class Extender:
         nodes = args.nodes
         answer = FilterAnswer(
             None if nodes is None else NodeList([nodes[name] for name in found.fits]),
-            found.fits if nodes is None else None,
+            self._reader.answer(args, found.fits) if nodes is None else None,
             found.failed,
             found.unresolvable,
         )

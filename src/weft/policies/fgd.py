@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.framework import Policy, Query
 from weft.ledger.table import Ints, Table
-from weft.policies.fragments import Floats, Fragments, NodeShares, TypicalPods
+from weft.policies.fragments import FEW, Floats, Fragments, NodeShares, TypicalPods
 
 CHUNK = 1024
 """Places scored at a time, so that the working set stays in the processor's cache."""
@@ -41,8 +41,10 @@ class Fgd(Policy):
         need = query.need
         if query.demand.mode == "many" or (need is not None and not need.whole):
             return None
-        nodes = self._nodes_of(query)
         gpus = need.count if need is not None else 0
+        if _is_few(query):
+            return self._score_few_nodes(query, gpus)
+        nodes = self._nodes_of(query)
         after = nodes.pattern.fragments(
             nodes.free - 1000 * gpus, query.cpu_free - query.demand.cpu_milli,
             nodes.lost, nodes.fitting - gpus, query.node_kind,
@@ -54,8 +56,10 @@ class Fgd(Policy):
         need = query.need
         if need is None or need.whole:
             return None
-        nodes = self._nodes_of(query)
         chosen = np.flatnonzero(query.device_fits & query.device_first)
+        if _is_few(query):
+            return self._score_few_devices(query, chosen)
+        nodes = self._nodes_of(query)
         node = query.device_node.take(chosen)
         before = query.device_milli_free.take(chosen)
         after = before - need.milli
@@ -76,6 +80,39 @@ class Fgd(Policy):
             scores[chosen[part]] = _score(nodes.fragments.take(on) - left_over)
         return scores
 
+    def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
+        """`score_nodes` without arrays over GPUs: what changed since the last question is often a
+        single node."""
+        nodes, states = self._kept_of(query.table), []
+        for row, cpu_free in zip(_rows(query), query.cpu_free.tolist(), strict=True):
+            shares = nodes.shares(row).values()
+            states.append(nodes.state(row, shares, cpu_free))
+            states.append(nodes.state(row, shares, cpu_free - query.demand.cpu_milli, gpus))
+        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        return _score(found[::2] - found[1::2])
+
+    def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
+        """`score_devices` likewise."""
+        nodes, need, table = self._kept_of(query.table), query.demand.need, query.table
+        rows, cpu_free = _rows(query), query.cpu_free.tolist()
+        now = [nodes.shares(row) for row in rows]
+        states = [
+            nodes.state(row, shares.values(), cpu)
+            for row, shares, cpu in zip(rows, now, cpu_free, strict=True)
+        ]
+        node = query.device_node.take(chosen)
+        places = query.device_local.take(chosen).tolist()
+        for on, place in zip(node.tolist(), places, strict=True):
+            device = table.start[rows[on]] + place
+            state, charged = table.state[device], int(need.memory_mib[table.kind_of[device]])
+            left = nodes.share(device, state.milli - need.milli, state.memory - charged)
+            shares = {**now[on], place: left}.values()
+            states.append(nodes.state(rows[on], shares, cpu_free[on] - query.demand.cpu_milli))
+        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        scores = np.zeros(len(query.device_local), dtype=np.int64)
+        scores[chosen] = _score(found.take(node) - found[len(rows) :])
+        return scores
+
     def _nodes_of(self, query: Query) -> NodeShares:
         """Fragments of the query's nodes as they are."""
         if query.hypothetical:
@@ -84,11 +121,16 @@ class Fgd(Policy):
         return nodes if query.rows is None else nodes.only(query.rows)
 
     def _nodes(self, table: Table) -> NodeShares:
-        """Fragments of all nodes, kept and mended where nodes changed."""
+        """Fragments of all nodes, mended where nodes changed."""
+        kept = self._kept_of(table)
+        kept.mend()
+        return kept
+
+    def _kept_of(self, table: Table) -> NodeShares:
+        """Fragments of all nodes as they were when last looked at."""
         kept = self._kept
         if kept is None or kept.table is not table:
             kept = self._kept = NodeShares(self._pattern(table), table)
-        kept.mend()
         return kept
 
     def _pattern(self, table: Table) -> Fragments:
@@ -96,6 +138,16 @@ class Fgd(Policy):
         if kept is not None and kept.table is table:
             return kept.pattern
         return Fragments(self.typical, [model for model, _, _ in table.kinds])
+
+
+def _is_few(query: Query) -> bool:
+    return query.rows is not None and query.n <= FEW and not query.hypothetical
+
+
+def _rows(query: Query) -> list[int]:
+    assert query.rows is not None
+    rows: list[int] = query.rows.tolist()
+    return rows
 
 
 def _score(fall: Floats) -> Ints:

@@ -8,9 +8,11 @@ order within six categories, and the categories in a fixed order.
 Source: Weng et al., ATC'23 (section 4), and the authors' simulator.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +25,20 @@ from weft.model import DeviceRule, GpuClaim, Shape
 Floats = npt.NDArray[np.float64]
 Type = tuple[int, int, int, str]
 POPULAR = 0.95
+FEW = 2
+"""Nodes up to which looking at one after another is quicker than arrays."""
+KEPT = 16_384
+"""Node states whose F is remembered; of more, all are forgotten."""
+
+
+class NodeState(NamedTuple):
+    """One node. `shares` are what is free on its usable GPUs, ascending, in thousandths of a GPU;
+    `whole_taken` of them go whole."""
+
+    shares: tuple[int, ...]
+    cpu_free: int
+    kind: int
+    whole_taken: int = 0
 
 
 class TypicalPods:
@@ -107,6 +123,38 @@ class Fragments:
         accepts = [[rule.accepts_model(model) for model in (*models, "")] for rule in typical.rules]
         self.accepts: Bools = np.array(accepts, dtype=np.bool_).reshape(len(types), len(models) + 1)
         self.accepts_all = bool(self.accepts[:, :-1].all())
+        self._sizes: list[int] = self.sizes.tolist()
+        self._cpu_steps = sorted({*(kind[0] for kind in types), *typical.cpu_only_milli.tolist()})
+        self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
+
+    def of_nodes(self, states: Sequence[NodeState]) -> list[float]:
+        """`fragments` of some nodes, remembered: pods of a few shapes leave few distinct states.
+
+        Of the CPU only matters how many of the typical pods' requests it meets.
+        """
+        if len(self._known) > KEPT:
+            self._known.clear()
+        keys = [
+            (shares, bisect_right(self._cpu_steps, cpu_free), kind, taken)
+            for shares, cpu_free, kind, taken in states
+        ]
+        new = {key: one for key, one in zip(keys, states, strict=True) if key not in self._known}
+        if new:
+            lost, fitting = zip(*(self.split(one.shares) for one in new.values()), strict=True)
+            free = [sum(one.shares) - 1000 * one.whole_taken for one in new.values()]
+            told = np.array([one[1:] for one in new.values()], dtype=np.int64).T
+            found = self.fragments(
+                np.array(free), told[0], np.array(lost, dtype=np.int64).T,
+                np.array(fitting, dtype=np.int64).T - told[2], told[1],
+            )  # fmt: skip
+            self._known.update(zip(new, found.tolist(), strict=True))
+        return [self._known[key] for key in keys]
+
+    def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
+        """`lost` and `fitting` by size; `shares` as in `NodeState`."""
+        sums = [0, *accumulate(shares)]
+        small = [bisect_left(shares, size) for size in self._sizes]
+        return [sums[count] for count in small], [len(shares) - count for count in small]
 
     def fragments(
         self, free: Ints, cpu_free: Ints, lost: Ints, fitting: Ints, kind: Ints
@@ -163,10 +211,13 @@ class NodeShares:
     A GPU's free share is the lesser of its free cores and its free memory, in thousandths.
     """
 
-    __slots__ = ("fitting", "fragments", "free", "lost", "pattern", "table", "version")
+    __slots__ = ("_card_mib", "_nothing", "fitting", "fragments", "free", "lost", "pattern",
+                 "table", "version")  # fmt: skip
 
     def __init__(self, pattern: Fragments, table: Table, count: int | None = None) -> None:
         self.pattern, self.table, self.version = pattern, table, -1
+        self._card_mib = [max(mib, 1) for _, mib, _ in table.kinds]
+        self._nothing: Demand | None = None
         count = table.count if count is None else count
         sizes = len(pattern.sizes)
         self.free: Ints = np.zeros(count, dtype=np.int64)
@@ -203,12 +254,45 @@ class NodeShares:
         rows = np.flatnonzero(self.table.changed_at > self.version)
         if len(rows) == 0:
             return
-        part = NodeShares.of_query(self.pattern, _nodes_query(self.table, rows))
+        self.version = int(self.table.changed_at.take(rows).max())
+        if len(rows) <= FEW:
+            self._mend_few(rows.tolist())
+            return
+        if self._nothing is None:
+            self._nothing = Demand(Shape(), self.table)
+        part = NodeShares.of_query(self.pattern, Query(self.table, self._nothing, rows))
         self.free[rows] = part.free
         self.lost[:, rows] = part.lost
         self.fitting[:, rows] = part.fitting
         self.fragments[rows] = part.fragments
-        self.version = int(self.table.changed_at.take(rows).max())
+
+    def _mend_few(self, rows: list[int]) -> None:
+        cpu_free = self.table.cpu_free
+        states = [self.state(row, self.shares(row).values(), int(cpu_free[row])) for row in rows]
+        for row, state, found in zip(rows, states, self.pattern.of_nodes(states), strict=True):
+            self.free[row] = sum(state.shares)
+            self.lost[:, row], self.fitting[:, row] = self.pattern.split(state.shares)
+            self.fragments[row] = found
+
+    def shares(self, row: int) -> dict[int, int]:
+        """What is free on each usable GPU of this node, by position; from the table as it is."""
+        table, begin = self.table, self.table.start[row]
+        return {
+            device - begin: self.share(device, state.milli, state.memory)
+            for device, state in enumerate(table.state[begin : table.start[row + 1]], begin)
+            if state.usable
+        }
+
+    def share(self, device: int, milli: int, memory_mib: int) -> int:
+        """The free share of a device that has so much free."""
+        return min(milli, memory_mib * 1000 // self._card_mib[self.table.kind_of[device]])
+
+    def state(
+        self, row: int, shares: Iterable[int], cpu_free: int, whole_taken: int = 0
+    ) -> NodeState:
+        """This node if its usable GPUs had these shares."""
+        kind = int(self.table.node_kind[row])
+        return NodeState(tuple(sorted(shares)), cpu_free, kind, whole_taken)
 
     def with_change(
         self, on: Ints, before: Ints, after: Ints, cpu_free: Ints, kind: Ints
@@ -220,7 +304,3 @@ class NodeShares:
         fitting = self.fitting.take(on, axis=1) - (was_small ^ is_small)
         free = self.free.take(on) - (before - after)
         return self.pattern.fragments(free, cpu_free, lost, fitting, kind)
-
-
-def _nodes_query(table: Table, rows: Ints) -> Query:
-    return Query(table, Demand(Shape(), table), rows)

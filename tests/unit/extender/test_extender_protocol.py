@@ -58,6 +58,18 @@ def test_equal_names_are_the_same_list_and_others_are_not() -> None:
     assert reader.read(dumps({"Pod": POD, "NodeNames": None})).names == []
 
 
+def test_names_that_were_answered_come_back_as_the_list_that_was_answered() -> None:
+    reader = protocol.ArgsReader()
+    asked = reader.read(b'{"Pod":%s,"NodeNames":["n1", "n2","n3"]}' % dumps(POD))
+    assert bytes(reader.answer(asked, asked.names)) == b'["n1", "n2","n3"]'
+    some = ["n1", "n3"]
+    answered = bytes(reader.answer(asked, some))
+    assert json.loads(answered) == some
+    assert reader.read(b'{"Pod":%s,"NodeNames":%s}' % (dumps(POD), answered)).names is some
+    nobody = reader.read(dumps({"Pod": POD, "NodeNames": None}))
+    assert bytes(reader.answer(nobody, nobody.names)) == b"[]"
+
+
 def test_full_nodes_go_back_as_the_bytes_that_came() -> None:
     item = b'{"metadata" : {"name":"n1","unheard":{"of":[1.50]}}, "status":{}}'
     body = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s]},"NodeNames":null}' % (dumps(POD), item)

@@ -1,0 +1,101 @@
+"""FGD looks at one or two nodes without arrays: the same numbers, to the last bit, as with them."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.framework import NEVER, Demand, Query, feasibility
+from weft.ledger import Ledger
+from weft.ledger.table import Ints
+from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Placement, Shape, Share
+from weft.policies.fgd import Fgd
+from weft.policies.fragments import Fragments, NodeShares, TypicalPods
+
+CARDS = (("T4", 15_360, 1000), ("V100", 16_160, 1000), ("A10", 23_028, 700))
+MILLI = st.sampled_from((10, 120, 230, 333, 500, 701, 960))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    cpu = draw(st.sampled_from((0, 500, 2000, 4000, 7000, 16_000)))
+    models = draw(st.sampled_from(((), (), (), ("T4",), ("V100", "A10"))))
+    kind = draw(st.sampled_from(("none", "whole", "milli", "memory", "both")))
+    milli = draw(MILLI) if kind in ("milli", "both") else 0
+    memory = Memory("mib", draw(st.integers(1, 16_000))) if kind in ("memory", "both") else Memory()
+    claims: tuple[GpuClaim, ...] = (GpuClaim(memory=memory, milli=milli),)
+    if kind == "none":
+        claims = ()
+    elif kind == "whole":
+        claims = (GpuClaim(draw(st.integers(1, 3)), whole=True),)
+    return Shape(claims, cpu, devices=DeviceRule(models), trace_spec="|".join(models))
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> Ledger:
+    """Up to 5 nodes of 0 to 5 cards, some out of service, with pods on some cards."""
+    nodes = []
+    for number in range(draw(st.integers(3, 5))):
+        mixed, card = draw(st.booleans()), draw(st.sampled_from(CARDS))
+        gpus = []
+        for index in range(draw(st.integers(0, 5))):
+            model, mib, milli = draw(st.sampled_from(CARDS)) if mixed else card
+            in_service = draw(st.integers(0, 9)) > 0
+            gpus.append(Gpu(index, mib, model, milli=milli, in_service=in_service))
+        nodes.append(Node(f"n{number}", tuple(gpus), 16_000, 64_000))
+    ledger = Ledger(nodes)
+    for number in range(draw(st.integers(0, 8))):
+        node = draw(st.sampled_from(nodes))
+        if node.gpus:
+            gpu = draw(st.sampled_from(node.gpus))
+            share = Share(0, gpu.index, draw(st.integers(0, gpu.memory_mib)), draw(MILLI))
+            ledger.reserve(Placement(str(number), node.name, (share,), draw(st.integers(0, 6000))))
+    return ledger
+
+
+@settings(max_examples=300, deadline=None)
+@given(ledger=ledgers(), usual=st.lists(shapes(), min_size=1, max_size=12))
+def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(
+    ledger: Ledger, usual: list[Shape]
+) -> None:
+    table, typical = ledger.table, TypicalPods(usual)
+    pattern = Fragments(typical, [model for model, _, _ in table.kinds])
+    arrays = NodeShares.of_query(pattern, Query(table, Demand(Shape(), table)))
+    single = NodeShares(pattern, table)
+    last = int(table.changed_at.max())
+    for row in range(table.count):
+        table.changed_at[:] = -1
+        table.changed_at[row] = last + row  # only this one changed since
+        single.mend()
+    for name in ("free", "lost", "fitting", "fragments"):
+        assert getattr(arrays, name).tobytes() == getattr(single, name).tobytes(), name
+
+
+@settings(max_examples=400, deadline=None)
+@given(ledger=ledgers(), usual=st.lists(shapes(), min_size=1, max_size=12), asked=shapes())
+def test_the_scores_of_one_or_two_nodes_are_those_among_all(
+    ledger: Ledger, usual: list[Shape], asked: Shape
+) -> None:
+    table, policy = ledger.table, Fgd(TypicalPods(usual))
+    demand = Demand(asked, table)
+    if demand.mode == "many":
+        return
+    every = Query(table, demand)
+    fits = (feasibility.told_codes(table, demand) == 0) & (feasibility.codes(every) == 0)
+    among_all = _scores(policy, every)
+    for rows in [[row] for row in range(table.count)] + [[0, 2], [1, 2]]:
+        here = [row for row in rows if fits[row]]
+        if here:
+            some = np.array(here, dtype=np.int64)
+            assert _scores(policy, Query(table, demand, some)) == [among_all[row] for row in here]
+
+
+def _scores(policy: Fgd, query: Query) -> list[tuple[int, int]]:
+    """Each node's score and the position of its best device."""
+    nothing: Ints = np.zeros(query.n, dtype=np.int64)
+    on_nodes = policy.score_nodes(query)
+    total, where = (nothing if on_nodes is None else on_nodes), nothing
+    by_device = policy.score_devices(query)
+    if by_device is not None:
+        best, where = query.best(by_device)
+        total = np.where(best == NEVER, NEVER, total + best)
+    return list(zip(total.tolist(), where.tolist(), strict=True))
