@@ -21,8 +21,9 @@ from weft.extender.service import Extender
 from weft.framework import Profile
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, Skips
+from weft.kube.codec import NODES, PODS, Skips
 from weft.kube.config import load
+from weft.kube.errors import NotFoundError
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.live.interface import OnDecision
@@ -62,6 +63,12 @@ class Host:
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return None
+
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        try:
+            return await self._client.get(PODS, namespace, name)
+        except NotFoundError:
+            return None
 
     def pod_by_uid(self, uid: str) -> Pod | None:
         return None

@@ -45,13 +45,14 @@ from weft.model import Code, Node, Placement, PodRequest, Share
 class Placed:
     """A pod with a place that is not certain yet, or is: what unwinding it needs."""
 
-    __slots__ = ("pod", "profile", "queued", "record", "tries", "waits")
+    __slots__ = ("own", "pod", "profile", "queued", "record", "tries", "waits")
 
     def __init__(self, waiting: Waiting, record: Record) -> None:
         self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
         self.record = record
         self.waits = False
         self.queued = waiting.state != "asked"
+        self.own: Waiting | None = None  # what it was in our queue when kube-scheduler bound it
 
     def tell_lost(self) -> None:
         """Tell the policies that the place is lost before the pod was bound."""
@@ -197,6 +198,9 @@ class Engine:
         placed.tell_lost()
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+        elif placed.own is not None:
+            own = placed.own
+            self.queue.retry(own.pod, own.profile, own.tries, now_ns)
         self._room_on(placed.record.node, now_ns)
 
     def _room_on(self, node: str, now_ns: int) -> None:
@@ -243,7 +247,6 @@ class Engine:
             else:
                 out.append(Refused(pod, event.node, Code.OTHER_NODE))
             return
-        self.queue.remove(pod.uid, now_ns)
         profile = self.profiles.get(event.profile, self._default)
         waiting = Waiting(pod, profile, 0)
         waiting.state, waiting.tries = "asked", 1
@@ -254,7 +257,10 @@ class Engine:
             out.append(Refused(pod, event.node, code))
             return
         key = f"{self.seed}/{pod.uid}/1"
+        own = self.queue.get(pod.uid)
+        self.queue.remove(pod.uid, now_ns)
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
+        placed.own = own
         self._bind(placed, placement, now_ns, out)
 
     def assess(self, profile: Profile, pod: PodRequest) -> Assessment:

@@ -105,6 +105,10 @@ class Queue:
     def __contains__(self, uid: str) -> bool:
         return uid in self._known
 
+    def get(self, uid: str) -> Waiting | None:
+        """The pod, if it is in the queue."""
+        return self._known.get(uid)
+
     def waiting(self) -> Iterator[Waiting]:
         """Every pod in the queue, wherever it waits."""
         return iter(self._known.values())

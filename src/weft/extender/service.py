@@ -31,6 +31,7 @@ from weft.extender.routes import Route
 from weft.framework import Profile
 from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
 from weft.kube.bind import Refused as WriteRefused
+from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.pods import Pod
 from weft.live.interface import LiveCluster
 from weft.model import BadInputError, PodRequest
@@ -134,9 +135,10 @@ class Extender:
             return NOT_READY
         if not cluster.leader:
             return NOT_LEADER
-        pod = self.pods.seen(args.uid) or self._watched(args)
-        if pod is None:
-            return f"pod {args.namespace}/{args.name} ({args.uid}) is not known to Weft yet"
+        found = await self._truth(args)
+        if found is None:
+            return f"pod {args.namespace}/{args.name} ({args.uid}) is not there"
+        pod = cluster.parse_asked(found)
         profile = self._profile(route, pod)
         for command in cluster.handle(BindOn(pod, args.node, profile.name)):
             if isinstance(command, Refused) and command.pod.uid == args.uid:
@@ -145,11 +147,15 @@ class Extender:
                 return _why_not(await cluster.bind(command), args.node)
         return f"{args.node}: no decision about this pod"
 
-    def _watched(self, args: BindArgs) -> PodRequest | None:
+    async def _truth(self, args: BindArgs) -> Pod | None:
+        """The pod as the API has it: what a caller said of it at filter is not to be booked."""
         pod = self.cluster.pod(args.namespace, args.name)
         if pod is None or pod.metadata.uid != args.uid:
-            return None
-        return self.pods.request(pod, self.cluster.settings)
+            try:
+                pod = await self.cluster.fetch(args.namespace, args.name)
+            except (ApiError, LostError, NotSentError) as error:
+                raise BadInputError("", f"the pod can't be read: {error}") from error
+        return pod if pod is not None and pod.metadata.uid == args.uid else None
 
     # --- about a pod -----------------------------------------------------------------------------
 

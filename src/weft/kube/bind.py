@@ -1,7 +1,7 @@
 """Binding a pod: node, annotations and labels in one write, and what became of it.
 
     bind ──▶ 201 Bound
-         ├─▶ 404 Gone
+         ├─▶ 404 read the pod, as for 409
          ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again: the
          │       version moved, the request did not)
          ├─▶ other 4xx Refused
@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from weft.dialects.shares import PLACEMENT
 from weft.kube.client import MERGE_PATCH, Answer, ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
@@ -208,8 +209,8 @@ class Binder:
             elif answer.code in (401, 429) and busy > 0:
                 busy -= 1
                 await self._client.clock.sleep(self._client.pause_s(answer))
-            elif answer.code == 404:
-                return Gone("there is no such pod")
+            elif answer.code == 404:  # of the pod, or of whatever stands before the server
+                return await self._why_refused(request, version, answer)
             else:
                 error = api_error(answer.code, answer.body)
                 return Refused(answer.code, error.status.message or error.reason)
@@ -243,20 +244,20 @@ class Binder:
         return answer
 
     async def _why_refused(self, request: BindRequest, version: str, answer: Answer) -> Outcome:
-        """The reason for a 409. A `Conflict` without a `why` may be tried again."""
+        """The reason for a 409 or 404. A `Conflict` without a `why` may be tried again."""
         text = api_error(answer.code, answer.body).status.message
         try:
             pod = await self._client.get(PODS, request.namespace, request.name)
         except NotFoundError:
             return Gone("there is no such pod")
         except (ApiError, LostError, NotSentError, msgspec.DecodeError):
-            return Refused(409, text)
+            return Refused(answer.code, text)
         outcome = _settled(pod, request)
         if outcome is not None:
             return outcome
         now = pod.metadata.resource_version
         if not version or now == version:
-            return Refused(409, text)
+            return Refused(answer.code, text)
         if request.unchanged is None or not request.unchanged(pod):
             return Conflict(now, "the pod's request changed")
         return Conflict(now)
@@ -320,15 +321,22 @@ def encode(request: BindRequest, version: str) -> bytes:
     return _encode({"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target})
 
 
+def _is_ours(pod: Pod, request: BindRequest) -> bool:
+    """Whether this very binding bound the pod. Agents change the other marks of their systems."""
+    has = pod.metadata.annotations or {}
+    mark = request.annotations.get(PLACEMENT)
+    if mark is not None:
+        return has.get(PLACEMENT) == mark
+    return all(has.get(key) == value for key, value in request.annotations.items())
+
+
 def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
     """What the pod itself says; None for one that is still to be bound."""
     meta, node = pod.metadata, pod.spec.node_name
     if meta.uid != request.uid:
         return Gone("another pod of this name is there")
     if node:
-        has = meta.annotations or {}
-        ours = node == request.node and all(has.get(k) == v for k, v in request.annotations.items())
-        return Bound() if ours else AlreadyBound(node)
+        return Bound() if node == request.node and _is_ours(pod, request) else AlreadyBound(node)
     if meta.deletion_timestamp:
         return Gone("the pod is being deleted")
     if pod.ended:

@@ -13,6 +13,7 @@ What makes it safe:
 - Leadership that was lost never comes back: the host ends the process.
 """
 
+import logging
 import math
 
 import msgspec
@@ -23,6 +24,8 @@ from weft.kube.codec import LEASES
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.structs import Lease
 from weft.model import BadInputError
+
+log = logging.getLogger("weft.kube")
 
 MOST_DURATION_S = 10
 _MISSING = "missing"
@@ -91,7 +94,10 @@ class Observed:
 
 
 class Elector:
-    """One candidate. `identity` must be new for every process. `term` grows with every leader."""
+    """One candidate. `identity` must be new for every process. `term` grows with every leader.
+
+    `failing` is why the lease could not be read or written last, "" where it could.
+    """
 
     def __init__(
         self, client: ApiClient, identity: str, options: LeaseOptions | None = None
@@ -101,6 +107,7 @@ class Elector:
         self.identity = identity
         self.term = 0
         self.holder = ""
+        self.failing = ""
         self._client = client
         self._clock = client.clock
         self._observed = Observed(self.options.margin_s)
@@ -126,28 +133,31 @@ class Elector:
             raise RuntimeError("leadership that was lost never comes back: end the process")
         while True:
             try:
-                if await self._try():
+                won = await self._try()
+                self.failing = ""
+                if won:
                     return self.term
                 wait = self._observed.free_in_s(self._clock.monotonic())
-            except (ApiError, LostError, NotSentError, msgspec.DecodeError):
+            except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
                 wait = self.options.renew_s
+                self._fails(error)
             jitter = 0.5 + 0.5 * self._client.rng.random()
             await self._clock.sleep(min(wait + 0.05, self.options.renew_s) * jitter)
 
     async def hold(self) -> str:
         """Renew until leadership is lost, and say why. The caller must then end the process."""
-        failing = ""
         while True:
             wait = self.options.renew_s * (0.8 + 0.2 * self._client.rng.random())
-            await self._clock.sleep(wait / 4 if failing else wait)
+            await self._clock.sleep(wait / 4 if self.failing else wait)
             if not self.leading:
-                return self._lose(f"the lease ran out: {failing or 'this process was held up'}")
+                why = self.failing or "this process was held up"
+                return self._lose(f"the lease ran out: {why}")
             try:
                 taken_by = await self._renew()
             except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-                failing = str(error)
+                self._fails(error)
                 continue
-            failing = ""
+            self.failing = ""
             if taken_by:
                 return self._lose(f"{taken_by} took the lease")
 
@@ -163,6 +173,12 @@ class Elector:
             return  # the next one waits a little longer
 
     # --- inner workings ---
+
+    def _fails(self, error: Exception) -> None:
+        """Told once while it stays the same: without its lease a process never leads."""
+        if str(error) != self.failing:
+            self.failing = str(error)
+            log.warning("lease %s/%s: %s", self.options.namespace, self.options.name, error)
 
     async def _try(self) -> bool:
         """Read the Lease and take it if it is free."""

@@ -33,6 +33,7 @@ from weft.engine import (
 )  # fmt: skip
 from weft.framework import Profile
 from weft.kube.bind import (
+    AlreadyBound,
     Binder,
     BindOptions,
     BindRequest,
@@ -45,6 +46,7 @@ from weft.kube.bind import (
 from weft.kube.changes import Change, Deleted
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CONFIG_MAPS, NODES, PODS, VOLUMES
+from weft.kube.errors import NotFoundError
 from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.marks import annotation_bytes
 from weft.kube.pods import Pod
@@ -201,7 +203,7 @@ class Cluster:
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
-        for command in self.decide(event, int(began * 1e9)):
+        for command in self._decide(event, int(began * 1e9)):
             if isinstance(command, Wake):
                 self._wake(command.at_ns)
                 continue
@@ -214,6 +216,21 @@ class Cluster:
             elif isinstance(command, Bind) and self.leader:
                 self._begin(command, versioned=True)
         return left
+
+    def _decide(self, event: Event, now_ns: int) -> list[Command]:
+        """A fault of ours ends the process, wherever it comes up: it starts anew from the API."""
+        try:
+            return self.decide(event, now_ns)
+        except Exception as error:
+            self._stream.fail(error)
+            raise
+
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the API has it now."""
+        try:
+            return await self._client.get(PODS, namespace, name)
+        except NotFoundError:
+            return None
 
     async def bind(self, command: Bind) -> Outcome:
         """Write the placement, once; see `interface`."""
@@ -243,6 +260,7 @@ class Cluster:
     async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
         began = self._client.clock.monotonic()
         if command.placement.node not in self._nodes.nodes:
+            self._binding.pop(command.pod.uid, None)  # it may be decided anew at once
             self.handle(BindFailed(command.pod.uid, "the node is gone"))
             self._tell(self._pods.again(command.pod.uid) if versioned else None)
             return Refused(404, f"node {command.placement.node} is gone")
@@ -253,6 +271,8 @@ class Cluster:
         self._binding.pop(uid, None)
         if isinstance(outcome, Bound):
             self.handle(PodBound(uid))
+        elif isinstance(outcome, AlreadyBound):
+            pass  # it holds something: what we booked stays until the watch says what and where
         elif isinstance(outcome, Gone):
             self._pods.settled(uid)
             self.handle(PodGone(uid))

@@ -93,6 +93,10 @@ class LiveCluster(Protocol):
         """The pod as the watch showed it last."""
         ...
 
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the API has it now; None where there is none. Raises what `kube` raises."""
+        ...
+
     def pod_by_uid(self, uid: str) -> Pod | None:
         """The same, by UID: also a pod that was only ever seen bound."""
         ...

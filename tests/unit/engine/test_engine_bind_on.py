@@ -1,6 +1,16 @@
 """kube-scheduler chooses the node (extender): pure questions, and a bind that decides again."""
 
-from weft.engine import Bind, BindFailed, BindOn, Engine, NodesChanged, PodAdded, PodBound, Refused
+from weft.engine import (
+    Bind,
+    BindFailed,
+    BindOn,
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    Refused,
+)
 from weft.engine.questions import fits_without, scores, which_fit
 from weft.framework import Profile
 from weft.ledger import audit
@@ -45,6 +55,31 @@ def test_scores_are_whole_numbers_from_0_to_10_best_first() -> None:
     found = scores(asked, asked.profiles[PROFILE], pod("two", memory_mib=300), ["a", "b", "x"])
     assert found == [0, 10, 0]
     assert all(type(score) is int for score in found)
+
+
+def test_a_pod_of_our_own_queue_is_not_lost_by_a_bind_that_fails() -> None:
+    """Both forms may serve one schedulerName: what kube-scheduler fails at, Weft tries on."""
+    asked = engine(node("a", gpus=1, memory_mib=1000))
+    asked.handle(PodAdded(pod("big", memory_mib=1000)), 0)
+    waits = pod("waits", memory_mib=600)
+    asked.handle(PodAdded(waits), 1)
+    assert isinstance(asked.handle(BindOn(waits, "a", PROFILE), 2)[0], Refused)
+    assert waits.uid in asked.queue
+    placed = asked.handle(PodGone("big"), 60 * 10**9)
+    assert [c.pod.uid for c in placed if isinstance(c, Bind)] == ["waits"]
+
+
+def test_a_pod_of_our_own_queue_comes_back_when_kube_schedulers_binding_is_refused() -> None:
+    asked = engine(node("a", gpus=1, memory_mib=1000))
+    asked.handle(PodAdded(pod("big", memory_mib=1000)), 0)
+    waits = pod("waits", memory_mib=600)
+    asked.handle(PodAdded(waits), 1)
+    asked.ledger.release("big")
+    assert isinstance(asked.handle(BindOn(waits, "a", PROFILE), 2)[0], Bind)
+    assert waits.uid not in asked.queue
+    asked.handle(BindFailed(waits.uid), 3)
+    assert waits.uid in asked.queue
+    assert audit(asked.ledger) == []
 
 
 def test_bind_chooses_the_gpu_now_and_refuses_what_no_longer_fits() -> None:

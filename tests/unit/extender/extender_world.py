@@ -43,13 +43,20 @@ class StubCluster:
         self.delay_s = 0.0
         self.bound: list[Bind] = []
         self.known: dict[tuple[str, str], Pod] = {}
+        self.told: dict[tuple[str, str], Pod] = {}
         self.on_decision: list[OnDecision] = []
         self._times = itertools.count(1)
 
     def parse(self, pod: Pod) -> PodRequest:
         return parse_pod(pod, self.settings)
 
-    parse_asked = parse
+    def parse_asked(self, pod: Pod) -> PodRequest:
+        """What is asked about is what the API has, until a test says otherwise (`told`)."""
+        self.told.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
+        return self.parse(pod)
+
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        return self.told.get((namespace, name))
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self.known.get((namespace, name))

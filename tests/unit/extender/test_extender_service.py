@@ -95,6 +95,19 @@ def test_the_path_decides_the_policy() -> None:
         assert cluster.bound[0].placement.shares[0].gpu == gpu
 
 
+def test_what_a_caller_says_at_filter_is_not_booked_at_bind() -> None:
+    """Anyone who reaches the port may say that a pod asks less; the API's word counts."""
+    cluster = StubCluster([node("n", gpus=1, memory_mib=1000)])
+    extender = Extender(cluster)
+    for name in "abc":
+        honest = msgspec.convert(manifest(name, elasticgpu_io__gpu_memory=600), Pod)
+        cluster.known["ns", name] = honest
+        extender.filter(WEFT, args(manifest(name, elasticgpu_io__gpu_memory=1), ["n"]))
+    assert bind(extender, WEFT, "a", "n") == ""
+    assert "memory" in bind(extender, WEFT, "b", "n")
+    assert cluster.engine.ledger.table.memory_used == [600]
+
+
 def test_questions_change_nothing() -> None:
     cluster = two()
     extender = Extender(cluster)
@@ -147,7 +160,7 @@ def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:
 @pytest.mark.parametrize(("route", "code"), [(WEFT, 200), (SCHEDULER, 500), (GPUSHARE, 500)])
 def test_only_the_originals_fail_a_bind_with_500(route: Route, code: int) -> None:
     extender = Extender(two())
-    assert "not known" in bind(extender, route, "never-seen", "n1", code)
+    assert "not there" in bind(extender, route, "never-seen", "n1", code)
     for body in (b"{}", b"{", b"[]"):
         assert load(asyncio.run(extender.bind(route, body)), code)["Error"]
 
@@ -157,7 +170,7 @@ def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
     cluster.known["ns", "a"] = msgspec.convert(elastic("a"), Pod)
     assert bind(Extender(cluster), WEFT, "a", "n1") == ""
     cluster.known["ns", "b"] = msgspec.convert(elastic("other"), Pod)
-    assert "not known" in bind(Extender(cluster), WEFT, "b", "n1")
+    assert "not there" in bind(Extender(cluster), WEFT, "b", "n1")
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,36 @@ def test_a_lost_answer_after_the_write_resolves_to_bound(fault: str, version: bo
     run(scene())
 
 
+def test_an_agent_that_changed_its_systems_mark_does_not_hide_our_binding() -> None:
+    """gpushare's plugin sets ASSIGNED itself, maybe before the lost answer is looked up."""
+
+    async def scene() -> None:
+        async with world() as (server, client):
+            server.add("pods", pod())
+            server.fault("lose-answer", path=BINDING)
+            binder = Binder(client)
+            marks = {"weft.dev/placement": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
+            unknown = await binder.bind(ask(server, annotations=marks))
+            assert isinstance(unknown, Unknown)
+            flipped = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
+            server.update("pods", "a", flipped)
+            assert isinstance(await binder.resolve(unknown), Bound)
+
+    run(scene())
+
+
+def test_a_404_that_is_not_the_pods_is_no_end_of_the_pod() -> None:
+    async def scene() -> None:
+        async with world() as (server, client):
+            server.add("pods", pod())
+            server.fault("status", path=BINDING, code=404)
+            outcome = await bind(server, client)
+            assert isinstance(outcome, Refused)
+            assert outcome.code == 404
+
+    run(scene())
+
+
 def test_a_lost_request_resolves_to_refused_and_can_never_land_late() -> None:
     async def scene() -> None:
         async with world() as (server, client):

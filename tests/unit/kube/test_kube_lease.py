@@ -311,3 +311,25 @@ def test_a_foreign_holders_own_duration_counts() -> None:
 def test_settings_that_cannot_be_safe_are_refused(options: LeaseOptions) -> None:
     with pytest.raises(BadInputError, match="lease"):
         options.check()
+
+
+def test_a_lease_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that never leads must say why."""
+
+    async def play() -> None:
+        async with Scene() as scene:
+            scene.free()
+            scene.server.fault("status", path="/leases/", code=403, times=3)
+            elector = await scene.candidate("a")
+            acquiring = asyncio.ensure_future(elector.acquire())
+            for _ in range(3):
+                await scene.clock.asleep()
+                assert "403" in elector.failing or "planned" in elector.failing
+                scene.clock.advance(2.1)
+            assert await asyncio.wait_for(acquiring, 5) == 5
+            assert elector.failing == ""
+
+    run(play())
+    told = [record.getMessage() for record in caplog.records if "lease" in record.getMessage()]
+    assert len(told) == 1
+    assert "kube-system/weft" in told[0]

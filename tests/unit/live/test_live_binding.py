@@ -5,7 +5,7 @@ import json
 import pytest
 from live_world import pod, run, until, world
 
-from weft.engine import PodAdded
+from weft.engine import Command, PodAdded
 from weft.testing import pod as asks
 
 
@@ -74,6 +74,21 @@ def test_a_fault_of_ours_while_binding_ends_the_process_instead_of_losing_the_po
 
             made.live.binder._may_bind = breaks
             made.server.add("pods", pod("a", 3_000))
+            with pytest.raises(ZeroDivisionError, match="of ours"):
+                await made.live.failed()
+
+    run(life())
+
+
+def test_a_fault_of_ours_at_a_timer_ends_the_process_too() -> None:
+    async def life() -> None:
+        async with world() as made:
+
+            def breaks(event: object, now_ns: int) -> list[Command]:
+                raise ZeroDivisionError("a fault of ours")
+
+            made.live.decide = breaks
+            made.live._wake(0)
             with pytest.raises(ZeroDivisionError, match="of ours"):
                 await made.live.failed()
 
