@@ -64,6 +64,9 @@ class Memory:
     def pod(self, namespace: str, name: str) -> Pod | None:
         return None
 
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        return None
+
     def pod_by_uid(self, uid: str) -> Pod | None:
         return None
 

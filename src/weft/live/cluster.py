@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from weft.dialects import registry
 from weft.dialects.dialect import Settings
 from weft.engine import (
     Bind,
@@ -45,22 +44,21 @@ from weft.kube.bind import (
 )
 from weft.kube.changes import Change, Deleted
 from weft.kube.client import ApiClient
-from weft.kube.codec import CLAIMS, CONFIG_MAPS, NODES, PODS, VOLUMES
+from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import UNHEALTHY_NAMESPACE
-from weft.kube.marks import annotation_bytes
 from weft.kube.pods import Pod
 from weft.kube.sources import Rule
+from weft.live.binding import asks_the_same, bind_request
 from weft.live.feeds import Feed, Stream
 from weft.live.guarding import Guard
 from weft.live.interface import Attempt, Notice, OnDecision, OnNotice, Written
 from weft.live.nodes import NodeView, Unit
-from weft.live.overbooking import TERM
 from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
 from weft.live.stuck import Stuck, stuck
-from weft.live.volumes import VolumeView
-from weft.model import BadInputError, Placement, PodRequest
+from weft.live.volumes import VolumeView, feeds_of
+from weft.model import Placement, PodRequest
 
 _TURN = 20  # changes taken in before others have their turn
 # Changed nodes are gathered for so long, seconds: laying out the ledger anew costs all of them.
@@ -142,8 +140,7 @@ class Cluster:
         await self._stream.start(
             self._node_feed,
             Feed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
-            Feed(client, VOLUMES, self._take_volumes),
-            Feed(client, CLAIMS, self._take_claims),
+            *feeds_of(self._volumes, client, self._volumes_changed),
         )
         await self._stream.start(Feed(client, PODS, self._take_pods))
         self.ready = True
@@ -286,26 +283,11 @@ class Cluster:
         return outcome
 
     def _request(self, command: Bind, version: str) -> BindRequest:
-        request, placement = command.pod, command.placement
-        node = self._nodes.nodes[placement.node]
+        node, pod = self._nodes.nodes[command.placement.node], self._pods.by_uid(command.pod.uid)
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
-        marks = registry.write(request, placement, node, now_ns)
-        pod = self._pods.by_uid(request.uid)
-
-        def unchanged(now: Pod) -> bool:
-            try:
-                return self.parse(now) == request
-            except BadInputError:
-                return False
-
-        annotations = marks.annotations
-        if annotations and self.term:
-            annotations = {**annotations, TERM: str(self.term)}
-        return BindRequest(
-            request.namespace, request.name, request.uid, placement.node, annotations,
-            marks.labels, version, unchanged,
-            annotation_bytes(pod.metadata.annotations) if pod else 0,
-        )  # fmt: skip
+        request = bind_request(command, node, now_ns, self.term, pod)
+        unchanged = asks_the_same(command.pod, self.parse)
+        return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
 
     # --- taking in ---
 
@@ -319,16 +301,6 @@ class Cluster:
             self._nodes.take_config_map(change)
         self._nodes_changed()
 
-    async def _take_volumes(self, changes: list[Change[Any]]) -> None:
-        for change in changes:
-            self._volumes.take_volume(change)
-        self._volumes_changed()
-
-    async def _take_claims(self, changes: list[Change[Any]]) -> None:
-        for change in changes:
-            self._volumes.take_claim(change)
-        self._volumes_changed()
-
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
@@ -336,6 +308,7 @@ class Cluster:
             self._tell(self._pods.forget(pod) if gone else self._pods.take(pod))
             if number % _TURN == 0:
                 await asyncio.sleep(0)
+        self._volumes_changed()
         self._nodes_changed()
         self.guard.look()
 
@@ -378,6 +351,8 @@ class Cluster:
         self.guard.look()
 
     def _volumes_changed(self) -> None:
+        if not self._volumes.take_moved():
+            return
         for pod in self._pods.with_claims():
             self._tell(self._pods.take(pod))
 
