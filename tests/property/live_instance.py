@@ -233,7 +233,9 @@ class Instance:
         raise asyncio.CancelledError
 
 
-_LISTED = ("pods", "nodes", "configmaps", "persistentvolumes", "persistentvolumeclaims")
+_LISTED = (
+    "pods", "nodes", "configmaps", "persistentvolumes", "persistentvolumeclaims", "csinodes",
+)  # fmt: skip
 
 
 def _binding_key(request: Request) -> tuple[str, str]:

@@ -1,9 +1,14 @@
 """`weft config`: check a configuration file, see the defaults, and why they are so."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.config.form import ExtenderSettings
 
 config_app = typer.Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
 
@@ -16,7 +21,27 @@ def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAM
 
     found = read(file)
     made = profiles(found, registry(), str(file))
+    _check_extender(found.extender, str(file))
     print(f"{file}: good; profiles {', '.join(profile.name for profile in made)}")
+
+
+def _check_extender(found: "ExtenderSettings", where: str) -> None:
+    """Its certificate and its table of interference, as it reads them when it starts."""
+    from weft.cli.policies import registry
+    from weft.extender.configured import listening_of, routes_of
+    from weft.extender.tls import server_tls
+
+    wish = listening_of(found)
+    try:
+        if wish.certificate is not None and wish.key is not None:
+            server_tls(wish.certificate, wish.key, wish.client_authority)
+    except BadInputError as error:
+        raise BadInputError(f"{where}: extender: {error.where}", error.what) from error
+    try:
+        if found.enabled:
+            routes_of(found, registry().names())
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error.where}", error.what) from error
 
 
 @config_app.command("defaults")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from weft.model.errors import BadInputError
 
@@ -30,24 +30,26 @@ def ask(source: Source, name: str) -> bytes:
     """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
     import asyncio
 
+    namespace, slash, pod = name.rpartition("/")
+    if not pod or "/" in namespace or (slash and not namespace):
+        raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
     where, endpoint, before = _way(source)
-    namespace, _, pod = name.rpartition("/")
     path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
     answer = asyncio.run(_get(endpoint, before + path, where))
     if answer.code == 200:
+        _check_ours(answer.body, where)
         return answer.body
     raise BadInputError(where, _problem(answer, source))
 
 
 def _way(source: Source) -> "tuple[str, Endpoint, str]":
     """A name for people, whom to ask, and what stands before the page's path."""
+    from weft.config.addresses import check_url
     from weft.kube.config import Endpoint, load
     from weft.kube.credentials import Fixed
 
     if source.url:
-        parts = urlsplit(source.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadInputError("--url", f"{source.url!r} is no URL; write http://HOST:PORT")
+        check_url(source.url, "--url")
         return source.url, Endpoint(source.url.rstrip("/"), Fixed()), ""
     match = _SERVICE.fullmatch(source.service)
     if match is None:
@@ -72,6 +74,19 @@ async def _get(endpoint: "Endpoint", path: str, where: str) -> "Answer":
             raise BadInputError(f"{where} at {endpoint.url}", what) from error
 
 
+def _check_ours(body: bytes, where: str) -> None:
+    """Any server may answer 200; an explanation of whatever version names a pod and its state."""
+    import msgspec
+
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not {"namespace", "name", "state"} <= found.keys():
+        what = "is no Weft scheduler: its answer explains no pod; check host, port and path"
+        raise BadInputError(where, what)
+
+
 def _problem(answer: "Answer", source: Source) -> str:
     """Why there is no explanation: the scheduler's own words, or what the proxy's mean."""
     import msgspec
@@ -81,8 +96,9 @@ def _problem(answer: "Answer", source: Source) -> str:
 
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
-        return problem.error
-    except msgspec.DecodeError:
+        if b'"weft"' in answer.body:  # others have an "error" too
+            return problem.error
+    except (msgspec.DecodeError, RecursionError):
         pass
     said = api_error(answer.code, answer.body)
     if source.url:

@@ -1,5 +1,6 @@
 """`weft extender`: what is said about the extender form of Weft."""
 
+import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,22 @@ from weft.cli.scheduler import (
 if TYPE_CHECKING:
     from weft.extender.scheduler_config import TlsFiles
 
+# kube-scheduler multiplies scores by it; up to here no product leaves its 64 bits.
+_MOST_WEIGHT = 2**31 - 1
+
+_Authority = Annotated[
+    Path | None, typer.Option(help="Authority of Weft's certificate; makes it HTTPS.")
+]
+_Certificate = Annotated[
+    Path | None, typer.Option(help="kube-scheduler's own certificate, with --key-file.")
+]
+_Profiles = Annotated[
+    bool,
+    typer.Option(
+        "--profiles/--no-profiles",
+        help="Whether kube-scheduler takes the pods of the systems' schedulerNames.",
+    ),
+]
 extender_app = typer.Typer(no_args_is_help=True)
 
 
@@ -73,18 +90,18 @@ def config(
     url: Annotated[
         str, typer.Option(help="Where kube-scheduler reaches Weft, without a path.")
     ] = "http://127.0.0.1:39999",
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Authority of Weft's certificate; makes it HTTPS.")
-    ] = None,
-    cert_file: Annotated[
-        Path | None, typer.Option(help="kube-scheduler's own certificate, with --key-file.")
-    ] = None,
+    ca_file: _Authority = None,
+    cert_file: _Certificate = None,
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     server_name: Annotated[
         str, typer.Option(help="The name in Weft's certificate, where the URL has another.")
     ] = "",
-    weight: Annotated[int, typer.Option(min=1, help="Of Weft's scores beside the others.")] = 1,
-    timeout_s: Annotated[int, typer.Option(min=1, help="How long one call may take.")] = 30,
+    weight: Annotated[
+        int, typer.Option(min=1, max=_MOST_WEIGHT, help="Of Weft's scores beside the others.")
+    ] = 1,
+    timeout_s: Annotated[
+        int, typer.Option(min=1, max=3_600, help="How long one call may take.")
+    ] = 30,
     unreported: Annotated[
         bool,
         typer.Option(
@@ -92,6 +109,7 @@ def config(
             help="Nodes do not report the systems' resources (no device plugin, no agent).",
         ),
     ] = False,
+    profiles: _Profiles = True,
 ) -> None:
     """Print a KubeSchedulerConfiguration v1 with Weft as its extender.
 
@@ -100,12 +118,24 @@ def config(
     """
     import yaml
 
-    from weft.extender.scheduler_config import Wishes, configuration
+    from weft.config.addresses import check_url
+    from weft.extender.scheduler_config import Wishes, configuration, taken_twice
 
+    check_url(url, "--url")
     tls = _tls(url, ca_file, cert_file, key_file, server_name)
     names = tuple(filter(None, (name.strip() for name in dialects.split(","))))
-    wishes = Wishes(names, url, tls, weight, timeout_s, not unreported)
+    wishes = Wishes(names, url, tls, weight, timeout_s, not unreported, profiles)
     print(yaml.safe_dump(configuration(wishes), sort_keys=False), end="")
+    _warn(taken_twice(wishes))
+
+
+def _warn(twice: list[str]) -> None:
+    if twice:
+        print(
+            f"weft: warning: `weft scheduler` schedules these too: {', '.join(twice)}. Beside this "
+            "configuration run `weft extender serve`, or leave them out with --no-profiles",
+            file=sys.stderr,
+        )
 
 
 def _tls(

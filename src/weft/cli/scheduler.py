@@ -124,6 +124,7 @@ def with_extender(
     """The extender as the command line says; a port switches it on."""
     from msgspec.structs import replace
 
+    from weft.config.bounds import check_bounds
     from weft.extender.configured import with_priority
 
     settings = found.extender
@@ -135,7 +136,9 @@ def with_extender(
         settings = replace(settings, address=address)
     if original_ports:
         settings = replace(settings, original_ports=True)
-    return replace(found, extender=settings)
+    found = replace(found, extender=settings)
+    check_bounds(found)
+    return found
 
 
 def run(found: "Configuration", hosting: "Hosting") -> None:

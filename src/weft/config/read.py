@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from weft.config.bounds import check_bounds
 from weft.config.form import (
     API_VERSION,
     BY_AUTO,
@@ -13,6 +14,7 @@ from weft.config.form import (
     Configuration,
     ExtenderSettings,
 )
+from weft.config.text import load
 from weft.framework import Plugin, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
@@ -27,13 +29,15 @@ def read(path: Path) -> Configuration:
         text = path.read_bytes()
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
-    return decode(text, str(path))
+    found = decode(text, str(path))
+    _check_files(found.extender, str(path))
+    return found
 
 
 def decode(text: bytes, where: str) -> Configuration:
     """The configuration in this text; `where` names it in errors."""
     try:
-        told = msgspec.yaml.decode(text)
+        told = load(text, where)
         if not isinstance(told, dict):
             raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
         _check_version(told, where)
@@ -42,8 +46,6 @@ def decode(text: bytes, where: str) -> Configuration:
         match = _AT.fullmatch(str(error))
         what, at = (match[1], match[2] or "") if match else (str(error), "")
         raise BadInputError(_place(where, at), what) from error
-    except msgspec.DecodeError as error:
-        raise BadInputError(where, f"is no YAML: {' '.join(str(error).split())}") from error
     _check(found, where)
     return found
 
@@ -96,31 +98,16 @@ def _check_profiles(found: Configuration, where: str) -> None:
             raise BadInputError(_place(where, f"{at}.schedulerName"), what)
         if not profile.policies:
             raise BadInputError(_place(where, f"{at}.policies"), "is empty; name at least one")
-        for j, use in enumerate(profile.policies):
-            if use.weight < 0:
-                at = _place(where, f"{at}.policies[{j}].weight")
-                raise BadInputError(at, f"{use.weight} is negative; write 0 or more")
 
 
 def _check(found: Configuration, where: str) -> None:
     """What the types cannot say."""
     _check_profiles(found, where)
+    try:
+        check_bounds(found)
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.what) from error
     client, lease = found.client, found.lease
-    positive = {
-        "client.qps": client.qps, "client.burst": client.burst,
-        "client.bindsInFlight": client.binds_in_flight,
-        "client.requestTimeoutSeconds": client.request_timeout_seconds,
-        "lease.durationSeconds": lease.duration_seconds, "lease.renewSeconds": lease.renew_seconds,
-    }  # fmt: skip
-    for i, rule in enumerate(found.inventory):
-        positive[f"inventory[{i}].count"] = rule.count
-        positive[f"inventory[{i}].memoryMiB"] = rule.memory_mib
-    for field, value in positive.items():
-        if value <= 0:
-            raise BadInputError(_place(where, field), f"{value} must be more than 0")
-    if lease.duration_seconds > 10:
-        at = _place(where, "lease.durationSeconds")
-        raise BadInputError(at, f"{lease.duration_seconds} is more than 10, the safe most")
     needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
     if lease.enabled and needs_s >= lease.duration_seconds:
         raise BadInputError(
@@ -128,9 +115,6 @@ def _check(found: Configuration, where: str) -> None:
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
-    for field, port in (("http.port", found.http.port), ("extender.port", found.extender.port)):
-        if not 0 <= port < 65_536:
-            raise BadInputError(_place(where, field), f"{port} is no port")
     _check_extender(found.extender, where)
 
 
@@ -149,6 +133,23 @@ def _check_extender(found: ExtenderSettings, where: str) -> None:
     if found.client_authority_file and not found.certificate_file:
         at = _place(where, "extender.clientAuthorityFile")
         raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
+
+
+def _check_files(found: ExtenderSettings, where: str) -> None:
+    """Files that are named are there and can be read; what is in them is for who uses them."""
+    for field, name in (
+        ("certificateFile", found.certificate_file),
+        ("keyFile", found.key_file),
+        ("clientAuthorityFile", found.client_authority_file),
+    ):
+        if name:
+            try:
+                with Path(name).open("rb"):
+                    pass
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+                why = error.strerror if isinstance(error, OSError) else error
+                at = _place(where, f"extender.{field}")
+                raise BadInputError(at, f"{name} cannot be read: {why}; name a PEM file") from error
 
 
 def _place(where: str, field: str) -> str:

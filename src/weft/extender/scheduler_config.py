@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from weft.config.form import DEFAULT_PROFILES
 from weft.dialects.registry import ALL
 from weft.dialects.system import System
 from weft.model import BadInputError
@@ -41,6 +42,7 @@ class Wishes(msgspec.Struct, frozen=True):
     kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100.
     `timeout_s`: of one call; a bind answers when the API server has. `advertised`: whether nodes
     report the dialects' resources; without a device plugin or Weft's agent they don't.
+    `profiles`: whether kube-scheduler takes the pods of the systems' schedulerNames.
     """
 
     dialects: tuple[str, ...]
@@ -49,6 +51,7 @@ class Wishes(msgspec.Struct, frozen=True):
     weight: int = 1
     timeout_s: int = 30
     advertised: bool = True
+    profiles: bool = True
 
 
 def configuration(wishes: Wishes) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def configuration(wishes: Wishes) -> dict[str, Any]:
     systems = [_system(name) for name in dict.fromkeys(wishes.dialects)]
     if not systems:
         raise BadInputError("--dialects", f"is empty; write some of {', '.join(CHOICES)}")
-    names = dict.fromkeys(name for system in systems for name in system.scheduler_names)
+    names = _names(systems) if wishes.profiles else []
     profiles = [{"schedulerName": name} for name in ("default-scheduler", *names)]
     return {
         "apiVersion": API_VERSION,
@@ -64,6 +67,20 @@ def configuration(wishes: Wishes) -> dict[str, Any]:
         "profiles": profiles,
         "extenders": [_extender(wishes, systems)],
     }
+
+
+def taken_twice(wishes: Wishes) -> list[str]:
+    """schedulerNames of this configuration that `weft scheduler` schedules too, unless told else.
+
+    Two schedulers of one name would both bind its pods.
+    """
+    ours = {profile.scheduler_name for profile in DEFAULT_PROFILES}
+    names = _names([_system(name) for name in wishes.dialects]) if wishes.profiles else []
+    return [name for name in names if name in ours]
+
+
+def _names(systems: list[System]) -> list[str]:
+    return list(dict.fromkeys(name for system in systems for name in system.scheduler_names))
 
 
 def _extender(wishes: Wishes, systems: list[System]) -> dict[str, Any]:

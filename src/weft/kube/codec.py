@@ -15,6 +15,7 @@ from weft.kube.errors import ApiError, from_status
 from weft.kube.pods import Pod
 from weft.kube.structs import (
     ConfigMap,
+    CsiNode,
     KubeNode,
     Lease,
     ListMeta,
@@ -188,6 +189,7 @@ NODES = Resource("/api/v1", "nodes", KubeNode)
 CONFIG_MAPS = Resource("/api/v1", "configmaps", ConfigMap)
 VOLUMES = Resource("/api/v1", "persistentvolumes", PersistentVolume)
 CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
+CSI_NODES = Resource("/apis/storage.k8s.io/v1", "csinodes", CsiNode)
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
 RUNTIME_CLASSES = Resource("/apis/node.k8s.io/v1", "runtimeclasses", RuntimeClass)
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)

@@ -146,11 +146,31 @@ class ClaimSource(Api, frozen=True, gc=False):
 
 
 class Volume(Api, frozen=True, gc=False):
-    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`)."""
+    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`).
+
+    The others are disks that only one pod of a node may write, written in the pod itself.
+    """
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    iscsi: dict[str, Any] | None = None
+    rbd: dict[str, Any] | None = None
+
+    @property
+    def lone_disk(self) -> str:
+        """Which of these disks it is, as its field is spelled; "" for none."""
+        for field, told in (
+            ("gcePersistentDisk", self.gce_persistent_disk),
+            ("awsElasticBlockStore", self.aws_elastic_block_store),
+            ("iscsi", self.iscsi),
+            ("rbd", self.rbd),
+        ):
+            if told is not None:
+                return field
+        return ""
 
 
 class PodResourceClaim(Api, frozen=True, gc=False):

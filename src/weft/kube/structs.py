@@ -98,10 +98,17 @@ class VolumeNodeAffinity(Api, frozen=True, gc=False):
     required: NodeSelector | None = None
 
 
+class CsiSource(Api, frozen=True, gc=False):
+    """spec.csi of a volume: which driver attaches it."""
+
+    driver: str = ""
+
+
 class VolumeSpec(Api, frozen=True, gc=False):
     """spec of a PersistentVolume."""
 
     node_affinity: VolumeNodeAffinity | None = None
+    csi: CsiSource | None = None
 
 
 class PersistentVolume(Api, frozen=True, gc=False):
@@ -124,6 +131,32 @@ class PersistentVolumeClaim(Api, frozen=True, gc=False):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ClaimSpec = ClaimSpec()
+
+
+class CsiAllocatable(Api, frozen=True, gc=False):
+    """How many volumes of a driver can be attached to a node; None for no limit."""
+
+    count: int | None = None
+
+
+class CsiDriver(Api, frozen=True, gc=False):
+    """One entry of a CSINode's spec.drivers."""
+
+    name: str = ""
+    allocatable: CsiAllocatable | None = None
+
+
+class CsiNodeSpec(Api, frozen=True, gc=False):
+    """spec of a CSINode."""
+
+    drivers: list[CsiDriver] | None = None
+
+
+class CsiNode(Api, frozen=True, gc=False):
+    """storage.k8s.io/v1 CSINode, named as its node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CsiNodeSpec = CsiNodeSpec()
 
 
 class Overhead(Api, frozen=True, gc=False):

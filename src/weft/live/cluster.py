@@ -305,7 +305,9 @@ class Cluster:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
-            self._tell(self._pods.forget(pod) if gone else self._pods.take(pod))
+            told = self._pods.forget(pod) if gone else self._pods.take(pod)
+            for event in self._pods.together([told]):
+                self._tell(event)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._volumes_changed()
@@ -344,8 +346,9 @@ class Cluster:
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)
-            for pod in self._pods.on_node(node.name):
-                self._tell(self._pods.take(pod))
+            found = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
+            for event in self._pods.together(found):
+                self._tell(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
         self.guard.look()

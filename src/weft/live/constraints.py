@@ -17,9 +17,12 @@ WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 class Volumes(Protocol):
     """What the claims of a pod are bound to."""
 
-    def terms_of(self, namespace: str, claim: str) -> tuple[Term, ...] | str | None:
-        """The volume's node terms; None where it can be had anywhere; a text where it is not bound.
-        """  # fmt: skip
+    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
+        """Of each rule one term must match the node; a text where the claim cannot be honoured."""
+        ...
+
+    def held_by_other(self, pod: Pod, claim: str) -> str:
+        """Why another pod keeps this one from the claim; "" where none does."""
         ...
 
 
@@ -30,8 +33,11 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
     required = preferred = None
     if affinity is not None:
         required, preferred = affinity.required, affinity.preferred
-    terms, waits_for = _volumes(pod, volumes)
+    rules, waits_for = _volumes(pod, volumes)
     unsupported = [*_unsupported(spec), *waits_for]
+    # kube-scheduler would wait for the other pod as well: that is no way out.
+    held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
+    way_out = f": {WAY_OUT}" if unsupported else ""
     return Constraints(
         selector=tuple(sorted((spec.node_selector or {}).items())),
         affinity=None if required is None else terms_of(required),
@@ -43,8 +49,8 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
             for t in spec.tolerations or ()
         ),
         ports=ports_of(spec),
-        volumes=terms,
-        unsupported=f"{'; '.join(unsupported)}: {WAY_OUT}" if unsupported else "",
+        volumes=rules,
+        unsupported="; ".join([*held, *unsupported]) + way_out,
     )
 
 
@@ -64,10 +70,11 @@ def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
     return tuple(_term(term) for term in selector.node_selector_terms)
 
 
-def keeps_away(spec: ScheduledSpec) -> bool:
-    """Whether the pod, once it runs, forbids others on its node by required anti-affinity."""
+def keeps_away(spec: ScheduledSpec) -> frozenset[str]:
+    """The topologyKeys of the pod's required anti-affinity: where it forbids others, once bound."""
     anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
-    return anti is not None and bool(anti.required)
+    required = anti.required if anti is not None else None
+    return frozenset(term.topology_key for term in required or ())
 
 
 def _term(term: kube.NodeSelectorTerm) -> Term:
@@ -93,20 +100,24 @@ def _unsupported(spec: ScheduledSpec) -> list[str]:
         found.append("spec.topologySpreadConstraints is not honoured by Weft alone")
     if spec.resource_claims:
         found.append("spec.resourceClaims is not honoured by Weft alone")
+    for volume in spec.volumes or ():
+        if field := volume.lone_disk:
+            found.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
     if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
         found.append("spec.schedulingGroup is not honoured by Weft alone")
     return found
 
 
 def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], list[str]]:
-    terms, waits_for = [], []
+    rules: list[tuple[Term, ...]] = []
+    waits_for = []
     for claim in claims_of(pod):
-        found = volumes.terms_of(pod.metadata.namespace, claim)
+        found = volumes.rules_of(pod.metadata.namespace, claim)
         if isinstance(found, str):
             waits_for.append(found)
-        elif found is not None:
-            terms.append(found)
-    return tuple(terms), waits_for
+        else:
+            rules.extend(found)
+    return tuple(rules), waits_for
 
 
 def claims_of(pod: Pod) -> list[str]:

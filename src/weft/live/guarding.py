@@ -96,7 +96,7 @@ class Guard:
         self._touched: set[str] = set()
         self._looked_at = -1
         self._said: dict[str, object] = {}
-        self._left: dict[str, frozenset[str]] = {}
+        self._left: dict[str, tuple[frozenset[str], Node]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -196,7 +196,7 @@ class Guard:
         node, ours = self._nodes.nodes.get(name), self._ours(name)
         if node is None or name in self._tasks or not self._late(node, ours):
             return
-        if self._left.get(name) == frozenset(one.uid for one in ours):
+        if self._left.get(name) == (frozenset(one.uid for one in ours), node):
             return  # looked at before, and left as it is
         task = self._tasks[name] = asyncio.create_task(self._settle(name))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
@@ -232,7 +232,7 @@ class Guard:
                 step = "again"
                 self._note_error(error)
             if step == "left":
-                self._left[name] = frozenset(one.uid for one in ours)
+                self._left[name] = frozenset(one.uid for one in ours), node
                 return
             if step == "again":
                 await self._client.clock.sleep(max(pause_s, backoff.next_s()))

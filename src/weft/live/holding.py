@@ -3,14 +3,16 @@
 A pod whose marks name its GPUs holds exactly those. Others were placed by someone who wrote nothing
 down, and whatever is not charged would be given away twice:
 - whole cards (nvidia.com/gpu): that many cards without pods, the last of the node first, for Weft
-  itself fills nodes from the first. Which cards the device plugin took, nobody says: keep such
-  pods and shared ones on different nodes.
+  itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
+  hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
+  shared ones on different nodes.
 - a share: it is charged on every card of the node, for it may be on any of them.
 - a pod that cannot be read but names a GPU resource: every card of the node, wholly.
 """
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from weft.dialects import registry
@@ -21,14 +23,48 @@ from weft.kube.pods import Pod
 from weft.live.reading import plain_shape, read_bound
 from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Share
 
-IsIdle = Callable[[Gpu], bool]
+Fullness = tuple[int, int, int, int]
+HowFull = Callable[[Gpu], Fullness]
+_IDLE: Fullness = (0, 0, 0, 0)
 
 
 class Held(NamedTuple):
-    """What is charged for a pod. `why` says, where its marks did not, what was assumed."""
+    """What is charged for a pod. `why` says, where its marks did not, what was assumed.
+
+    `moves`: what other pods of the node hold may change it.
+    """
 
     placement: Placement
     why: str = ""
+    moves: bool = False
+
+
+class Cards:
+    """How full the cards of a node are while guesses are made. An instance fills its card."""
+
+    def __init__(self, node: Node) -> None:
+        self._card = {g.index: g.index if g.parent is None else g.parent for g in node.gpus}
+        self._guesses: Counter[int] = Counter()
+        self._memory_mib: Counter[int] = Counter()
+        self._milli: Counter[int] = Counter()
+        self._pods: Counter[int] = Counter()
+
+    def known(self, shares: Iterable[Share]) -> None:
+        """A pod is known to be there."""
+        for share in shares:
+            card = self._card.get(share.gpu, share.gpu)
+            self._memory_mib[card] += share.memory_mib
+            self._milli[card] += share.milli
+            self._pods[card] += 1
+
+    def guessed(self, shares: Iterable[Share]) -> None:
+        """A pod is taken to be there."""
+        self._guesses.update(self._card.get(share.gpu, share.gpu) for share in shares)
+
+    def how_full(self, gpu: Gpu) -> Fullness:
+        """All 0 for an idle card. Two pods of whole cards are on one only if there is no other."""
+        card = gpu.index
+        return self._guesses[card], self._memory_mib[card], self._milli[card], self._pods[card]
 
 
 def placed_by_weft(pod: Pod) -> bool:
@@ -45,8 +81,8 @@ def placed_by_weft(pod: Pod) -> bool:
     )
 
 
-def held_by(pod: Pod, node: Node, settings: Settings, is_idle: IsIdle) -> Held:
-    """What to charge for this bound pod on its node."""
+def held_by(pod: Pod, node: Node, settings: Settings, how_full: HowFull) -> Held:
+    """What to charge for this bound pod on its node, whose cards are so full without it."""
     try:
         request = read_bound(pod, settings)
     except BadInputError as error:
@@ -54,7 +90,7 @@ def held_by(pod: Pod, node: Node, settings: Settings, is_idle: IsIdle) -> Held:
     known = registry.dialect(request.dialect).read(pod, request, node)
     if known is not None:
         return Held(known)
-    return _guessed(request, node, is_idle)
+    return _guessed(request, node, how_full)
 
 
 def without_node(pod: Pod, settings: Settings) -> Held:
@@ -67,26 +103,32 @@ def without_node(pod: Pod, settings: Settings) -> Held:
     return Held(placement_of(request, Node(pod.spec.node_name), ()))
 
 
-def _guessed(request: PodRequest, node: Node, is_idle: IsIdle) -> Held:
+def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
-    idle = [gpu for gpu in reversed(cards) if is_idle(gpu)]
+    left = list(reversed(cards))
+    left.sort(key=how_full)
     shares: list[Share] = []
     lacking = 0
+    shared = False
     for index, claim in enumerate(request.shape.claims):
         if claim.whole:
-            taken, idle = idle[: claim.count], idle[claim.count :]
+            taken, left = left[: claim.count], left[claim.count :]
             lacking += claim.count - len(taken)
+            shared = shared or any(how_full(gpu) != _IDLE for gpu in taken)
             shares += [share_on(index, claim, gpu) for gpu in taken]
         else:
             shares += [_upper_bound(index, claim, gpu) for gpu in cards]
+    moves = any(claim.whole for claim in request.shape.claims)
     why = "does not say which GPUs it has: "
     if lacking:
-        why += f"{lacking} of its whole cards are not to be had beside what is known there"
-    elif any(claim.whole for claim in request.shape.claims):
+        why += f"{lacking} of its whole cards are not to be had: its node has too few"
+    elif shared:
+        why += "too few cards of its node are idle, so it is charged beside what is known there"
+    elif moves:
         why += "the last idle cards of its node are taken to be its"
     else:
         why += "its share is charged on every card of its node"
-    return Held(placement_of(request, node, shares), why)
+    return Held(placement_of(request, node, shares), why, moves)
 
 
 def _upper_bound(index: int, claim: GpuClaim, gpu: Gpu) -> Share:

@@ -6,7 +6,7 @@ a pod on it keeps others away. Any of them may change it; `changed` says what is
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from weft.kube.changes import Change, Deleted
 from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory
 from weft.kube.sources import Rule
 from weft.kube.structs import ConfigMap, KubeNode
+from weft.live.away import Away
 from weft.model import Node
 
 log = logging.getLogger("weft.live")
@@ -25,19 +26,20 @@ Unit = Literal["auto", "GiB", "MiB"]
 class NodeView:
     """The nodes there are. `warnings` by node name are for people.
 
-    `shrunk` are nodes that have shown fewer or smaller GPUs than before: what is too much there may
-    have been right when it was placed. `objects` are the nodes as the API shows them.
+    `shrunk` are nodes that have shown more or larger GPUs than they do now, with what these had
+    (MiB and thousandths by index): what is too much there may have been right when it was placed.
+    That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     """
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self.nodes: dict[str, Node] = {}
         self.warnings: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, KubeNode] = {}
-        self.shrunk: set[str] = set()
+        self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
         self.not_ready: set[str] = set()
         self._rules = rules
         self._unhealthy: dict[str, ConfigMap] = {}
-        self._kept: dict[str, set[str]] = {}
+        self._away = Away()
         self._dirty: set[str] = set()
 
     def take_node(self, change: Change[KubeNode]) -> None:
@@ -48,6 +50,7 @@ class NodeView:
             self.objects.pop(name, None)
             self.not_ready.discard(name)
             self._dirty.add(name)
+            self._away.relabelled(name)
             return
         known = self.objects.get(name)
         self.objects[name] = node
@@ -55,6 +58,7 @@ class NodeView:
             return  # a heartbeat
         (self.not_ready.discard if node.ready else self.not_ready.add)(name)
         self._dirty.add(name)
+        self._away.relabelled(name)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
         """A ConfigMap came, changed or went; only those about broken GPUs matter."""
@@ -69,23 +73,18 @@ class NodeView:
             self._unhealthy[name] = found
         self._dirty.add(name)
 
-    def keep_away(self, node: str, uid: str, keeps: bool) -> None:
-        """Whether this pod keeps others off its node (required anti-affinity)."""
-        kept = self._kept.setdefault(node, set())
-        if keeps != (uid in kept):
-            (kept.add if keeps else kept.discard)(uid)
-            self._dirty.add(node)
-        if not kept:
-            del self._kept[node]
+    def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
+        """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
+        self._away.keep(node, uid, keys)
 
     @property
     def dirty(self) -> bool:
         """Whether `changed` may have something to tell."""
-        return bool(self._dirty)
+        return bool(self._dirty) or self._away.dirty
 
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Nodes that are new or other than before, and the names of those that are gone."""
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty.union(self._away.moved(self.objects)), set()
         new: list[Node] = []
         gone: list[str] = []
         for name in sorted(dirty):
@@ -94,11 +93,12 @@ class NodeView:
                 if self.nodes.pop(name, None) is not None:
                     gone.append(name)
                 self.warnings.pop(name, None)
+                self.shrunk.pop(name, None)
                 continue
             node, before = self._read(known), self.nodes.get(name)
             if before != node:
-                if before is not None and _shrinks(before, node):
-                    self.shrunk.add(name)
+                if before is not None:
+                    self._compare(before, node)
                 self.nodes[name] = node
                 new.append(node)
         return tuple(new), tuple(gone)
@@ -112,6 +112,17 @@ class NodeView:
             return "auto"
         return "MiB" if units.most_common(1)[0][0] == 1 else "GiB"
 
+    def _compare(self, before: Node, node: Node) -> None:
+        """Remember the most that each GPU has shown, while the node shows less."""
+        most, now = self.shrunk.pop(node.name, {}), _sizes(node)
+        for index, (mib, milli) in _sizes(before).items():
+            known = most.get(index, (0, 0))
+            most[index] = max(mib, known[0]), max(milli, known[1])
+        for index, (mib, milli) in most.items():
+            if index not in now or mib > now[index][0] or milli > now[index][1]:
+                self.shrunk[node.name] = most
+                return
+
     def _read(self, known: KubeNode) -> Node:
         name = known.metadata.name
         node, warnings = inventory(known, rules=self._rules, unhealthy=self._unhealthy.get(name))
@@ -119,7 +130,7 @@ class NodeView:
             for warning in warnings:
                 log.warning("node %s: %s", name, warning)
             self.warnings[name] = warnings
-        return msgspec.structs.replace(node, keeps_away=bool(self._kept.get(name)))
+        return msgspec.structs.replace(node, keeps_away=self._away.covers(node.labels))
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:
@@ -134,14 +145,5 @@ def _same(known: KubeNode, node: KubeNode) -> bool:
     )
 
 
-def _shrinks(before: Node, node: Node) -> bool:
-    """Whether a GPU is smaller than before, or gone."""
-    if before.gpus == node.gpus:
-        return False
-    sizes = {gpu.index: (gpu.memory_mib, gpu.milli) for gpu in node.gpus}
-    return any(
-        gpu.index not in sizes
-        or gpu.memory_mib > sizes[gpu.index][0]
-        or gpu.milli > sizes[gpu.index][1]
-        for gpu in before.gpus
-    )
+def _sizes(node: Node) -> dict[int, tuple[int, int]]:
+    return {gpu.index: (gpu.memory_mib, gpu.milli) for gpu in node.gpus}

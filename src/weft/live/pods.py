@@ -7,10 +7,14 @@ A pod as the API shows it          what the engine is told
     ours, but contradicts itself       nothing; it is in `bad` with the reason
     gated, being deleted, another's    PodGone, if it was told before
 Nothing is told twice. A pod is *ours* if its schedulerName is one of our profiles'.
+
+Whole cards without marks are guessed: on each node after all pods that say what they hold, the
+oldest first, and anew with each change of the node's pods. So what is guessed follows from what
+the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -19,11 +23,11 @@ from weft.dialects.shares import PLACEMENT, encode
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
-from weft.live.holding import Held, held_by, without_node
+from weft.live.holding import Cards, Held, held_by, without_node
 from weft.live.nodes import NodeView
 from weft.live.reading import read
 from weft.live.volumes import VolumeView
-from weft.model import BadInputError, Gpu, Node, Placement, PodRequest
+from weft.model import BadInputError, Node, Placement, PodRequest
 
 log = logging.getLogger("weft.live")
 
@@ -35,7 +39,9 @@ class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
     each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
 
-    `deciding` is off while another process decides: pending pods are then kept, not told.
+    `assumed` is what is charged for lack of marks, in words. `occupants` are the UIDs that the
+    engine charges on a GPU of a node. `deciding` is off while another process decides: pending
+    pods are then kept, not told.
     """
 
     def __init__(
@@ -54,7 +60,8 @@ class PodView:
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
         self._told: dict[str, PodRequest | Placement] = {}
-        self._guesses: dict[str, tuple[Node, Held]] = {}
+        self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
+        self._regard: set[str] = set()  # nodes where guesses are to be made anew
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
@@ -65,6 +72,7 @@ class PodView:
         meta = pod.metadata
         known = self.pods.get((meta.namespace, meta.name))
         self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
+        self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
             if known is not pod and meta.uid in self._told and _same(known, pod):
                 if pod.spec.node_name:
@@ -85,6 +93,7 @@ class PodView:
             del self.pods[meta.namespace, meta.name]
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
+            self._volumes.release(known)
             self._leave_node(known)
         return self._over(meta.uid)
 
@@ -102,6 +111,22 @@ class PodView:
     def settled(self, uid: str) -> None:
         """The engine has learnt otherwise that the pod is gone."""
         self._told.pop(uid, None)
+
+    def together(self, events: Iterable[Event | None]) -> list[Event]:
+        """These events, with what they change of guesses, in an order that is safe: all that will
+        be charged is charged before anything is freed, as the engine decides at each event."""
+        told = [event for event in events if event is not None]
+        leaving = {_uid(event) for event in told}
+        names, self._regard = self._regard, set()
+        for name in sorted(names):
+            for uid, held in self._guesses(name, leaving).items():
+                event = self._seen(uid, held.placement)
+                self._note_assumed(uid, held.why)
+                told += [event] if event is not None else []
+        if len(told) < 2:
+            return told
+        charged = [self._also_before(event) for event in told if isinstance(event, PodSeenBound)]
+        return [*charged, *(event for event in told if event not in charged)]
 
     def on_node(self, name: str) -> list[Pod]:
         """The pods that hold something of this node, or may."""
@@ -173,11 +198,13 @@ class PodView:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
         held = without_node(pod, self.settings) if node is None else self._held(pod, node)
+        self._note_assumed(pod.metadata.uid, held.why)
         return self._seen(pod.metadata.uid, held.placement)
 
     def _note_bound(self, pod: Pod) -> None:
         uid, name = pod.metadata.uid, pod.spec.node_name
         self._on_node.setdefault(name, {})[uid] = pod
+        self._regard.add(name)
         if pod.metadata.deletion_timestamp:
             self._leaving.add(uid)
         self._nodes.keep_away(name, uid, keeps_away(pod.spec))
@@ -203,22 +230,54 @@ class PodView:
 
     def _held(self, pod: Pod, node: Node) -> Held:
         uid = pod.metadata.uid
-        guess = self._guesses.get(uid)
-        if guess is not None and guess[0] == node:
-            held = held_by(pod, node, self.settings, lambda _: False)
-            return guess[1] if held.why else held
+        held = held_by(pod, node, self.settings, Cards(node).how_full)
+        if not held.moves:
+            return held
+        self._guessed_on.setdefault(node.name, set()).add(uid)
+        return self._guesses(node.name, {uid})[uid]
 
-        def is_idle(gpu: Gpu) -> bool:
-            return all(other == uid for other in self._occupants(node.name, gpu.index))
+    def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, Held]:
+        """What each pod whose whole cards are guessed holds on this node.
 
-        held = held_by(pod, node, self.settings, is_idle)
-        if held.why:
-            self._guesses[uid] = (node, held)
-            if self.assumed.get(uid) != held.why:
-                log.warning("pod %s/%s on %s %s", pod.metadata.namespace, pod.metadata.name,
-                            node.name, held.why)  # fmt: skip
-            self.assumed[uid] = held.why
-        return held
+        A card that the engine holds for a pod which no watch has shown bound is not idle; those of
+        `leaving`, whose change is just being told, are.
+        """
+        node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name)
+        if node is None or not uids:
+            return {}
+        cards, here = Cards(node), self._on_node.get(name, {})
+        for uid in here:
+            told = self._told.get(uid)
+            if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
+                cards.known(told.shares)
+        engine_has = {uid for gpu in node.gpus for uid in self._occupants(name, gpu.index)}
+        for uid in engine_has - here.keys() - set(leaving):
+            self._regard.add(name)  # nobody tells of a binding that fails: look again
+            placed = self.decided(uid)
+            cards.known(placed.shares if placed is not None else ())
+        found = {}
+        for pod in sorted((here[uid] for uid in uids), key=_since):
+            uid = pod.metadata.uid
+            found[uid] = held_by(pod, node, self.settings, cards.how_full)
+            cards.guessed(found[uid].placement.shares)
+        return found
+
+    def _also_before(self, event: PodSeenBound) -> PodSeenBound:
+        """The same, with what else the engine charges for the pod on that node."""
+        new, old = event.placement, self.decided(event.placement.uid)
+        if old is None or old.node != new.node:
+            return event
+        beside = tuple(share for share in old.shares if share not in new.shares)
+        return PodSeenBound(replace(new, shares=new.shares + beside)) if beside else event
+
+    def _note_assumed(self, uid: str, why: str) -> None:
+        if not why:
+            self.assumed.pop(uid, None)
+        elif self.assumed.get(uid) != why:
+            self.assumed[uid] = why
+            pod = self._by_uid[uid]
+            log.warning("pod %s/%s on %s %s", pod.metadata.namespace, pod.metadata.name,
+                        pod.spec.node_name, why)  # fmt: skip
 
     def _over(self, uid: str) -> Event | None:
         """The pod holds nothing any more; also one that an extender bound, which was never told
@@ -229,7 +288,6 @@ class PodView:
     def _gone(self, uid: str) -> Event | None:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
-        self._guesses.pop(uid, None)
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
@@ -240,7 +298,12 @@ class PodView:
         self._leaving.discard(uid)
         here = self._on_node.get(name)
         if here is not None and here.pop(uid, None) is not None:
-            self._nodes.keep_away(name, uid, False)
+            self._nodes.keep_away(name, uid, ())
+            self._regard.add(name)
+            guessed = self._guessed_on.get(name, set())
+            guessed.discard(uid)
+            if not guessed:
+                self._guessed_on.pop(name, None)
             if not here:
                 del self._on_node[name]
 
@@ -259,3 +322,14 @@ def _same(known: Pod, pod: Pod) -> bool:
 
 def _age(pod: Pod) -> tuple[str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.name
+
+
+def _since(pod: Pod) -> tuple[str, str]:
+    """The oldest first, and of those by UID: everybody's order."""
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid
+
+
+def _uid(event: Event) -> str:
+    if isinstance(event, PodSeenBound):
+        return event.placement.uid
+    return event.uid if isinstance(event, PodGone) else ""

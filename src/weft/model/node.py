@@ -30,7 +30,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
     by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
     unknown). `schedulable` is False for cordoned or not-ready nodes. `keeps_away` says that a pod
-    on it has required anti-affinity, which Weft does not weigh: no pod is put there.
+    in one of its topology domains has required anti-affinity, which Weft does not weigh: no pod is
+    put there.
     """
 
     name: str

@@ -11,7 +11,9 @@ connections are limited, bodies are not read.
 """
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -93,6 +95,9 @@ class Pages:
                 self._connection, self.address, self.port, backlog=64
             )
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                what = f"is no address of this machine ({error}); write one, or 0.0.0.0 for all"
+                raise BadInputError(f"http.address {self.address}", what) from error
             way_out = "set http.port in the configuration to a free one, or 0 for any"
             raise BadInputError(
                 f"http.port {self.port}", f"can't be listened on ({error}); {way_out}"

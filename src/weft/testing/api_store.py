@@ -42,6 +42,7 @@ KINDS = (
     Kind("namespaces", "Namespace", namespaced=False),
     Kind("persistentvolumes", "PersistentVolume", namespaced=False),
     Kind("persistentvolumeclaims", "PersistentVolumeClaim"),
+    Kind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
     Kind("leases", "Lease", "coordination.k8s.io"),
     Kind("events", "Event", "events.k8s.io"),
     Kind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),

@@ -101,3 +101,23 @@ def test_routes_have_their_profiles() -> None:
         assert elastic in names[0]
     with pytest.raises(BadInputError, match="nobody"):
         route_profiles(default_routes(gpushare="nobody"), built_in().create)
+
+
+def test_profiles_that_weft_scheduler_takes_itself_are_named() -> None:
+    result = CliRunner().invoke(extender_app, ["config"], catch_exceptions=False)
+    for name in ("weft", "alnair-cost-saving", "alnair-high-performance"):
+        assert f" {name}" in result.stderr
+    assert "weft extender serve" in result.stderr
+    assert "--no-profiles" in result.stderr
+    assert "weft: " not in result.stdout
+
+
+def test_no_profiles_leaves_them_to_weft_scheduler() -> None:
+    result = CliRunner().invoke(extender_app, ["config", "--no-profiles"], catch_exceptions=False)
+    assert yaml.safe_load(result.stdout)["profiles"] == [{"schedulerName": "default-scheduler"}]
+    assert result.stderr == ""
+
+
+def test_without_such_profiles_nothing_is_said() -> None:
+    result = CliRunner().invoke(extender_app, ["config", "--dialects", "gpushare"])
+    assert result.stderr == ""

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from weft.engine import Unschedulable
 from weft.framework import Profile
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
 from weft.live.cluster import Cluster
-from weft.live.interface import Notice
+from weft.live.interface import Attempt, Notice, Written
 from weft.policies.fgd import Fgd
 from weft.testing.api_server import FakeApiServer
 
@@ -101,6 +102,18 @@ class World:
     def told(self, reason: str) -> list[str]:
         """The texts of all notices with this reason."""
         return [notice.text for notice in self.notices if notice.reason == reason]
+
+
+def refusals(made: World) -> list[str]:
+    """Names of the pods that found no node, as they are decided."""
+    found: list[str] = []
+
+    def hear(told: Attempt | Written) -> None:
+        if isinstance(told.command, Unschedulable):
+            found.append(told.command.pod.name)
+
+    made.live.on_decision.append(hear)
+    return found
 
 
 @asynccontextmanager

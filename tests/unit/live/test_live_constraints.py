@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from live_world import bind, node, pod, refusals, run, until, world
 
 from weft.kube.changes import Added, Deleted
 from weft.kube.pods import Pod
-from weft.kube.structs import PersistentVolume, PersistentVolumeClaim
+from weft.kube.structs import KubeNode
 from weft.live.constraints import WAY_OUT, constraints_of, keeps_away
+from weft.live.nodes import NodeView
 from weft.live.volumes import VolumeView
 from weft.model import Constraints, HostPort, Preference, Requirement, Term, Toleration
 
@@ -84,6 +86,9 @@ def test_tolerations_and_ports() -> None:
                                          "whenUnsatisfiable": "DoNotSchedule"}]}),
         ("spec.resourceClaims", {"resourceClaims": [{"name": "gpu"}]}),
         ("spec.schedulingGroup", {"schedulingGroup": {"podGroupName": "gang"}}),
+        ("spec.volumes[v].iscsi", {"volumes": [{"name": "v", "iscsi": {"iqn": "q"}}]}),
+        ("spec.volumes[v].gcePersistentDisk",
+         {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "p"}}]}),
         ("there is no PersistentVolumeClaim data", {"volumes": [
             {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}),
         ("there is no PersistentVolumeClaim a-v", {"volumes": [{"name": "v", "ephemeral": {}}]}),
@@ -109,68 +114,81 @@ def test_what_is_only_a_wish_keeps_nobody_waiting() -> None:
 
 
 def test_only_required_anti_affinity_keeps_others_away() -> None:
-    def away(kind: str, term: Any) -> bool:
-        whole = {"spec": {"affinity": {"podAntiAffinity": {kind: [term]}}}}
+    def away(kind: str, *terms: Any) -> frozenset[str]:
+        whole = {"spec": {"affinity": {"podAntiAffinity": {kind: terms}}}}
         return keeps_away(msgspec.convert(whole, Pod).spec)
 
-    assert away("requiredDuringSchedulingIgnoredDuringExecution", NEAR)
+    other = {**NEAR, "topologyKey": "rack"}
+    found = away("requiredDuringSchedulingIgnoredDuringExecution", NEAR, other, NEAR)
+    assert found == {"zone", "rack"}
     assert not away("preferredDuringSchedulingIgnoredDuringExecution", {"podAffinityTerm": NEAR})
 
 
-# --- claims and volumes ---
+# --- pods that keep others away ---
 
 
-def claim(name: str = "data", volume: str = "", namespace: str = "d") -> PersistentVolumeClaim:
-    whole = {"metadata": {"name": name, "namespace": namespace}, "spec": {"volumeName": volume}}
-    return msgspec.convert(whole, PersistentVolumeClaim)
+def zoned(name: str, **labels: str) -> KubeNode:
+    return msgspec.convert({"metadata": {"name": name, "labels": labels}}, KubeNode)
 
 
-def volume(name: str = "disk", required: Any = None) -> PersistentVolume:
-    spec = {} if required is None else {"nodeAffinity": {"required": required}}
-    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, PersistentVolume)
+def kept(view: NodeView) -> set[str]:
+    view.changed()
+    return {name for name, node in view.nodes.items() if node.keeps_away}
 
 
-MOUNTS = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
-ON_ZONE_A = {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}
+def test_a_pod_keeps_others_off_its_whole_topology_domain() -> None:
+    view = NodeView()
+    for one in (zoned("a", zone="x"), zoned("b", zone="x"), zoned("c", zone="y"), zoned("d")):
+        view.take_node(Added(one))
+    assert kept(view) == set()
+    view.keep_away("a", "uid-1", {"zone"})
+    assert view.dirty
+    assert kept(view) == {"a", "b"}
+    view.keep_away("b", "uid-2", {"zone"})
+    view.keep_away("a", "uid-1", ())
+    assert kept(view) == {"a", "b"}, "the other pod of that zone still does"
+    view.take_node(Added(zoned("e", zone="x")))
+    assert kept(view) == {"a", "b", "e"}, "a node that comes later is in the domain as well"
+    view.keep_away("b", "uid-2", ())
+    assert kept(view) == set()
 
 
-def test_a_bound_volume_keeps_its_pod_near() -> None:
-    volumes = VolumeView()
-    volumes.take_claim(Added(claim(volume="disk")))
-    volumes.take_volume(Added(volume(required=ON_ZONE_A)))
-    found = read(volumes, **MOUNTS)
-    assert found.volumes == ((Term((ZONE,)),),)
-    assert found.unsupported == ""
+def test_a_domain_follows_the_labels() -> None:
+    view = NodeView()
+    view.keep_away("a", "uid-1", {"zone"})
+    for one in (zoned("a", zone="x"), zoned("b", zone="x"), zoned("c", zone="y")):
+        view.take_node(Added(one))
+    assert kept(view) == {"a", "b"}
+    view.take_node(Added(zoned("a", zone="y")))
+    assert kept(view) == {"a", "c"}
+    view.take_node(Added(zoned("a")))
+    assert kept(view) == set(), "without the label the term says nothing, as in kube-scheduler"
+    view.take_node(Added(zoned("a", zone="x")))
+    assert kept(view) == {"a", "b"}
+    view.take_node(Deleted(zoned("a", zone="x")))
+    assert kept(view) == set()
 
 
-def test_a_volume_that_is_everywhere_binds_nobody() -> None:
-    volumes = VolumeView()
-    volumes.take_claim(Added(claim(volume="disk")))
-    volumes.take_volume(Added(volume()))
-    assert read(volumes, **MOUNTS) == Constraints()
+def at(name: str, zone: str) -> Any:
+    one = node(name)
+    one["metadata"]["labels"] = {"zone": zone}
+    return one
 
 
-def test_waiting_for_the_first_consumer_is_a_reason() -> None:
-    """Such a claim is bound by kube-scheduler only, together with the pod's node."""
-    volumes = VolumeView()
-    volumes.take_claim(Added(claim()))
-    said = read(volumes, **MOUNTS).unsupported
-    assert said == f"PersistentVolumeClaim data is not bound to a volume yet: {WAY_OUT}"
+def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
+    async def life() -> None:
+        async with world(at("a1", "a"), at("a2", "a"), at("b", "b")) as made:
+            server, refused = made.server, refusals(made)
+            required = [{"topologyKey": "zone", "labelSelector": {}}]
+            anti = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+            server.add("pods", pod("alone", 1, "other", affinity={"podAntiAffinity": anti}))
+            bind(server, "alone", None, "2020-01-01T00:00:00Z", node="a1")
+            await until(lambda: made.live.engine.ledger.table.nodes[1].keeps_away)
+            for index in range(3):
+                server.add("pods", pod(f"p{index}", 10_000))
+            await until(lambda: "p2" in refused)
+            placed = [server.get("pods", f"p{index}", "d")["spec"].get("nodeName")
+                      for index in range(3)]  # fmt: skip
+            assert set(placed) <= {"b", None}
 
-
-def test_a_volume_that_went_is_a_reason_until_it_comes_back() -> None:
-    volumes = VolumeView()
-    volumes.take_claim(Added(claim(volume="disk")))
-    assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
-    volumes.take_volume(Added(volume()))
-    assert read(volumes, **MOUNTS).unsupported == ""
-    volumes.take_volume(Deleted(volume()))
-    assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
-    volumes.take_claim(Deleted(claim(volume="disk")))
-    assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
-
-
-def test_a_claim_of_another_namespace_is_another_claim() -> None:
-    volumes = VolumeView()
-    volumes.take_claim(Added(claim(volume="disk", namespace="other")))
-    assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
+    run(life())

@@ -136,6 +136,24 @@ def test_what_a_smaller_node_explains_is_left_alone() -> None:
     run(life())
 
 
+def test_who_was_left_for_a_smaller_node_goes_when_it_is_as_large_as_before() -> None:
+    async def life() -> None:
+        async with world() as made:
+            made.server.update("nodes", "n", {"metadata": {"annotations": gpus(2, 15_000)}})
+            await until(lambda: made.live.nodes.shrunk)
+            add(made, "first", "later")
+            bind(made.server, "first", 0, seconds_ago(30))
+            bind(made.server, "later", 0, seconds_ago(10))
+            await until(lambda: made.told("DoubleBooked"))
+            await settled(made)
+            assert not made.deleting("later")
+            made.server.update("nodes", "n", {"metadata": {"annotations": gpus(2)}})
+            await until(lambda: made.deleting("later"))
+            assert not made.deleting("first")
+
+    run(life())
+
+
 def test_who_has_run_for_long_is_left_alone() -> None:
     async def life() -> None:
         async with world() as made:

@@ -66,10 +66,37 @@ def test_only_smaller_gpus_are_remembered_as_shrunk() -> None:
     found = view()
     again(found, metadata={"name": "n", "annotations": gpus(3, 20_000)})
     found.changed()
-    assert found.shrunk == set()
+    assert not found.shrunk
     again(found, metadata={"name": "n", "annotations": gpus(3, 19_000)})
     found.changed()
-    assert found.shrunk == {"n"}
+    assert set(found.shrunk) == {"n"}
+
+
+def shows(found: NodeView, count: int, memory_mib: int) -> bool:
+    """Whether the node counts as shrunk when it has shown so many cards of this size."""
+    again(found, metadata={"name": "n", "annotations": gpus(count, memory_mib)})
+    found.changed()
+    return "n" in found.shrunk
+
+
+def test_a_node_is_shrunk_until_it_is_as_large_as_it_was() -> None:
+    found = view()
+    assert shows(found, 0, 16_000)  # its device plugin starts anew
+    assert shows(found, 1, 20_000)
+    assert shows(found, 2, 16_000)  # card 0 has shown more meanwhile
+    assert not shows(found, 2, 20_000)
+    assert shows(found, 2, 19_000)
+
+
+def test_a_node_that_was_deleted_has_not_shrunk() -> None:
+    found = view()
+    assert shows(found, 1, 16_000)
+    found.take_node(Deleted(known()))
+    found.changed()
+    assert not found.shrunk
+    found.take_node(Added(known()))
+    found.changed()
+    assert not found.shrunk
 
 
 def test_nodes_that_change_together_are_laid_out_once() -> None:

@@ -6,6 +6,7 @@ others as the real one does.
 
 import asyncio
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -181,3 +182,47 @@ def test_a_scheduler_that_is_not_ready_says_so(
     with Scheduler(ready=False) as it:
         code, said = explain(capsys, monkeypatch, "d/p", "--url", f"http://127.0.0.1:{it.port}")
     assert (code, "still reading the cluster; ask again" in said) == (1, True)
+
+
+class Other(threading.Thread):
+    """A fake of some other server: says the same bytes to whoever connects."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(daemon=True)
+        self._said = said
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+
+    def run(self) -> None:
+        peer, _ = self._listening.accept()
+        with peer, self._listening:
+            peer.recv(65_536)
+            peer.sendall(self._said)
+
+
+def http(body: str, status: str = "200 OK") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return (head + body).encode()
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        http("<html>hello</html>"), http(""), http("[]"), http('{"ok": true}'),
+        http("[" * 50_000), http('{"error": "x"}', "404 Not Found"), http("no", "500 No"),
+        http("", "302 Found"), b"SSH-2.0-OpenSSH_9.2\r\n", b"",
+    ],
+)  # fmt: skip
+def test_another_server_is_told_in_one_line(
+    said: bytes, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Other(said)
+    other.start()
+    url = f"http://127.0.0.1:{other.port}"
+    code, told = explain(capsys, monkeypatch, "d/p", "--url", url, "--output", output)
+    other.join(20)
+    assert code == 1
+    assert told.count("\n") == 1
+    assert told.startswith(f"weft: error: {url}")
+    assert "is no Weft scheduler" in told or "does not answer" in told

@@ -196,3 +196,13 @@ def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
         assert await it.get("/healthz") == (200, "ok")
 
     on_pages(check, HttpOptions(answer_timeout_s=1, close_s=0.2))
+
+
+@pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
+def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
+    async def check(it: World) -> None:
+        pages = Pages(it.live, [], address=address, port=0)
+        with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
+            await pages.start()
+
+    on_pages(check)
