@@ -1,0 +1,209 @@
+"""One name and one unit for each metric, whatever exporter it comes from.
+
+`ALIASES` says what a Prometheus metric means. `read` turns its samples into the canonical unit;
+what cannot be true (DCGM's blank values, NaN, negative, above what any card has) is missing: NaN.
+The first label found in each of the label tuples is the one that counts.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Metric(enum.StrEnum):
+    """What Weft knows about a GPU. Ratios are of 1; unit and meaning in the value's name."""
+
+    MEMORY_USED_MIB = "memory_used_mib"
+    MEMORY_FREE_MIB = "memory_free_mib"
+    MEMORY_RESERVED_MIB = "memory_reserved_mib"
+    MEMORY_USED_RATIO = "memory_used_ratio"
+    GPU_UTIL_RATIO = "gpu_util_ratio"
+    MEMORY_COPY_RATIO = "memory_copy_ratio"
+    GRAPHICS_ACTIVE_RATIO = "graphics_active_ratio"
+    SM_ACTIVE_RATIO = "sm_active_ratio"
+    SM_OCCUPANCY_RATIO = "sm_occupancy_ratio"
+    TENSOR_ACTIVE_RATIO = "tensor_active_ratio"
+    DRAM_ACTIVE_RATIO = "dram_active_ratio"
+    PCIE_SENT_BYTES_PER_S = "pcie_sent_bytes_per_s"
+    PCIE_RECEIVED_BYTES_PER_S = "pcie_received_bytes_per_s"
+    POWER_W = "power_w"
+    ENERGY_J = "energy_j"
+    ENCODER_RATIO = "encoder_ratio"
+    DECODER_RATIO = "decoder_ratio"
+    SM_CLOCK_MHZ = "sm_clock_mhz"
+
+
+LARGEST: dict[Metric, float] = {
+    Metric.MEMORY_USED_MIB: 2.0**24,
+    Metric.MEMORY_FREE_MIB: 2.0**24,
+    Metric.MEMORY_RESERVED_MIB: 2.0**24,
+    Metric.PCIE_SENT_BYTES_PER_S: 2.0**40,
+    Metric.PCIE_RECEIVED_BYTES_PER_S: 2.0**40,
+    Metric.POWER_W: 20_000.0,
+    Metric.ENERGY_J: 1.4e11,
+    Metric.SM_CLOCK_MHZ: 20_000.0,
+}
+"""Above this a value is no measurement. Ratios end at 1. DCGM's blanks of 64 bit (2⁶³ − 16 and the
+next few) and of floating metrics (2⁴⁷ and the next few) lie beyond all of these."""
+
+BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
+"""DCGM's blank, not found, not supported and not permitted; bytes and joules pass these by."""
+
+
+class Alias(NamedTuple):
+    """What an exporter's metric means.
+
+    A sample times `scale` is in the metric's unit. `by_process` series come one a process: those of
+    one pod on one GPU are added up; all others say the same of a device each time they appear.
+    `scale` 0 means percent or ratio, as the exporter's version has it: see `scale_of`.
+    """
+
+    metric: Metric
+    scale: float = 1.0
+    by_process: bool = False
+
+
+PERCENT = 0.01
+EITHER = 0.0
+
+ALIASES: dict[str, Alias] = {
+    # dcgm-exporter, names of its default list and of fields to switch on
+    "DCGM_FI_DEV_FB_USED": Alias(Metric.MEMORY_USED_MIB),
+    "DCGM_FI_DEV_FB_FREE": Alias(Metric.MEMORY_FREE_MIB),
+    "DCGM_FI_DEV_FB_RESERVED": Alias(Metric.MEMORY_RESERVED_MIB),
+    "DCGM_FI_DEV_GPU_UTIL": Alias(Metric.GPU_UTIL_RATIO, PERCENT),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": Alias(Metric.MEMORY_COPY_RATIO, PERCENT),
+    "DCGM_FI_DEV_ENC_UTIL": Alias(Metric.ENCODER_RATIO, PERCENT),
+    "DCGM_FI_DEV_DEC_UTIL": Alias(Metric.DECODER_RATIO, PERCENT),
+    "DCGM_FI_DEV_POWER_USAGE": Alias(Metric.POWER_W),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Alias(Metric.ENERGY_J, 0.001),
+    "DCGM_FI_DEV_SM_CLOCK": Alias(Metric.SM_CLOCK_MHZ),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Alias(Metric.GRAPHICS_ACTIVE_RATIO),
+    "DCGM_FI_PROF_SM_ACTIVE": Alias(Metric.SM_ACTIVE_RATIO),
+    "DCGM_FI_PROF_SM_OCCUPANCY": Alias(Metric.SM_OCCUPANCY_RATIO),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Alias(Metric.TENSOR_ACTIVE_RATIO),
+    "DCGM_FI_PROF_DRAM_ACTIVE": Alias(Metric.DRAM_ACTIVE_RATIO),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": Alias(Metric.PCIE_SENT_BYTES_PER_S),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": Alias(Metric.PCIE_RECEIVED_BYTES_PER_S),
+    # the names that DCGM gave its fields later; GPU_UTIL_RATIO is the percentage renamed, and said
+    # to be a true ratio in some versions
+    "DCGM_FI_DEV_GPU_UTIL_RATIO": Alias(Metric.GPU_UTIL_RATIO, EITHER),
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": Alias(Metric.POWER_W),
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": Alias(Metric.GRAPHICS_ACTIVE_RATIO),
+    "DCGM_FI_PROF_SM_UTIL_RATIO": Alias(Metric.SM_ACTIVE_RATIO),
+    "DCGM_FI_PROF_SM_OCCUPANCY_RATIO": Alias(Metric.SM_OCCUPANCY_RATIO),
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": Alias(Metric.TENSOR_ACTIVE_RATIO),
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO": Alias(Metric.DRAM_ACTIVE_RATIO),
+    # dcgm-exporter 1.x
+    "dcgm_fb_used": Alias(Metric.MEMORY_USED_MIB),
+    "dcgm_fb_free": Alias(Metric.MEMORY_FREE_MIB),
+    "dcgm_gpu_utilization": Alias(Metric.GPU_UTIL_RATIO, PERCENT),
+    "dcgm_mem_copy_utilization": Alias(Metric.MEMORY_COPY_RATIO, PERCENT),
+    "dcgm_enc_utilization": Alias(Metric.ENCODER_RATIO, PERCENT),
+    "dcgm_dec_utilization": Alias(Metric.DECODER_RATIO, PERCENT),
+    "dcgm_power_usage": Alias(Metric.POWER_W),
+    "dcgm_total_energy_consumption": Alias(Metric.ENERGY_J, 0.001),
+    "dcgm_sm_clock": Alias(Metric.SM_CLOCK_MHZ),
+    # ObserverWard, which Genius reads
+    "observerward_dynamic_gpu_used_global_memory_MiB": Alias(Metric.MEMORY_USED_MIB),
+    "observerward_dynamic_gpu_free_global_memory_MiB": Alias(Metric.MEMORY_FREE_MIB),
+    "observerward_dynamic_gpu_power_usage_W": Alias(Metric.POWER_W),
+    "observerward_dynamic_gpu_encoder_utilization": Alias(Metric.ENCODER_RATIO, PERCENT),
+    "observerward_dynamic_gpu_decoder_utilization": Alias(Metric.DECODER_RATIO, PERCENT),
+    "observerward_dynamic_gpu_memory_utilization": Alias(Metric.MEMORY_COPY_RATIO, PERCENT),
+    # Alnair's exporter: NVML's shares of SM and memory time, one series a process
+    "alnair_gpu_util": Alias(Metric.GPU_UTIL_RATIO, PERCENT, by_process=True),
+    "alnair_gpu_mem_util": Alias(Metric.MEMORY_COPY_RATIO, PERCENT, by_process=True),
+    # what Elastic's load-aware scheduler asks for; it divides by 100
+    "gpu_core_usage_avg": Alias(Metric.GPU_UTIL_RATIO, PERCENT),
+    "gpu_memory_usage_avg": Alias(Metric.MEMORY_USED_RATIO, PERCENT),
+}
+
+NODE_LABELS = ("Hostname", "hostname", "kubernetes_node", "node", "nodeName", "instance")
+UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
+INDEX_LABELS = ("gpu", "gpu_idx", "card", "cardNode", "id")
+# Where Prometheus keeps its own labels, `pod` is the exporter's pod and `exported_pod` the GPU's.
+POD_LABELS = ("exported_pod", "pod", "pod_name")
+NAMESPACE_LABELS = ("exported_namespace", "namespace", "pod_namespace")
+CONTAINER_LABELS = ("exported_container", "container", "container_name")
+MIG_LABELS = ("GPU_I_ID",)
+
+
+class Subject(NamedTuple):
+    """What a series is about, as far as its labels say; "" and −1 where they do not."""
+
+    node: str = ""
+    uuid: str = ""
+    gpu: int = -1
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    mig: str = ""
+
+
+def subject(labels: Mapping[str, str]) -> Subject:
+    """The node, GPU and pod that a series' labels name."""
+    index = _first(labels, INDEX_LABELS)
+    return Subject(
+        node=_without_port(_first(labels, NODE_LABELS)),
+        uuid=_first(labels, UUID_LABELS),
+        gpu=int(index) if index.isascii() and index.isdigit() else -1,
+        namespace=_first(labels, NAMESPACE_LABELS),
+        pod=_first(labels, POD_LABELS),
+        container=_first(labels, CONTAINER_LABELS),
+        mig=_first(labels, MIG_LABELS),
+    )
+
+
+def read(name: str, samples: Floats, aliases: Mapping[str, Alias] = ALIASES) -> Floats:
+    """Samples of the metric `name` in its canonical unit, any shape; NaN where they say nothing.
+
+    All samples of one answer must be given together: a metric that is percent or ratio is scaled
+    by its largest. KeyError: `name` is not in `aliases`.
+    """
+    alias = aliases[name]
+    values = samples * (alias.scale or scale_of(samples))
+    largest = LARGEST.get(alias.metric, 1.0)
+    with np.errstate(invalid="ignore"):
+        blank = (samples >= BLANK_32_BIT[0]) & (samples <= BLANK_32_BIT[1])
+        return np.where((values >= 0.0) & (values <= largest) & ~blank, values, np.nan)
+
+
+def scale_of(samples: Floats) -> float:
+    """1 for ratios, 0.01 for percentages, which are whole numbers: one fraction tells.
+
+    A wrong sample among many can so make readings go missing, never make busy cards look idle.
+    Where all samples are 0 or 1 nothing tells, and 1 is taken for fully busy.
+    """
+    with np.errstate(invalid="ignore"):
+        if bool(((samples > 0.0) & (samples < 1.0)).any()):
+            return 1.0
+        return PERCENT if bool(((samples > 1.0) & (samples <= 100.0)).any()) else 1.0
+
+
+def with_own(aliases: Iterable[tuple[str, str, float]]) -> dict[str, Alias]:
+    """`ALIASES` and (name, canonical metric, scale) of the configuration, which win.
+
+    ValueError names a metric that does not exist.
+    """
+    return ALIASES | {name: Alias(Metric(metric), scale) for name, metric, scale in aliases}
+
+
+def names_of(metric: Metric, aliases: Mapping[str, Alias] = ALIASES) -> tuple[str, ...]:
+    """Every name under which `metric` may be found, in the order they are preferred."""
+    return tuple(name for name, alias in aliases.items() if alias.metric is metric)
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def _without_port(node: str) -> str:
+    """`instance` carries the exporter's port."""
+    host, colon, port = node.rpartition(":")
+    return host if colon and port.isdigit() else node
