@@ -5,7 +5,6 @@ configuration ──▶ client, lease ──▶ Cluster ──▶ Process(record
 
 import asyncio
 import gc
-import logging
 import os
 import socket
 import uuid
@@ -37,8 +36,6 @@ from weft.scheduler.metrics import Metrics
 from weft.scheduler.process import Part, Process, told_to_stop
 from weft.scheduler.recording import Recording
 from weft.scheduler.role import Role
-
-log = logging.getLogger("weft.scheduler")
 
 
 class Hosting(msgspec.Struct, frozen=True):
