@@ -5,6 +5,8 @@
 (`naive.py`: the published formula over every node, dense arrays, nothing kept), timed on the same
 states, and the engine's placements compared with it. Writes build/bench/decisions.json.
 
+Policies that read metrics decide on one snapshot of all GPUs, and have no naive counterpart.
+
     python benchmarks/bench_decisions.py [--nodes 10000] [--policy best-fit] [--quick]
 """
 
@@ -17,16 +19,28 @@ from pathlib import Path
 import numpy as np
 
 from naive import NaiveCluster
-from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodGone, PolicyInput, Record
+from weft.engine import (
+    Bind,
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PolicyInput,
+    Record,
+    SignalsChanged,
+)
 from weft.framework import Profile
+from weft.framework.signals import FRESH, snapshot
 from weft.model import Gpu, Node, Placement, PodRequest, Shape, Share
-from weft.policies.best_fit import BestFit
-from weft.policies.fgd import Fgd
+from weft.policies.catalog import built_in
 from weft.policies.fragments import TypicalPods, typical_input
 from weft.simulate.openb import shape_of
 
 LOAD = 0.7
 GPUS = 8
+NAIVE = ("best-fit", "fgd")
+METRICS = ("load-aware", "auto")
 
 
 def a_shape(rng: random.Random, cpu_shift: int) -> Shape:
@@ -35,6 +49,21 @@ def a_shape(rng: random.Random, cpu_shift: int) -> Shape:
         gpus = rng.choice([1, 1, 1, 2, 4, 8])
         return shape_of(4000 * gpus + cpu_shift, 8192 * gpus, gpus, 1000)
     return shape_of(rng.randrange(1000, 9000, 500) + cpu_shift, 4096, 1, rng.randrange(50, 950, 10))
+
+
+def a_snapshot(names: list[str]) -> SignalsChanged:
+    """Every GPU measured: mostly moderate loads, a few that the gate closes."""
+    rng = np.random.default_rng(5)
+    gpus = [(name, gpu) for name in names for gpu in range(GPUS)]
+    fresh = np.full(len(gpus), FRESH, dtype=np.int8)
+    values = {
+        "sm_active_ratio": rng.random(len(gpus)), "dram_active_ratio": rng.random(len(gpus)) / 2,
+        "memory_used_mib": rng.random(len(gpus)) * 20_000.0, "power_w": rng.random(len(gpus)) * 250,
+        "memory_free_mib.last": rng.random(len(gpus)) * 12_000.0 + 2_000.0,
+        "power_limit_w": np.full(len(gpus), 250.0),
+    }  # fmt: skip
+    columns = {name: (column, fresh) for name, column in values.items()}
+    return SignalsChanged(snapshot(1, 0, gpus, columns))
 
 
 def milli_of(shape: Shape) -> int:
@@ -48,7 +77,7 @@ class World:
     def __init__(self, policy: str, nodes: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.shapes = [a_shape(self.rng, 0) for _ in range(64)]
-        self.policy = BestFit() if policy == "best-fit" else Fgd()
+        self.policy = built_in().create(policy)
         self.profile = Profile("weft", [self.policy])
         self.engine = Engine([self.profile])
         cards = tuple(Gpu(index, 32_510, "V100M32") for index in range(GPUS))
@@ -65,6 +94,8 @@ class World:
         self.seq = 0
         self.records: list[Record] = []
         self._load(names)
+        if policy in METRICS:
+            self.engine.handle(a_snapshot(names), 0)
 
     def _load(self, names: list[str]) -> None:
         """Fill to the load with random placements: a preloaded ledger, not a preloaded cache."""
@@ -133,12 +164,16 @@ def measure(policy: str, nodes: int, kind: str, decisions: int, checks: int) -> 
         history.append((gone, shape, placement))
         if index >= warm:
             times.append(took)
-    naive = naive_times(world, start, history, checks)
     ms = np.array(times) * 1e3
-    return {
+    row: dict[str, object] = {
         "policy": policy, "nodes": nodes, "gpus": nodes * GPUS, "shapes": kind,
         "decisions": len(times), "median_ms": round(float(np.median(ms)), 4),
         "p99_ms": round(float(np.percentile(ms, 99)), 4),
+    }  # fmt: skip
+    if policy not in NAIVE:
+        return row
+    naive = naive_times(world, start, history, checks)
+    return row | {
         "naive_scan_median_ms": round(float(np.median(naive)) * 1e3, 4),
         "speedup": round(float(np.median(naive) * 1e3 / np.median(ms)), 1),
         "placements_equal_to_naive": len(naive),
@@ -178,11 +213,11 @@ def naive_times(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, action="append")
-    parser.add_argument("--policy", action="append", choices=["best-fit", "fgd"])
+    parser.add_argument("--policy", action="append", choices=[*NAIVE, *METRICS])
     parser.add_argument("--quick", action="store_true", help="a tenth of the decisions")
     options = parser.parse_args()
     rows = []
-    for policy in options.policy or ["best-fit", "fgd"]:
+    for policy in options.policy or [*NAIVE, *METRICS]:
         for nodes in options.nodes or [5_000, 10_000]:
             for kind, decisions in (("64", 2_000), ("new", 200)):
                 count = decisions // 10 if options.quick else decisions

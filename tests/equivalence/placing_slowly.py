@@ -108,6 +108,9 @@ class Reference:
     def gpu_score(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> int | None:
         return None
 
+    def allows(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> bool:
+        return True
+
     def pick(self, machine: Machine, gpus: list[int], claim: GpuClaim, _key: str) -> int:
         return min(gpus, key=lambda gpu: (room(machine.cards[gpu], claim), gpu))
 
@@ -169,6 +172,7 @@ class Reference:
         gpus = [
             gpu for gpu, card in enumerate(machine.cards)
             if gpu not in mine and card.fits(claim, shape)
+            and self.allows(machine, gpu, shape, index)
         ]  # fmt: skip
         if not gpus:
             return None
@@ -183,7 +187,11 @@ class Reference:
 
     def search(self, machine: Machine, shape: Shape, todo: list[int]):
         """The greedy way is stuck: the first way that works, tightest GPUs first."""
-        chosen = first(machine, shape, todo, [])
+        allowed = [
+            {gpu for gpu in range(len(machine.cards)) if self.allows(machine, gpu, shape, claim)}
+            for claim in range(len(shape.claims))
+        ]
+        chosen = first(machine, shape, todo, [], allowed)
         if chosen is None:
             return None
         score, sofar = 0, []
@@ -201,18 +209,20 @@ def undo(machine: Machine, shape: Shape, chosen: Chosen) -> None:
         machine.cards[gpu].take(shape.claims[index], -1)
 
 
-def first(machine: Machine, shape: Shape, todo: list[int], chosen: Chosen) -> Chosen | None:
+def first(
+    machine: Machine, shape: Shape, todo: list[int], chosen: Chosen, allowed: list[set[int]]
+) -> Chosen | None:  # fmt: skip
     if len(chosen) == len(todo):
         return list(chosen)
     index = todo[len(chosen)]
     claim = shape.claims[index]
     mine = [gpu for other, gpu in chosen if other == index]
     fits = [g for g, card in enumerate(machine.cards)
-            if g not in mine and card.fits(claim, shape)]  # fmt: skip
+            if g not in mine and g in allowed[index] and card.fits(claim, shape)]  # fmt: skip
     order = sorted(fits, key=lambda g: (machine.cards[g].free, machine.cards[g].free_milli, g))
     for gpu in fits[:1] if claim.whole else order:
         machine.cards[gpu].take(claim)
-        found = first(machine, shape, todo, [*chosen, (index, gpu)])
+        found = first(machine, shape, todo, [*chosen, (index, gpu)], allowed)
         machine.cards[gpu].take(claim, -1)
         if found is not None:
             return found

@@ -15,7 +15,7 @@ from weft.engine.assess import Assessor
 from weft.engine.choosing import shares_on
 from weft.framework import NEVER, Demand, Policy, Profile, Query
 from weft.framework.policy import Option
-from weft.ledger import Ledger, audit
+from weft.ledger import Ledger, Limits, audit
 from weft.ledger.table import Bools, Ints
 from weft.model import Node, Placement, Shape
 from weft.testing import (
@@ -83,7 +83,7 @@ class World:
     def __init__(self, random: Random, nodes: Sequence[Node], policies: Sequence[Policy]) -> None:
         self.random, self.nodes = random, nodes
         permille = random.choice((1000, 1000, 1000, 1500))
-        self.live = Ledger(nodes, permille)
+        self.live = Ledger(nodes, Limits(permille))
         self.slow = ReferenceLedger(nodes, permille)
         self.profile = Profile("test", policies)
         self.kept = Assessor(self.live)

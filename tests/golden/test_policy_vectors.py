@@ -1,13 +1,17 @@
 """Published and independently computed decisions of the systems Weft speaks for, one GPU node each.
 
 Elastic GPU: issue 15 of its scheduler, and its raters worked by hand. nano-gpu: the cases of its
-v0.3 tests. gpushare: the example of its documentation.
+v0.3 tests. gpushare: the example of its documentation. Genius: worked by hand. Kube-Knots'
+scheduler: one decision of its published logs (all of them are in test_ece).
 """
 
+import numpy as np
 import pytest
 
-from weft.engine import Bind, Engine, PodAdded, PodSeenBound
+from weft.engine import Bind, Engine, PodAdded, PodSeenBound, SignalsChanged
 from weft.framework import Profile
+from weft.framework.signals import FRESH, snapshot
+from weft.ledger import Limits
 from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
 from weft.policies.catalog import built_in
 
@@ -99,3 +103,39 @@ def test_gpushare(policy, available, expected):
     found = decide(policy, [16_276] * len(available), [memory(8_138)], used=used)
     assert found is not None
     assert found[0] == [expected]
+
+
+def test_genius_exact():
+    """Two nodes worked by hand: static 7.2 and 16.8, dynamic 4.2059 and 5.3971."""
+    nodes = [
+        Node("a", (Gpu(0, 16_000, "Tesla V100", "GPU-a0"),)),
+        Node("b", tuple(Gpu(i, 32_000, "Tesla V100", f"GPU-b{i}") for i in range(2))),
+    ]
+    columns = {"memory_free_mib": [8_000, 30_000, 30_000], "power_w": [100, 50, 50],
+               "encoder_ratio": [0, 0, 0], "decoder_ratio": [0, 0, 0]}  # fmt: skip
+    fresh = np.full(3, FRESH, dtype=np.int8)
+    told = {name: (np.array(values, dtype=float), fresh) for name, values in columns.items()}
+    gpus = [("a", 0), ("b", 0), ("b", 1)]
+    profile = Profile("weft", [built_in().create("genius", compat="exact")])
+    engine = Engine([profile], nodes)
+    engine.handle(SignalsChanged(snapshot(1, 0, gpus, told)), 0)
+    known = engine.assess(profile, PodRequest("new", "new", Shape((memory(100),))))
+    assert known.total.tolist() == [15, 27]
+
+
+@pytest.mark.parametrize(("asked", "admitted"), [(15_032, True), (15_033, False)])
+def test_ferikoglous_logged_decision(asked, admitted):
+    """2020-09-01 17:45:30, 50 % over-provisioning: admitted by the peak forecast alone."""
+    columns = {"memory_free_mib.cov": 0.428321, "memory_used_mib.p80": 27_943.0,
+               "memory_free_mib.autocorrelation": 0.368701, "window.samples": 82.0,
+               "memory_free_mib.predicted": 15_032.4}  # fmt: skip
+    fresh = np.array([FRESH], dtype=np.int8)
+    told = {name: (np.array([value]), fresh) for name, value in columns.items()}
+    engine = Engine([Profile("weft", [built_in().create("ferikoglou")])],
+                    [Node("n", (Gpu(0, 32_510, "V100", "GPU-0"),))],
+                    limits=Limits(overcommit_permille=3000))  # fmt: skip
+    engine.handle(SignalsChanged(snapshot(1, 0, [("n", 0)], told)), 0)
+    old = Placement("old", "n", (Share(0, 0, 32_000, 0),))
+    engine.handle(PodSeenBound(old), 0)
+    new = PodRequest("new", "new", Shape((memory(asked),)))
+    assert isinstance(engine.handle(PodAdded(new), 1)[0], Bind) == admitted

@@ -18,7 +18,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 def a_dropped_reservation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "reserve", lambda *_: True)
+    patch.setattr(Ledger, "reserve", lambda *_, **__: True)
 
 
 def a_release_that_forgets(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def too_choosy_about_whom_to_wake(patch: pytest.MonkeyPatch) -> None:
 
 def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        Engine, "_seen_bound", lambda self, placement, _: self.ledger.adopt(placement) and None
+        Engine, "_seen_bound", lambda self, event, _: self.ledger.adopt(event.placement) and None
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from weft.ledger import Ledger, audit
+from weft.ledger import Ledger, Limits, audit
 from weft.ledger.audit import differences
 from weft.model import Node, Placement, Share
 from weft.testing import Account, ReferenceLedger, node
@@ -75,7 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(some=st.lists(nodes(), min_size=2, max_size=4, unique_by=lambda n: n.name))
     def start(self, some: list[Node]) -> None:
-        self.live = Ledger(some, self.overcommit_permille)
+        self.live = Ledger(some, Limits(self.overcommit_permille))
         self.slow = ReferenceLedger(some, self.overcommit_permille)
         self.adopted: set[str] = set()
         self.open: Counter[str] | None = None
@@ -238,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def a_rebuilt_ledger_is_the_same(self) -> None:
         """After a crash there are only nodes and what the API shows bound, in any order."""
-        fresh = Ledger(reversed(self.live.table.nodes), self.overcommit_permille)
+        fresh = Ledger(reversed(self.live.table.nodes), Limits(self.overcommit_permille))
         for uid in sorted(self.live.holdings, reverse=True):
             fresh.adopt(self.live.holdings[uid].placement)
         assert differences(self.live.table, fresh.table) == []

@@ -82,6 +82,8 @@ def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
 
 def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
+    from weft.engine.lending import eviction_in_words, harvest_in_words
+
     record, pod = found.record, found.pod
     head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
     lines = [f"{head}, attempt {record.attempt}, decision {record.seq}"]
@@ -92,10 +94,14 @@ def lines_of(found: "Explanation") -> list[str]:
             + "".join(f", {name} {score}" for name, score in top.scores.items())
             for top in record.top
         ]
+        lines += [f"  {harvest_in_words(one)}" for one in record.harvested]
+    elif record.outcome == "evicted":
+        lines.append(f"  evicted from {record.node}{_devices(found)}")
+        lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
     else:
         lines.append("  fits nowhere")
     lines.append(f"  {found.summary}")
-    if record.outcome != "placed":
+    if record.outcome == "unschedulable":
         lines.append("  it would fit, if you")
         lines += [f"    - {change.text}" for change in found.changes]
         if not found.changes:

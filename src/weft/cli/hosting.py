@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from weft.cli.telemetry import aliases_of, options_of, source_of
 from weft.config.form import Configuration, LeaseSettings
 from weft.config.read import profiles as made_of
 from weft.extender.configured import listening_of, routes_of
@@ -27,7 +28,10 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.lease import Elector, LeaseOptions
 from weft.kube.sources import Rule
+from weft.ledger import Limits
 from weft.live.cluster import Cluster
+from weft.live.looked import LookedMetrics
+from weft.live.looking import Looking, addresses_of
 from weft.live.telling import Teller, TellingOptions
 from weft.live.typical import TypicalInput
 from weft.record import Header, PolicyUse, ProfileUse
@@ -36,6 +40,7 @@ from weft.scheduler.metrics import Metrics
 from weft.scheduler.process import Part, Process, told_to_stop
 from weft.scheduler.recording import Recording
 from weft.scheduler.role import Role
+from weft.signals.telemetry.source import Source
 
 
 class Hosting(msgspec.Struct, frozen=True):
@@ -58,6 +63,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     profiles = made_of(config, registry, hosting.where)
     names = [profile.name for profile in profiles]
     everything = [*profiles, *route_profiles(routes, registry.create, names)]
+    limits = Limits(round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest))
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
@@ -70,7 +76,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 in_flight=config.client.binds_in_flight,
                 request_timeout_s=config.client.request_timeout_seconds,
             ),
-            may_bind=elector.may_bind if elector else None,
+            may_bind=elector.may_bind if elector else None, limits=limits,
         )  # fmt: skip
         telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
         teller = Teller(live, client, socket.gethostname(), telling)
@@ -80,9 +86,19 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                       address=config.http.address, port=config.http.port)  # fmt: skip
         process.early.append(pages)
         if hosting.decisions is not None:
-            header = Header(_uses(everything), config.seed)
+            header = Header(
+                _uses(everything), config.seed, overcommit_permille=limits.overcommit_permille,
+                harvest_permille=limits.harvest_permille,
+            )  # fmt: skip
             process.early.append(Recording(live, header, hosting.decisions))
         process.parts += [_Typical(live), _Memory()]
+        source = source_of(config.telemetry, lambda: addresses_of(live))
+        if source is not None:
+            looking = Looking(
+                live, source, options_of(config.telemetry), aliases_of(config.telemetry)
+            )
+            pages.collectors.append(LookedMetrics(looking))
+            process.parts.append(_Looking(looking, source))
         if config.extender.enabled:
             extender = _Extender(live, routes, listening_of(config.extender))
             pages.collectors.append(extender.server.metrics)
@@ -133,6 +149,26 @@ class _Memory(Part):
 
     async def close(self) -> None:
         """Nothing: the process ends."""
+
+
+class _Looking(Part):
+    """Keeps what policies see of the GPUs up to date."""
+
+    def __init__(self, looking: Looking, source: Source) -> None:
+        self._looking, self._source = looking, source
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Look, and again and again; nobody waits for the first answer."""
+        self._task = asyncio.create_task(self._looking.run())
+        return "GPUs are looked at"
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._source.close()
 
 
 class _Typical(Part):

@@ -38,8 +38,10 @@ def root(
 def _register() -> None:
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
+    from weft.cli.metrics import metrics
     from weft.cli.parse import parse
     from weft.cli.policies import policies
     from weft.cli.scheduler import scheduler
@@ -50,10 +52,12 @@ def _register() -> None:
     app.command("parse")(parse)
     app.command("policies")(policies)
     app.command("replay")(replay)
+    app.command("metrics")(metrics)
     generate = typer.Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
     generate.command("nodes")(nodes)
     generate.command("pods")(pods)
     app.add_typer(generate, name="generate")
+    app.add_typer(experiment_app, name="experiment")
     app.add_typer(config_app, name="config")
     app.add_typer(extender_app, name="extender")
     app.add_typer(explain_app, name="explain")

@@ -29,7 +29,7 @@ def registry() -> "Registry":
 def policies(
     output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
 ) -> None:
-    """List the policies there are, one line each."""
+    """List the policies there are, and why one is unsafe where it is."""
     found = registry().describe()
     if output is ListOutput.json:
         import msgspec
@@ -39,3 +39,5 @@ def policies(
     width = max(len(item.name) for item in found)
     for item in found:
         print(f"{item.name:<{width}}  {item.summary}")
+        if item.unsafe:
+            print(f"{'':<{width}}  unsafe: {item.unsafe}")

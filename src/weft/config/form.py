@@ -46,6 +46,13 @@ class LeaseSettings(Form, frozen=True):
     renew_seconds: float = 2
 
 
+class LimitsSettings(Form, frozen=True):
+    """How much of a card's memory may be promised, in cards: 1 is what it has."""
+
+    overcommit: float = 1.0
+    harvest: float = 1.0
+
+
 class InventoryRule(Form, frozen=True):
     """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
 
@@ -94,12 +101,44 @@ class ExtenderSettings(Form, frozen=True):
     client_authority_file: str = ""
 
 
+class OwnMetric(Form, frozen=True):
+    """What a metric of an exporter that Weft does not know means; see docs/reference/telemetry.md.
+
+    `scale` makes the metric's unit Weft's own: 0.01 for percentages.
+    """
+
+    name: str
+    metric: str
+    scale: float = 1.0
+
+
+class TelemetrySettings(Form, frozen=True):
+    """Where and how Weft looks at what the GPUs do."""
+
+    url: str = ""
+    exporters: str = ""
+    interval_seconds: float = 15
+    scrape_seconds: float = 15
+    window_seconds: float = 300
+    horizon_seconds: float = 60
+    timeout_seconds: float = 10
+    username: str = ""
+    password_file: str = ""
+    bearer_token_file: str = ""
+    authority_file: str = ""
+    verify: bool = True
+    headers: dict[str, str] = {}
+    partial_response: bool = False
+    selector: str = ""
+    names: tuple[OwnMetric, ...] = ()
+
+
 DEFAULT_PROFILES = (
     ProfileSettings("weft", (PolicyUse("fgd"),)),
     ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
     ProfileSettings("alnair-high-performance", (PolicyUse("alnair-high-performance"),)),
-    ProfileSettings("genius-scheduler", (PolicyUse("spread"),)),
-    ProfileSettings("custom-scheduler", (PolicyUse("smallest-first"), PolicyUse("binpack"))),
+    ProfileSettings("genius-scheduler", (PolicyUse("genius"),)),
+    ProfileSettings("custom-scheduler", (PolicyUse("ferikoglou-safe"),)),
 )
 
 
@@ -113,7 +152,9 @@ class Configuration(Form, frozen=True):
     inventory: tuple[InventoryRule, ...] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
+    limits: LimitsSettings = LimitsSettings()
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     seed: int = 0

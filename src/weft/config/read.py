@@ -13,12 +13,15 @@ from weft.config.form import (
     KIND,
     Configuration,
     ExtenderSettings,
+    TelemetrySettings,
 )
 from weft.config.text import load
 from weft.framework import Plugin, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
+from weft.signals.telemetry.names import Metric
 
+MOST_PROMISED = 10
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 
@@ -115,7 +118,44 @@ def _check(found: Configuration, where: str) -> None:
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
+    for name, limit in (("overcommit", found.limits.overcommit), ("harvest", found.limits.harvest)):
+        if not 1 <= limit <= MOST_PROMISED:
+            at = _place(where, f"limits.{name}")
+            raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
     _check_extender(found.extender, where)
+    _check_telemetry(found.telemetry, where)
+
+
+def _check_telemetry(found: TelemetrySettings, where: str) -> None:
+    for field, value in (
+        ("intervalSeconds", found.interval_seconds), ("scrapeSeconds", found.scrape_seconds),
+        ("horizonSeconds", found.horizon_seconds), ("timeoutSeconds", found.timeout_seconds),
+    ):  # fmt: skip
+        if value <= 0:
+            raise BadInputError(_place(where, f"telemetry.{field}"), f"{value} must be more than 0")
+    if found.window_seconds < 2 * found.interval_seconds:
+        at = _place(where, "telemetry.windowSeconds")
+        raise BadInputError(at, f"{found.window_seconds:g} is less than two intervalSeconds")
+    if found.window_seconds > 240 * found.interval_seconds:
+        at = _place(where, "telemetry.windowSeconds")
+        raise BadInputError(at, f"{found.window_seconds:g} is more than 240 intervalSeconds")
+    if found.horizon_seconds > found.window_seconds:
+        at = _place(where, "telemetry.horizonSeconds")
+        raise BadInputError(at, f"{found.horizon_seconds:g} is more than windowSeconds")
+    if found.url and found.exporters:
+        raise BadInputError(_place(where, "telemetry.exporters"), "and url exclude each other")
+    for field, text in (("url", found.url), ("exporters", found.exporters)):
+        if text and not re.match(r"https?://[^/\s]+", text):
+            at = _place(where, f"telemetry.{field}")
+            raise BadInputError(at, f"{text!r} is no http:// or https:// URL")
+    if found.username and found.bearer_token_file:
+        at = _place(where, "telemetry.username")
+        raise BadInputError(at, "and bearerTokenFile exclude each other")
+    for i, own in enumerate(found.names):
+        if own.metric not in list(Metric):
+            known = ", ".join(Metric)
+            at = _place(where, f"telemetry.names[{i}].metric")
+            raise BadInputError(at, f"{own.metric!r} is unknown; write one of {known}")
 
 
 def _check_extender(found: ExtenderSettings, where: str) -> None:

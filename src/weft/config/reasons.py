@@ -32,6 +32,11 @@ REASONS: dict[str, str] = {
     "lease.name": "processes with the same name take turns",
     "lease.durationSeconds": "how long a dead leader is waited for; at most 10",
     "lease.renewSeconds": "time between renewals; three may fail in a row",
+    "limits.overcommit": "how much of a card's memory may be promised to pods, whatever is "
+    "measured; 1, for pods that then use what they asked for run out of memory",
+    "limits.harvest": "how much a harvesting policy may promise, where the difference is measured "
+    "idle; 1 lends nothing: whoever wants it declares how far, as 1.5, and borrowers may be "
+    "evicted",
     "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
     "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
     "free one",
@@ -55,5 +60,32 @@ REASONS: dict[str, str] = {
     "events.intervalSeconds": "least time between two events or two conditions of one pod and "
     "reason; people read events in minutes",
     "events.scheduled": "an event for every pod that is bound, as kube-scheduler writes",
+    "telemetry.url": "a metrics server with Prometheus' API, as it stands before /api/v1; none: no "
+    "policy sees what GPUs do, and each decides by requests",
+    "telemetry.exporters": "instead of a metrics server, the page of each node's exporter, such as "
+    "http://{address}:9400/metrics; for small clusters, for nobody keeps what was before",
+    "telemetry.intervalSeconds": "time between two looks; policies need no more, and forecasts are "
+    "made in these steps",
+    "telemetry.scrapeSeconds": "how often the server asks the exporters; a sample older than two "
+    "of these is stale, than six (at least a minute) nothing",
+    "telemetry.windowSeconds": "how far back peaks and forecasts look; twenty looks, the fewest "
+    "that Kube-Knots' rules admit",
+    "telemetry.horizonSeconds": "how far ahead forecasts look",
+    "telemetry.timeoutSeconds": "an answer that takes longer is none; less than intervalSeconds",
+    "telemetry.username": "of HTTP's basic authentication; none",
+    "telemetry.passwordFile": "its password",
+    "telemetry.bearerTokenFile": "a token, read again every minute; none",
+    "telemetry.authorityFile": "PEM; who signed the server's certificate. None: the system's",
+    "telemetry.verify": "whether the certificate is looked at",
+    "telemetry.headers": "sent with every question, as X-Scope-OrgID to Mimir; none",
+    "telemetry.partialResponse": "Thanos may leave out stores that do not answer; off, for a "
+    "missing answer is safer than half of one",
+    "telemetry.selector": "goes into each query, where a server knows several clusters, such as "
+    'cluster="a"; none',
+    "telemetry.names": "what other exporters' metrics mean; the usual ones are known",
+    "telemetry.names[].name": "of the exporter's metric",
+    "telemetry.names[].metric": "Weft's own name, such as sm_active_ratio",
+    "telemetry.names[].scale": "times this is Weft's unit; 0.01 for percent, 0 where it may be "
+    "percent or ratio",
     "seed": "for policies that draw; the same seed decides the same",
 }

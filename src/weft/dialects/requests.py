@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from weft.dialects.containers import Layout
 from weft.dialects.resources import node_side, slots
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
-from weft.model.request import ANY_DEVICE
+from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL
 
 MODEL = "weft.dev/gpu-model"
 ISOLATION = "weft.dev/isolation"
 APPLICATION = "weft.dev/application"
 CLASS = "weft.dev/class"
 
-CLASSES = ("latency-critical", "batch", "best-effort")
+CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
 ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
 
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")

@@ -11,7 +11,11 @@ from weft.engine.events import (
     BindOn,
     Command,
     Event,
+    Evict,
+    Learnt,
+    LessonsTold,
     NodesChanged,
+    NotEvicted,
     Permit,
     PodAdded,
     PodBound,
@@ -19,10 +23,13 @@ from weft.engine.events import (
     PodSeenBound,
     PolicyInput,
     Refused,
+    SignalsChanged,
     Tick,
     Unschedulable,
     Wake,
 )
+from weft.engine.lending import Eviction, Harvest
+from weft.engine.lessons import Lesson
 from weft.engine.records import Candidate, Record
 
 __all__ = [
@@ -33,7 +40,14 @@ __all__ = [
     "Command",
     "Engine",
     "Event",
+    "Evict",
+    "Eviction",
+    "Harvest",
+    "Learnt",
+    "Lesson",
+    "LessonsTold",
     "NodesChanged",
+    "NotEvicted",
     "Permit",
     "PodAdded",
     "PodBound",
@@ -42,6 +56,7 @@ __all__ = [
     "PolicyInput",
     "Record",
     "Refused",
+    "SignalsChanged",
     "Tick",
     "Unschedulable",
     "Wake",

@@ -34,7 +34,7 @@ class Assessment:
         self.shape = shape
         self.generation = ledger.generation
         self.version = -1
-        self.demand = Demand(shape, ledger.table)
+        self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         self.told: Codes = feasibility.told_codes(ledger.table, self.demand)
         rows = ledger.table.count
         self.any_told = bool(self.told.any())

@@ -13,6 +13,9 @@ A pod's life here
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+import numpy as np
+
 from weft.engine import choosing
 from weft.engine.assess import Assessment, Assessor
 from weft.engine.events import (
@@ -21,7 +24,11 @@ from weft.engine.events import (
     BindOn,
     Command,
     Event,
+    Evict,
+    Learnt,
+    LessonsTold,
     NodesChanged,
+    NotEvicted,
     Permit,
     PodAdded,
     PodBound,
@@ -29,35 +36,21 @@ from weft.engine.events import (
     PodSeenBound,
     PolicyInput,
     Refused,
+    SignalsChanged,
     Tick,
     Unschedulable,
     Wake,
 )
 from weft.engine.explain import best_nodes
+from weft.engine.lending import Eviction, Lending
+from weft.engine.lessons import Lessons, workload_of
+from weft.engine.placed import Placed
 from weft.engine.queue import Queue, Waiting
 from weft.engine.records import Candidate, Outcome, Record
 from weft.framework import NEVER, Profile
-from weft.ledger import Ledger
-from weft.ledger.ledger import FAR
-from weft.model import Code, Node, Placement, PodRequest, Share
-
-
-class Placed:
-    """A pod with a place that is not certain yet, or is: what unwinding it needs."""
-
-    __slots__ = ("own", "pod", "profile", "queued", "record", "tries", "waits")
-
-    def __init__(self, waiting: Waiting, record: Record) -> None:
-        self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
-        self.record = record
-        self.waits = False
-        self.queued = waiting.state != "asked"
-        self.own: Waiting | None = None  # what it was in our queue when kube-scheduler bound it
-
-    def tell_lost(self) -> None:
-        """Tell the policies that the place is lost before the pod was bound."""
-        for policy in self.profile.policies:
-            policy.unreserved(self.pod, self.record.node)
+from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
+from weft.ledger import FAR, STRICT, Holding, Ledger, Limits
+from weft.model import Code, Node, Placement, PodRequest, Shape, Share
 
 
 class Engine:
@@ -65,7 +58,8 @@ class Engine:
 
     `profiles` by schedulerName (the first also serves unknown names), `seed` for policies that
     draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
-    may go unanswered before the place is free again.
+    may go unanswered before the place is free again, `limits` how far memory may be promised
+    beyond what there is.
     """
 
     def __init__(
@@ -76,9 +70,13 @@ class Engine:
         seed: int = 0,
         keep_top: int = 0,
         bind_timeout_ns: int = FAR,
+        limits: Limits = STRICT,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
-        self.ledger = Ledger(nodes)
+        self.ledger = Ledger(nodes, limits)
+        self.signals = NO_SIGNALS
+        self.lending = Lending(self.ledger)
+        self.lessons = Lessons()
         self.assessor = Assessor(self.ledger)
         self.queue = Queue()
         self.placed: dict[str, Placed] = {}
@@ -108,27 +106,43 @@ class Engine:
             case PodAdded():
                 self._add(event.pod, now_ns)
             case PodGone():
-                self._gone(event.uid, now_ns)
+                self._gone(event, now_ns, out)
             case NodesChanged():
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
             case BindOn():
                 self._bind_on(event, now_ns, out)
             case PodSeenBound():
-                self._seen_bound(event.placement, now_ns)
+                self._seen_bound(event, now_ns)
             case BindFailed():
                 self._lost(event.uid, now_ns)
             case Permit():
                 self._permitted(event, now_ns, out)
+            case SignalsChanged():
+                self._signals_changed(event.signals, now_ns, out)
+            case Tick():
+                self._tick(now_ns)
+            case _:
+                self._hear(event, now_ns)
+
+    def _hear(self, event: Event, now_ns: int) -> None:
+        """What does not change who holds what."""
+        match event:
             case PolicyInput():
                 self._policy_input(event, now_ns)
-            case Tick():
-                for uid in self.ledger.expire(now_ns):
-                    self._unwind(uid, now_ns)
+            case NotEvicted():
+                self.lending.not_let_go(event.uid, refused=event.refused)
+            case LessonsTold():
+                if self.lessons.tell(event.lessons):
+                    self.queue.wake_all(now_ns)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
         self._stop = (seq, error)
+
+    def _tick(self, now_ns: int) -> None:
+        for uid in self.ledger.expire(now_ns):
+            self._unwind(uid, now_ns)
 
     # --- one event each ----------------------------------------------------------------------
 
@@ -138,20 +152,29 @@ class Engine:
 
     def _add(self, pod: PodRequest, now_ns: int) -> None:
         if pod.uid not in self.placed and pod.uid not in self.ledger.holdings:
-            self.queue.add(pod, self.profile_of(pod), now_ns)
+            first = self.lessons.goes_first(pod)
+            self.queue.add(pod, self.profile_of(pod), now_ns, first=first)
 
-    def _gone(self, uid: str, now_ns: int) -> None:
+    def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
+        uid = event.uid
         self.queue.remove(uid, now_ns)
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
+        self.lending.gone(uid)
         if held is None:
             return
+        if event.out_of_memory and held.placement.shares:
+            workload = event.workload or (workload_of(placed.pod) if placed else uid)
+            lesson = self.lessons.learn(workload, held.placement, event.peak_mib, self.ledger)
+            out.append(Learnt(workload, lesson))
         if placed is not None and held.state == "reserved":
             placed.tell_lost()
         self._room_on(held.placement.node, now_ns)
 
-    def _seen_bound(self, placement: Placement, now_ns: int) -> None:
+    def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
+        placement = event.placement
+        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class)
         self.queue.remove(placement.uid, now_ns)
         placed = self.placed.get(placement.uid)
         if placed is not None:
@@ -185,16 +208,59 @@ class Engine:
 
     def _policy_input(self, event: PolicyInput, now_ns: int) -> None:
         policies = [policy for profile in self.profiles.values() for policy in profile.policies]
-        takers = [policy for policy in policies if policy.name == event.policy]
+        takers = [p for p in policies if event.policy in {p.name, *p.inputs}]
         for policy in takers:
             policy.take_input(event.value)
         if takers:
             self.assessor.forget()
             self.queue.wake_all(now_ns)
 
+    def _signals_changed(self, source: SignalsSnapshot, now_ns: int, out: list[Command]) -> None:
+        """Swap what policies see; only nodes on which something moved are asked about again.
+
+        Who borrowed memory that its holders need again is asked to go.
+        """
+        if source.version <= self.signals.version:
+            return
+        before, self.signals = self.signals, SignalsView(source)
+        readers = [
+            policy for profile in self.profiles.values() for policy in profile.policies
+            if "signals" in policy.reads
+        ]  # fmt: skip
+        for policy in readers:
+            policy.signals = self.signals
+        for held, eviction in self.lending.look(self.signals):
+            self._evict(held, eviction, now_ns, out)
+        if readers:
+            moved = self.signals.moved(before, self.ledger.table)
+            if len(moved) and any("cluster" in policy.reads for policy in readers):
+                moved = np.arange(self.ledger.table.count)
+            self.ledger.touch(moved)
+        if readers or self.ledger.table.harvests:
+            self.queue.wake_all(now_ns)
+
+    def _evict(self, held: Holding, eviction: Eviction, now_ns: int, out: list[Command]) -> None:
+        """Ask the pod to go, on the record."""
+        self._mind_the_stop()
+        self._seq += 1
+        placement, placed = held.placement, self.placed.get(held.placement.uid)
+        pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
+        record = Record(
+            self._seq, now_ns, pod.uid, pod.namespace, pod.name,
+            placed.profile.name if placed else "", placed.tries if placed else 0,
+            self.ledger.version, "evicted", placement.node, placement.shares, eviction=eviction,
+        )  # fmt: skip
+        out.append(Evict(placement, record))
+
+    def _mind_the_stop(self) -> None:
+        """Whoever wants to look at what the next decision meets stops here."""
+        if self._stop is not None and self._stop[0] == self._seq + 1:
+            raise self._stop[1]
+
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
+        self.lending.gone(uid)
         placed.tell_lost()
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
@@ -213,8 +279,7 @@ class Engine:
 
     def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
         """One pod's turn: preFilter, filter and score (assess), choose, reserve, permit."""
-        if self._stop is not None and self._stop[0] == self._seq + 1:
-            raise self._stop[1]
+        self._mind_the_stop()
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
@@ -265,7 +330,7 @@ class Engine:
 
     def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
         """Which nodes fit the pod and how good they are, now: a pure question."""
-        shape = pod.shape
+        shape = self.lessons.shape_of(pod)
         for policy in profile.pre_filters:
             shape = policy.pre_filter(shape)
         return self.assessor.assess(profile, shape)
@@ -280,9 +345,15 @@ class Engine:
             pod.uid, self.ledger.table.nodes[row].name, shares,
             shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
         )  # fmt: skip
+        harvested = self.lending.placed(placement, shape.job_class)
         record = self._record(waiting, known, now_ns, "placed", row, shares)
-        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns):
+        if harvested:
+            record = msgspec.structs.replace(record, harvested=harvested)
+        if not self.ledger.reserve(
+            placement, now_ns + self.bind_timeout_ns, harvest=known.demand.harvests
+        ):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        self.lending.close()
         placed = self.placed[pod.uid] = Placed(waiting, record)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from weft.engine.lessons import Lesson
 from weft.engine.records import Record
+from weft.framework.signals import SignalsSnapshot
 from weft.model import Code, Node, Placement, PodRequest
 
 
@@ -26,9 +28,14 @@ class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The API shows a pod bound, by Weft before a restart or by anyone else."""
+    """The API shows a pod bound, by Weft before a restart or by anyone else.
+
+    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say.
+    """
 
     placement: Placement
+    bound_ns: int = 0
+    job_class: str = ""
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -56,9 +63,16 @@ class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free."""
+    """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
+
+    `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 where
+    nobody saw it); `workload` whose pods those like it are ("": its own).
+    """
 
     uid: str
+    out_of_memory: bool = False
+    peak_mib: int = 0
+    workload: str = ""
 
 
 class Permit(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -79,9 +93,29 @@ class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
     value: Any
 
 
+class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The GPUs were looked at again. One that is older than the last is nothing new."""
+
+    signals: SignalsSnapshot
+
+
+class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked."""
+
+    uid: str
+    why: str = ""
+    refused: bool = True
+
+
+class LessonsTold(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What other processes learnt about workloads, by name."""
+
+    lessons: dict[str, Lesson]
+
+
 Event = (
     NodesChanged | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone | Permit
-    | Tick | PolicyInput
+    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold
 )  # fmt: skip
 
 
@@ -108,10 +142,27 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     code: Code
 
 
+class Evict(msgspec.Struct, frozen=True, gc=False):
+    """End the pod that holds `placement`, as its disruption budgets allow; then it is gone.
+
+    Report `NotEvicted` where they do not.
+    """
+
+    placement: Placement
+    record: Record
+
+
+class Learnt(msgspec.Struct, frozen=True, gc=False):
+    """Keep this where the next process finds it: what a workload needs."""
+
+    workload: str
+    lesson: Lesson
+
+
 class Wake(msgspec.Struct, frozen=True, gc=False):
     """Send a `Tick` at this time (a back-off or a reservation ends)."""
 
     at_ns: int
 
 
-Command = Bind | Unschedulable | Refused | Wake
+Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt

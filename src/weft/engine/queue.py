@@ -21,6 +21,8 @@ BACKOFF_MOST_NS = 10_000_000_000
 NOWHERE_MIB = 1 << 60
 """More memory than any GPU has: no kind of GPU will do."""
 
+FIRST = -1 << 62
+
 Key = tuple[int, ...]
 
 
@@ -71,7 +73,7 @@ class Group:
             if need.whole:
                 if cells[5] < need.count:
                     return False
-            elif cells[3] < need.milli or cells[4] < least_mib:
+            elif cells[3] < need.milli or (cells[4] < least_mib and not demand.harvests):
                 return False
         return True
 
@@ -113,8 +115,11 @@ class Queue:
         """Every pod in the queue, wherever it waits."""
         return iter(self._known.values())
 
-    def add(self, pod: PodRequest, profile: Profile, now_ns: int) -> None:
-        """A new pod. One with the same UID is replaced, and left alone if it is the same."""
+    def add(self, pod: PodRequest, profile: Profile, now_ns: int, *, first: bool = False) -> None:
+        """A new pod, before all others of its profile where it is to be `first`.
+
+        One with the same UID is replaced, and left alone if it is the same.
+        """
         known = self._known.get(pod.uid)
         if known is not None:
             if known.pod == pod:
@@ -122,6 +127,8 @@ class Queue:
             self.remove(pod.uid, now_ns)
         self._seq += 1
         waiting = Waiting(pod, profile, self._seq)
+        if first:
+            waiting.key = (*(FIRST for _ in waiting.key[:-1]), self._seq)
         self._known[pod.uid] = waiting
         self._activate(waiting)
 

@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from weft.engine.lending import Eviction, Harvest
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
-Outcome = Literal["placed", "unschedulable"]
+Outcome = Literal["placed", "unschedulable", "evicted"]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -26,7 +27,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
-    `top` lists the best nodes, where the engine was asked to keep them.
+    `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
+    got beyond strictly free memory; `eviction` says why an evicted one goes.
     """
 
     seq: int
@@ -43,6 +45,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     score: int = 0
     counts: tuple[int, ...] = ()
     top: tuple[Candidate, ...] = ()
+    harvested: tuple[Harvest, ...] = ()
+    eviction: Eviction | None = None
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -17,7 +17,7 @@ import msgspec
 from weft.engine.assess import Assessor
 from weft.engine.engine import Engine
 from weft.framework import Profile
-from weft.ledger.ledger import Holding
+from weft.ledger import Holding
 from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Shape
 
 T = TypeVar("T")

@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from weft.experiment.statistics import summarise
+from weft.experiment.workers import run_cells
 from weft.framework import Policy
 from weft.model import BadInputError
 from weft.simulate.arrivals import Arrivals
@@ -47,8 +48,7 @@ def run_grid(
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = grid.cells()
     runs: dict[tuple[str, int], Run] = {}
-    finished = _one_by_one(grid, cells) if jobs <= 1 else _in_parallel(grid, cells, jobs)
-    for cell, run in finished:
+    for cell, run in run_cells(run_cell, grid, cells, jobs):
         runs[cell] = run
         if progress is not None:
             progress(run.policy, run.seed, len(runs))
@@ -95,48 +95,3 @@ def _run(grid: Grid, cell: tuple[str, int], decisions: BinaryIO | None) -> Run:
             grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions
         )
     return msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options
-
-
-Finished = Iterator[tuple[tuple[str, int], Run]]
-
-
-def _one_by_one(grid: Grid, cells: list[tuple[str, int]]) -> Finished:
-    for cell in cells:
-        yield cell, run_cell(grid, cell)
-
-
-_grid: Grid | None = None
-
-
-def _adopt(grid: Grid) -> None:
-    """Each worker gets the grid once, not with every cell."""
-    global _grid  # noqa: PLW0603 - a worker process has nowhere else to keep it
-    _grid = grid
-
-
-def _work(cell: tuple[str, int]) -> Run:
-    assert _grid is not None
-    return run_cell(_grid, cell)
-
-
-def _in_parallel(grid: Grid, cells: list[tuple[str, int]], jobs: int) -> Finished:
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-
-    context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
-    with ProcessPoolExecutor(jobs, context, _adopt, (grid,)) as pool:
-        futures = {pool.submit(_work, cell): cell for cell in cells}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _can_fork() -> bool:
-    """Fork starts workers at once, but only where this process has one thread."""
-    import sys
-    import threading
-
-    return sys.platform == "linux" and threading.active_count() == 1

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, Ints, Table
 from weft.model import Code, GpuClaim, Shape
+from weft.model.request import LATENCY_CRITICAL
 
 Codes = npt.NDArray[np.int8]
 
@@ -61,6 +62,8 @@ class Need:
 def _mib_on(claim: GpuClaim, card_mib: int) -> int:
     """What the claim asks of one such card; a `split` one asks no more than there is."""
     asked = claim.memory.mib_on(card_mib)
+    if claim.least_mib:
+        asked = max(asked, min(claim.least_mib, card_mib))
     return min(asked, card_mib) if claim.split else asked
 
 
@@ -70,10 +73,11 @@ class Demand:
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
     `device` (device by device), `many` (several claims, or several shared GPUs: a search).
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
-    `pod_class` 0 for one shared GPU and k for k whole ones.
+    `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
+    residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
     """
 
-    def __init__(self, shape: Shape, table: Table) -> None:
+    def __init__(self, shape: Shape, table: Table, *, harvests: bool = False) -> None:
         self.shape = shape
         kinds = list(table.kinds)
         self.needs = tuple(Need(claim, shape, kinds, table.overcommits) for claim in shape.claims)
@@ -83,6 +87,7 @@ class Demand:
         self.gpus = sum(need.count for need in self.needs)
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
+        self.harvests = harvests and table.harvests and self._takes_one_share()
         self.mode: Mode = self._cheapest_mode(table)
         self.node_columns, self.node_needs, self.code_of = self._node_checks()
         shared = self.gpus == 1 and not self.needs[0].whole and self.milli < 1000
@@ -92,6 +97,13 @@ class Demand:
     def need(self) -> Need:
         """The only claim of a `node` or `device` demand."""
         return self.needs[0]
+
+    def _takes_one_share(self) -> bool:
+        """Whether it may have borrowed memory: a loan is called back by ending one pod."""
+        if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
+            return False
+        need = self.needs[0]
+        return not need.whole and need.asks_memory and not need.claim.least_mib
 
     def _by_uuid(self, table: Table) -> Bools | None:
         rule = self.shape.devices
@@ -133,6 +145,6 @@ class Demand:
             return "many"
         by_memory = need.asks_memory and not need.milli and need.uniform_ask_mib is not None
         one_number = need.whole or not need.asks_memory or by_memory
-        if table.uniform and self.device_accepts is None and one_number:
+        if not self.harvests and table.uniform and self.device_accepts is None and one_number:
             return "node"
         return "device"

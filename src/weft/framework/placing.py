@@ -95,6 +95,7 @@ class _Scratch(Query):
         cells[0, devices] -= need.memory_mib.take(cells[5, devices])
         cells[1, devices] -= need.milli
         cells[2, devices] = 0
+        cells[10, devices] += need.memory_mib.take(cells[5, devices])
         self.alone[devices] = False
         if len(self._children):
             self._block_relatives(devices)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from weft.framework.query import Query
+from weft.framework.signals import NO_SIGNALS, SignalsView
 from weft.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
@@ -34,21 +35,30 @@ class Policy:
     """Base of every policy. All defaults mean "no opinion".
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
-    paper it comes from. `reads` names for people what besides requests its answers depend on:
-    `occupants`, `signals`. `ties` says which of equally scored devices is taken. Claims are placed
-    largest first; of equal ones the last goes first where `last_claim_first`. Options are keyword
-    arguments of the constructor.
+    paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
+    `signals`, `cluster` (the signals of all GPUs, also for the score of one). `inputs` names other
+    policies whose `PolicyInput` it takes too. `unsafe` says why, where it can promise a GPU memory
+    that is not there. `ties` says which of equally scored devices is taken. Claims are placed
+    largest first; of equal ones the last goes first where `last_claim_first`. One that `harvests`
+    may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
+    Options are keyword arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     source: ClassVar[str] = ""
     reads: ClassVar[frozenset[str]] = frozenset()
+    inputs: ClassVar[frozenset[str]] = frozenset()
+    unsafe: ClassVar[str] = ""
+    harvests: ClassVar[bool] = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_claim_first: ClassVar[bool] = False
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
+
+    signals: SignalsView = NO_SIGNALS
+    """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
 
     def __new__(cls, *_args: Any, **options: Any) -> Self:
         """Remember the options (keyword arguments); everything else is the subclass's own."""

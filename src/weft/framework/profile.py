@@ -41,6 +41,7 @@ class Profile:
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.reservers = tuple(p for p in self.policies if _overrides(p, "reserved"))
         self.permitters = tuple(p for p in self.policies if _overrides(p, "permit"))
+        self.harvests = any(policy.harvests for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")
 
 

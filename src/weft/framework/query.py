@@ -5,7 +5,7 @@ arrays over the query's nodes (length n) or over their devices (length d, groupe
 same order); a policy returns arrays of the same lengths and never knows which nodes it is about.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from weft.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, Table
 NEVER = -(1 << 62)
 """The score of what does not fit."""
 
+_FREE = DEVICE_COLUMNS.index("device_memory_free")
+_HARVEST = DEVICE_COLUMNS.index("device_memory_harvest")
 _LOCAL_BITS = 12
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 
@@ -60,7 +62,7 @@ class Query:
     """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
 
     __slots__ = ("_cells", "_device_cells", "_device_rows", "_fits", "_offsets", "demand", "n",
-                 "need", "rows", "table")  # fmt: skip
+                 "narrowed", "need", "rows", "table")  # fmt: skip
 
     def __init__(self, table: Table, demand: Demand, rows: Ints | None = None) -> None:
         self.table, self.demand, self.rows = table, demand, rows
@@ -71,6 +73,7 @@ class Query:
         self._device_rows: Ints | None = None
         self._offsets: Ints | None = None
         self._fits: Bools | None = None
+        self.narrowed = False
 
     def below(self, columns: Ints, least: Ints) -> Bools:
         """Where these node columns are less than `least`, [columns, n]."""
@@ -123,8 +126,23 @@ class Query:
                 self._device_cells = table.device_cells.take(self._device_rows, axis=1)
         return self._device_cells
 
-    device_memory_free = _DeviceColumn("device_memory_free")
-    """Free memory, MiB, 0 on unusable devices, [d]."""
+    @property
+    def device_memory_free(self) -> Ints:
+        """Memory the claim may take, MiB, 0 on unusable devices, [d].
+
+        What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
+        """
+        column: Ints = self._devices()[_HARVEST if self.demand.harvests else _FREE]
+        return column
+
+    device_memory_harvest = _DeviceColumn("device_memory_harvest")
+    """What a harvesting policy may give away, MiB: within the declared limit and idle, [d]."""
+    device_memory_strict = _DeviceColumn("device_memory_free")
+    """Memory that nobody was promised, MiB, whether the demand harvests or not, [d]."""
+    device_memory_promised = _DeviceColumn("device_memory_promised")
+    """What the pods on it were promised, MiB, [d]."""
+    device_pods = _DeviceColumn("device_pods")
+    """Other pods with a share of it, [d]."""
     device_milli_free = _DeviceColumn("device_milli_free")
     """Free cores, thousandths of a card, 0 on unusable devices, [d]."""
     device_memory_total = _DeviceColumn("device_memory_total")
@@ -138,7 +156,8 @@ class Query:
     device_usable = _DeviceFlag("device_usable")
     """In service, and no MIG relative is held, [d]."""
     device_first = _DeviceFlag("device_first")
-    """The first device of its node in its state: scoring these alone is enough, [d]."""
+    """The first device of its node in its state: scoring these alone is enough for who reads
+    requests only, unless the query is `narrowed`, [d]."""
 
     @property
     def device_node(self) -> Ints:
@@ -172,6 +191,7 @@ class Query:
     def narrow(self, mask: Bools) -> None:
         """Let only devices in `mask` fit (a policy's filter_devices)."""
         self._fits = self.device_fits & mask
+        self.narrowed = True
 
     def _find_fits(self) -> Bools:
         need = self._need()
@@ -195,6 +215,11 @@ class Query:
         if self.need is None:
             raise ValueError("this demand asks for no GPU: it has no device columns to fit")
         return self.need
+
+    def take_devices(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The query's devices out of a column over all of the table's, [D] → [d]."""
+        self._devices()
+        return column if self._device_rows is None else column.take(self._device_rows)
 
     # --- from devices to nodes -----------------------------------------------------------------
 

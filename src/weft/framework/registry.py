@@ -34,13 +34,14 @@ class EntryPoint(Protocol):
 
 class Description(msgspec.Struct, frozen=True):
     """One policy for people: `options` are its constructor's parameters with their defaults, as
-    text (`required` where there is none)."""
+    text (`required` where there is none). `unsafe` says why, where it can promise too much."""
 
     name: str
     summary: str
     source: str
     reads: tuple[str, ...] = ()
     options: dict[str, str] = {}
+    unsafe: str = ""
 
 
 class Registry:
@@ -100,7 +101,8 @@ class Registry:
         """All policies, sorted by name."""
         return tuple(
             Description(name, policy.summary, policy.source, tuple(sorted(policy.reads)),
-                        {option: _shown(default) for option, default in _options(policy).items()})
+                        {option: _shown(default) for option, default in _options(policy).items()},
+                        policy.unsafe)
             for name, policy in sorted(self._known.items())
         )  # fmt: skip
 

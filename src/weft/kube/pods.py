@@ -224,11 +224,17 @@ class Condition(Api, frozen=True, gc=False):
     message: str = ""
 
 
+class PodCondition(Condition, frozen=True, gc=False):
+    """A condition of a pod, and since when it is so, RFC 3339."""
+
+    last_transition_time: str | None = None
+
+
 class ScheduledStatus(PodStatus, frozen=True, gc=False):
     """status, with its conditions."""
 
     reason: str = ""
-    conditions: list[Condition] | None = None
+    conditions: list[PodCondition] | None = None
     nominated_node_name: str = ""
 
 
@@ -237,6 +243,12 @@ class Pod(PodManifest, frozen=True, gc=False):
 
     spec: ScheduledSpec = ScheduledSpec()
     status: ScheduledStatus = ScheduledStatus()
+
+    @property
+    def bound_at(self) -> str:
+        """When the API server wrote its binding, RFC 3339, whole seconds; "" if unknown."""
+        found = (c for c in self.status.conditions or () if c.type == "PodScheduled")
+        return next((c.last_transition_time or "" for c in found if c.status == "True"), "")
 
     @property
     def ended(self) -> bool:

@@ -41,12 +41,20 @@ class NodeCondition(Condition, frozen=True, gc=False):
     last_transition_time: str | None = None
 
 
+class NodeAddress(Api, frozen=True, gc=False):
+    """One of a node's addresses: InternalIP, Hostname, …"""
+
+    type: str = ""
+    address: str = ""
+
+
 class KubeNodeStatus(Api, frozen=True, gc=False):
     """status of a node."""
 
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
     conditions: list[NodeCondition] | None = None
+    addresses: list[NodeAddress] | None = None
 
 
 class KubeNode(Api, frozen=True, gc=False):

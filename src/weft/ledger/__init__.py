@@ -5,7 +5,8 @@ Out: why a pod goes somewhere (that is `policies/` and `engine/`), and where fac
 """
 
 from weft.ledger.audit import audit
-from weft.ledger.ledger import Holding, Ledger
-from weft.ledger.table import Table
+from weft.ledger.holding import FAR, Holding
+from weft.ledger.ledger import Ledger
+from weft.ledger.table import STRICT, Limits, Table
 
-__all__ = ["Holding", "Ledger", "Table", "audit"]
+__all__ = ["FAR", "STRICT", "Holding", "Ledger", "Limits", "Table", "audit"]

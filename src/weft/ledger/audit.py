@@ -24,7 +24,7 @@ def _capacities(ledger: Ledger) -> list[str]:
     for device in range(table.devices):
         row = int(table.device_node[device])
         node, gpu = table.nodes[row].name, table.nodes[row].gpus[device - table.start[row]].index
-        limit = int(table.device_memory_total[device]) * ledger.overcommit_permille // 1000
+        limit = int(table.device_memory_total[device]) * max(ledger.limits) // 1000
         pairs = (
             ("memory", "MiB", table.memory_used[device], limit),
             ("cores", "m", table.milli_used[device],
@@ -94,9 +94,11 @@ def _sums(ledger: Ledger) -> list[str]:
 
 
 def _derived(ledger: Ledger) -> list[str]:
-    fresh = Ledger(ledger.table.nodes, ledger.overcommit_permille)
+    fresh = Ledger(ledger.table.nodes, ledger.limits)
     for held in ledger.holdings.values():
         fresh.adopt(held.placement)
+    fresh.set_idle({uid: held.idle_mib for uid, held in ledger.holdings.items()})
+    fresh.hold_back(ledger.held_back)
     return differences(ledger.table, fresh.table)
 
 

@@ -4,9 +4,10 @@ What may change here: holdings (who holds what, by pod UID), and the table's *us
 follow from them. It knows no policy, no clock (times are passed in) and no API.
 
 Invariants
-  1. No GPU is reserved beyond its memory or cores. The one exception is declared: a memory
-     overcommit limit, set for the whole ledger and recorded in `overcommit_permille`. Pods that
-     others placed (`adopt`) are facts and are charged even where they overbook; `audit` says so.
+  1. No GPU is reserved beyond its memory or cores. The exceptions are declared in `limits`: how
+     far memory may be overcommitted, and how far a harvesting policy may lend out what residents
+     hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
+     and are charged even where they overbook; `audit` says so.
   2. Used columns equal the sum over holdings; free columns follow from used ones.
   3. The ledger is a pure function of (nodes, holdings): rebuilt from both, it equals itself.
      A holding whose node is unknown waits, uncharged, until the node appears.
@@ -18,34 +19,12 @@ A pod's life here
     adopt (seen bound on the API) ──▶ COMMITTED
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
-from weft.ledger.table import POD_CLASSES, Table
+from weft.ledger.holding import FAR, Holding
+from weft.ledger.table import STRICT, Ints, Limits, Table
 from weft.model import Node, Placement, Share
-
-State = Literal["reserved", "committed"]
-FAR = 1 << 62
-
-
-class Holding(msgspec.Struct, frozen=True, gc=False):
-    """What a pod holds, and whether it is certain yet. `deadline_ns` ends a reservation."""
-
-    placement: Placement
-    state: State
-    deadline_ns: int = FAR
-
-    @property
-    def pod_class(self) -> int:
-        """0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering counts)."""
-        shares = self.placement.shares
-        if not shares:
-            return -1
-        if len(shares) == 1 and shares[0].milli < 1000:
-            return 0
-        return min(len({share.gpu for share in shares}), POD_CLASSES - 1)
 
 
 def _has(free: int, asked: int) -> bool:
@@ -56,10 +35,11 @@ def _has(free: int, asked: int) -> bool:
 class Ledger:
     """Accounts over a cluster's nodes. See the module's docstring for the rules."""
 
-    def __init__(self, nodes: Iterable[Node] = (), overcommit_permille: int = 1000) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), limits: Limits = STRICT) -> None:
         self.kinds: dict[tuple[str, int, int], int] = {}
-        self.overcommit_permille = overcommit_permille
+        self.limits = limits
         self.holdings: dict[str, Holding] = {}
+        self.held_back: dict[tuple[str, int], int] = {}
         self.version = 0
         self.generation = 0
         self._on_node: dict[str, dict[str, Holding]] = {}
@@ -94,8 +74,9 @@ class Ledger:
     def _lay_out(self, nodes: list[Node]) -> None:
         self.generation += 1
         self.version += 1
-        self.table = Table(nodes, self.kinds, self.overcommit_permille)
+        self.table = Table(nodes, self.kinds, self.limits)
         self.table.changed_at[:] = self.version
+        self._charge_held_back(self.held_back)
         for name, pods in self._on_node.items():
             row = self.table.row_of.get(name)
             if row is not None:
@@ -105,16 +86,18 @@ class Ledger:
 
     # --- holdings --------------------------------------------------------------------------
 
-    def reserve(self, placement: Placement, deadline_ns: int = FAR) -> bool:
+    def reserve(
+        self, placement: Placement, deadline_ns: int = FAR, *, harvest: bool = False
+    ) -> bool:
         """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
 
         Reserving the same placement again is True and changes nothing; another placement for a
-        pod that holds one is refused.
+        pod that holds one is refused. `harvest` lets it have what residents leave idle.
         """
         held = self.holdings.get(placement.uid)
         if held is not None:
             return held.placement == placement
-        if not self.fits(placement):
+        if not self.fits(placement, harvest=harvest):
             return False
         self._put(Holding(placement, "reserved", deadline_ns))
         return True
@@ -126,7 +109,7 @@ class Ledger:
             return False
         if held.state != "committed":
             self._log(uid, held)
-            sure = Holding(held.placement, "committed")
+            sure = Holding(held.placement, "committed", idle_mib=held.idle_mib)
             self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
             self._reserved.discard(uid)
         return True
@@ -136,7 +119,7 @@ class Ledger:
         held = self.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self._log(uid, held)
-            new = Holding(held.placement, "reserved", deadline_ns)
+            new = Holding(held.placement, "reserved", deadline_ns, held.idle_mib)
             self.holdings[uid] = self._on_node[held.placement.node][uid] = new
 
     def adopt(self, placement: Placement) -> bool:
@@ -172,7 +155,66 @@ class Ledger:
             self.release(uid)
         return [uid for _, uid in late]
 
-    def fits(self, placement: Placement) -> bool:
+    def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> None:
+        """What every pod was measured not to need of its shares, MiB, by UID.
+
+        It replaces what was known; pods left out need all they hold, as do shares beyond a list's
+        end. More than a share is the share, less than nothing is nothing.
+        """
+        if self._undo is not None:
+            raise RuntimeError("measurements cannot change under a checkpoint")
+        for uid, held in list(self.holdings.items()):
+            told = idle_mib.get(uid, ())
+            found = tuple(
+                max(0, min(int(mib), share.memory_mib))
+                for mib, share in zip(told, held.placement.shares, strict=False)
+            )
+            found = found if any(found) else ()
+            if found != held.idle_mib:
+                self._measure(uid, held, found)
+
+    def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
+        """MiB of GPUs (node, index) that are not lent beside the reserve; it replaces the last."""
+        if self._undo is not None:
+            raise RuntimeError("measurements cannot change under a checkpoint")
+        told = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
+        before, self.held_back = self.held_back, told
+        moved = {gpu: told.get(gpu, 0) for gpu in before.keys() | told.keys()
+                 if before.get(gpu) != told.get(gpu)}  # fmt: skip
+        for row in self._charge_held_back(moved):
+            self.version += 1
+            self.table.changed_at[row] = self.version
+
+    def _charge_held_back(self, amounts: Mapping[tuple[str, int], int]) -> set[int]:
+        """Write them into the columns; the node rows that there are."""
+        rows = set()
+        for (name, gpu), mib in amounts.items():
+            row = self.table.row_of.get(name)
+            device = self.table.device_row(row, gpu) if row is not None else -1
+            if row is not None and device >= 0:
+                self.table.memory_held_back[device] = mib
+                self.table.refresh_row(row, [device])
+                rows.add(row)
+        return rows
+
+    def _measure(self, uid: str, held: Holding, idle_mib: tuple[int, ...]) -> None:
+        name = held.placement.node
+        new = Holding(held.placement, held.state, held.deadline_ns, idle_mib)
+        self.holdings[uid] = self._on_node[name][uid] = new
+        self.version += 1
+        row = self.table.row_of.get(name)
+        if row is not None:
+            self._charge_idle(row, held, -1)
+            self.table.refresh_row(row, self._charge_idle(row, new, 1))
+            self.table.changed_at[row] = self.version
+
+    def touch(self, rows: Ints) -> None:
+        """Nodes about which something else changed that policies read (signals)."""
+        if len(rows):
+            self.version += 1
+            self.table.changed_at[rows] = self.version
+
+    def fits(self, placement: Placement, *, harvest: bool = False) -> bool:
         """Whether the placement keeps every invariant right now. Negative amounts never do."""
         table = self.table
         row = table.row_of.get(placement.node)
@@ -186,7 +228,7 @@ class Ledger:
         if not beside or (placement.ports and self._ports_taken(row, placement)):
             return False
         if len(placement.shares) == 1:
-            return self._share_fits(row, placement.shares[0])
+            return self._share_fits(row, placement.shares[0], harvest)
         return self._shares_fit(row, placement.shares)
 
     def _ports_taken(self, row: int, placement: Placement) -> bool:
@@ -204,13 +246,14 @@ class Ledger:
                 return False
         return True
 
-    def _share_fits(self, row: int, share: Share) -> bool:
+    def _share_fits(self, row: int, share: Share, harvest: bool = False) -> bool:
         table = self.table
+        free = table.device_memory_harvest if harvest else table.device_memory_free
         device = table.device_row(row, share.gpu)
         return (
             device >= 0
             and bool(table.device_usable[device])
-            and bool(0 <= share.memory_mib <= table.device_memory_free[device])
+            and bool(0 <= share.memory_mib <= free[device])
             and bool(0 <= share.milli <= table.device_milli_free[device])
         )
 
@@ -324,9 +367,24 @@ class Ledger:
             if device not in devices:
                 devices.append(device)
                 table.pods[device] += sign
+        if holding.idle_mib:
+            self._charge_idle(row, holding, sign)
         pod_class = holding.pod_class
         if pod_class >= 0:
             table.hosted[row, pod_class] += sign
+        return devices
+
+    def _charge_idle(self, row: int, holding: Holding, sign: int) -> list[int]:
+        """Add or take back what a holding was measured not to need; the device rows it is on."""
+        devices = []
+        shares = holding.placement.shares
+        for share, mib in itertools.zip_longest(shares, holding.idle_mib, fillvalue=0):
+            assert isinstance(share, Share)
+            assert isinstance(mib, int)
+            device = self.table.device_row(row, share.gpu)
+            if device >= 0:
+                self.table.memory_idle[device] += sign * mib
+                devices.append(device)
         return devices
 
     def _charge_ports(self, row: int, placement: Placement, sign: int) -> None:

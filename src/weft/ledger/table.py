@@ -31,9 +31,29 @@ NODE_COLUMNS = (
 
 DEVICE_COLUMNS = (
     "device_memory_free", "device_milli_free", "device_idle", "device_usable", "device_first",
-    "device_kind", "device_local", "device_memory_total",
+    "device_kind", "device_local", "device_memory_total", "device_memory_harvest", "device_pods",
+    "device_memory_promised",
 )  # fmt: skip
 """Rows of `Table.device_cells`, likewise."""
+
+RESERVE_MIB, RESERVE_PERMILLE = 512, 20
+"""What harvesting always leaves free on a card: the larger of the two (policies.md 7.1's reserve),
+for contexts of new processes and for growth between two samples."""
+
+
+class Limits(NamedTuple):
+    """How far requests may go beyond a card's memory, thousandths of it, as declared.
+
+    `overcommit_permille` binds everybody's reservations, whatever the cards measure.
+    `harvest_permille` only those of harvesting policies, and these besides must find the memory
+    measured idle.
+    """
+
+    overcommit_permille: int = 1000
+    harvest_permille: int = 1000
+
+
+STRICT = Limits()
 
 
 class DeviceState(NamedTuple):
@@ -44,6 +64,7 @@ class DeviceState(NamedTuple):
     memory: int
     usable: bool
     idle: bool
+    harvest: int
 
 
 class Table:
@@ -55,8 +76,12 @@ class Table:
     Device columns have D rows, node n owning `start[n]:start[n + 1]`: total and free memory
     (MiB) and cores (thousandths), `device_idle`, `device_kind` (equal model and size),
     `device_first` (the first of its node in its state: enumerating these is enough).
+    `device_memory_harvest` is what a harvesting policy may give away: within the declared limit
+    of requests, and with the reserve within what residents measurably leave idle.
+    `device_pods` counts the pods on it, `device_memory_promised` is the sum of what they hold.
     What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
-    at a time and never scanned.
+    at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
+    were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
     """
 
     cpu_free: Ints
@@ -75,6 +100,9 @@ class Table:
     device_milli_free: Ints
     device_idle: Ints
     device_usable: Ints
+    device_memory_harvest: Ints
+    device_pods: Ints
+    device_memory_promised: Ints
     device_first: Ints
     device_kind: Ints
     device_local: Ints
@@ -84,7 +112,7 @@ class Table:
         self,
         nodes: Sequence[Node],
         kinds: dict[tuple[str, int, int], int],
-        overcommit_permille: int = 1000,
+        limits: Limits = STRICT,
     ) -> None:
         """Lay out `nodes` (any order; sorted here). `kinds` numbers (model, MiB, milli)."""
         self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
@@ -110,17 +138,19 @@ class Table:
         self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
         self.uuid_of: list[str] = []
         self.memory_used = [0] * self.devices
+        self.memory_idle = [0] * self.devices
+        self.memory_held_back = [0] * self.devices
         self.milli_used = [0] * self.devices
         self.pods = [0] * self.devices
         self._memory_left = [0] * self.devices
         self._milli_left = [0] * self.devices
-        self.state = [DeviceState(0, 0, 0, False, False)] * self.devices
+        self.state = [DeviceState(0, 0, 0, False, False, 0)] * self.devices
         self.changed_at = np.zeros(self.count, dtype=np.int64)
-        self._limit = [0] * self.devices
-        self.overcommits = overcommit_permille > 1000
-        self._tell_all(overcommit_permille)
+        self.overcommits = limits.overcommit_permille > 1000
+        self.harvests = limits.harvest_permille > 1000
+        self._tell_all(limits)
 
-    def _tell_all(self, overcommit_permille: int) -> None:
+    def _tell_all(self, limits: Limits) -> None:
         """Fill the told columns from the nodes, in whole-column writes."""
         nodes = self.nodes
         gpus = [gpu for node in nodes for gpu in node.gpus]
@@ -148,7 +178,11 @@ class Table:
         self.kind_of: list[int] = self.device_kind.tolist()
         self._serves = [gpu.in_service for gpu in gpus]
         self.milli_total = [gpu.milli for gpu in gpus]
-        self._limit = (self.device_memory_total * overcommit_permille // 1000).tolist()
+        totals = self.device_memory_total
+        self._limit = (totals * limits.overcommit_permille // 1000).tolist()
+        self._harvest_limit = (totals * limits.harvest_permille // 1000).tolist()
+        reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
+        self._harvest_total = (totals - reserves).tolist()
         self.all_in_service = all(self._serves)
         for row in range(self.count):
             self.refresh_row(row)
@@ -191,6 +225,23 @@ class Table:
                 return self.start[row] + offset
         return -1
 
+    def short_of(self, device: int) -> int:
+        """MiB that the pods of a device need beyond it, its reserve included; negative: free."""
+        needed = self.memory_used[device] - self.memory_idle[device]
+        return needed + self.memory_held_back[device] - self.lendable(device)
+
+    def lendable(self, device: int) -> int:
+        """The device's memory without the reserve, MiB."""
+        return int(self._harvest_total[device])
+
+    def limit_of(self, device: int) -> int:
+        """What may be promised on the device without lending, MiB."""
+        return int(self._limit[device])
+
+    def lent(self) -> Bools:
+        """Devices on which more is promised than that, [D]."""
+        return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
+
     def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
         """Derive what is free on node `row` from what is told and what is used.
 
@@ -225,17 +276,22 @@ class Table:
 
     def _derive_device(self, device: int) -> None:
         usable = self._serves[device] and not (self.has_parents and self._relative_is_busy(device))
-        milli = memory = 0
+        milli = memory = harvest = 0
         if usable:
             milli = max(0, self.milli_total[device] - self.milli_used[device])
-            memory = max(0, self._limit[device] - self.memory_used[device])
+            used = self.memory_used[device]
+            memory = max(0, self._limit[device] - used)
+            if self.harvests:
+                within = -self.short_of(device)
+                harvest = max(0, min(self._harvest_limit[device] - used, within))
         idle = usable and self.pods[device] == 0
         # A MIG instance's parent is part of its state: instances of two cards are not alike.
         kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)
         self._milli_left[device] = milli
         self._memory_left[device] = memory
-        self.state[device] = DeviceState(kind, milli, memory, usable, idle)
+        self.state[device] = DeviceState(kind, milli, memory, usable, idle, harvest)
         self.device_cells[:4, device] = (memory, milli, idle, usable)
+        self.device_cells[8:, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _relative_is_busy(self, device: int) -> bool:
         """A card and the MIG instances cut from it are never held at the same time."""

@@ -22,6 +22,8 @@ from weft.engine import (
     Command,
     Engine,
     Event,
+    Evict,
+    Learnt,
     NodesChanged,
     PodBound,
     PodGone,
@@ -41,7 +43,7 @@ from weft.kube.bind import (
     Outcome,
     Refused,
     Unknown,
-)
+)  # fmt: skip
 from weft.kube.changes import Change, Deleted
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
@@ -49,6 +51,7 @@ from weft.kube.errors import NotFoundError
 from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.pods import Pod
 from weft.kube.sources import Rule
+from weft.ledger import STRICT, Limits
 from weft.live.binding import asks_the_same, bind_request
 from weft.live.feeds import Feed, Stream
 from weft.live.guarding import Guard
@@ -56,13 +59,13 @@ from weft.live.interface import Attempt, Notice, OnDecision, OnNotice, Written
 from weft.live.nodes import NodeView, Unit
 from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
+from weft.live.recall import Recall
 from weft.live.stuck import Stuck, stuck
 from weft.live.volumes import VolumeView, feeds_of
 from weft.model import Placement, PodRequest
 
 _TURN = 20  # changes taken in before others have their turn
-# Changed nodes are gathered for so long, seconds: laying out the ledger anew costs all of them.
-# After that they wait until layings take no more than a part of the time, but never very long.
+# Changed nodes are gathered for so long, seconds, and then so that laying takes only this part.
 _GATHER_S = 0.03
 _LAYING_SHARE = 0.2
 _MOST_WAIT_S = 1.0
@@ -75,11 +78,12 @@ class Cluster:
         self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] | None = None,
         rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
         binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
+        limits: Limits = STRICT,
     ) -> None:  # fmt: skip
         """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
-        (`Elector.may_bind`; always, where it is left out)."""
-        self.engine = Engine(profiles, seed=seed)
+        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's."""
+        self.engine = Engine(profiles, seed=seed, limits=limits)
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
@@ -87,15 +91,18 @@ class Cluster:
         self.leader = False
         self.term = 0
         self.binder = Binder(client, binding, may_bind)
-        self._client = client
+        self.client = self._client = client
         self._nodes, self._volumes = NodeView(rules), VolumeView()
         self._unit: Unit = gpushare_unit
         names = [profile.name for profile in profiles] if names is None else names
         self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
-        self._pods.on_bad = self._contradicts
+        self._pods.on_bad = lambda pod, why: self._notice(
+            Notice("FailedScheduling", why, pod=pod, waits=True)
+        )
         self._pods.decided = self._decided
         self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
+        self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)
         self._stream = Stream()
         self._node_feed = Feed(client, NODES, self._take_nodes)
         self._lay_not_before = 0.0
@@ -108,11 +115,6 @@ class Cluster:
     def settings(self) -> Settings:
         """How dialects read pods here."""
         return self._pods.settings
-
-    @property
-    def client(self) -> ApiClient:
-        """Through which everything is read and written."""
-        return self._client
 
     @property
     def binding(self) -> bool:
@@ -153,6 +155,7 @@ class Cluster:
         self._lay_out_nodes()
         self.term = term
         self._pods.deciding = self.leader = True
+        self.recall.leading = True
         self.guard.lead()
         for number, pod in enumerate(self._pods.pending(), 1):
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
@@ -169,7 +172,7 @@ class Cluster:
         self._pods.deciding = self.leader = self.ready = False
         if self._gathering is not None:
             self._gathering.cancel()
-        await self.guard.stop()
+        await asyncio.gather(self.guard.stop(), self.recall.stop())
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -201,8 +204,8 @@ class Cluster:
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
         for command in self._decide(event, int(began * 1e9)):
-            if isinstance(command, Wake):
-                self._wake(command.at_ns)
+            if isinstance(command, Wake | Evict | Learnt):
+                self._carry_out(command)
                 continue
             if isinstance(command, Bind | Unschedulable):
                 took = self._client.clock.monotonic() - began
@@ -232,6 +235,12 @@ class Cluster:
     async def bind(self, command: Bind) -> Outcome:
         """Write the placement, once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
+
+    def _carry_out(self, command: Wake | Evict | Learnt) -> None:
+        if isinstance(command, Wake):
+            self._wake(command.at_ns)
+        elif isinstance(command, Evict):
+            self.recall.ask(command)
 
     # --- writing ---
 
@@ -368,9 +377,6 @@ class Cluster:
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
-
-    def _contradicts(self, pod: Pod, why: str) -> None:
-        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     def _decided(self, uid: str) -> Placement | None:
         held = self.engine.ledger.holdings.get(uid)

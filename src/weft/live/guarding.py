@@ -213,7 +213,7 @@ class Guard:
         return found
 
     def _late(self, node: Node, holders: list[Holder]) -> list[TooLate]:
-        return too_late(node, holders, self._engine.ledger.overcommit_permille)
+        return too_late(node, holders, max(self._engine.ledger.limits))
 
     async def _settle(self, name: str) -> None:
         """Evict who came too late on this node, one at a time, until the rest fits."""

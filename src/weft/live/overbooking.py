@@ -80,7 +80,7 @@ def overbooked(ledger: Ledger, name: str) -> tuple[Overbooked, ...]:
         pods = table.pods[device]
         if not pods:
             continue
-        memory = table.memory_used[device] - _limit(gpu, ledger.overcommit_permille)
+        memory = table.memory_used[device] - _limit(gpu, max(ledger.limits))
         milli = table.milli_used[device] - gpu.milli
         parent = table.parents[device]
         split = parent >= 0 and bool(table.pods[parent])

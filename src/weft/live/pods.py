@@ -13,12 +13,14 @@ oldest first, and anew with each change of the node's pods. So what is guessed f
 the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
 """
 
+import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from weft.dialects.dialect import Settings
+from weft.dialects.requests import CLASS
 from weft.dialects.shares import PLACEMENT, encode
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
@@ -82,7 +84,7 @@ class PodView:
                 self._leave_node(known)
             elif (placed := self._arrived(known, pod)) is not None:
                 self._note_bound(pod)
-                return self._seen(meta.uid, placed)
+                return self._seen(pod, placed)
         return self._classify(pod)
 
     def forget(self, pod: Pod) -> Event | None:
@@ -120,7 +122,8 @@ class PodView:
         names, self._regard = self._regard, set()
         for name in sorted(names):
             for uid, held in self._guesses(name, leaving).items():
-                event = self._seen(uid, held.placement)
+                pod = self._by_uid[uid]
+                event = self._seen(pod, held.placement)
                 self._note_assumed(uid, held.why)
                 told += [event] if event is not None else []
         if len(told) < 2:
@@ -199,7 +202,7 @@ class PodView:
         node = self._nodes.nodes.get(pod.spec.node_name)
         held = without_node(pod, self.settings) if node is None else self._held(pod, node)
         self._note_assumed(pod.metadata.uid, held.why)
-        return self._seen(pod.metadata.uid, held.placement)
+        return self._seen(pod, held.placement)
 
     def _note_bound(self, pod: Pod) -> None:
         uid, name = pod.metadata.uid, pod.spec.node_name
@@ -209,11 +212,13 @@ class PodView:
             self._leaving.add(uid)
         self._nodes.keep_away(name, uid, keeps_away(pod.spec))
 
-    def _seen(self, uid: str, placement: Placement) -> Event | None:
+    def _seen(self, pod: Pod, placement: Placement) -> Event | None:
+        uid = pod.metadata.uid
         if self._told.get(uid) == placement:
             return None
         self._told[uid] = placement
-        return PodSeenBound(placement)
+        job_class = (pod.metadata.annotations or {}).get(CLASS, "")
+        return PodSeenBound(placement, _bound_ns(pod), job_class)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked.
@@ -268,7 +273,8 @@ class PodView:
         if old is None or old.node != new.node:
             return event
         beside = tuple(share for share in old.shares if share not in new.shares)
-        return PodSeenBound(replace(new, shares=new.shares + beside)) if beside else event
+        wider = replace(new, shares=new.shares + beside)
+        return replace(event, placement=wider) if beside else event
 
     def _note_assumed(self, uid: str, why: str) -> None:
         if not why:
@@ -318,6 +324,15 @@ def _same(known: Pod, pod: Pod) -> bool:
         and was.labels == now.labels
         and known.spec == pod.spec
     )
+
+
+def _bound_ns(pod: Pod) -> int:
+    """When it was bound (else made), by the API, nanoseconds since 1970; 0 where it is unknown."""
+    text = pod.bound_at or pod.metadata.creation_timestamp or ""
+    try:
+        return int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
+    except ValueError:
+        return 0
 
 
 def _age(pod: Pod) -> tuple[str, str]:

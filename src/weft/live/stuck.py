@@ -11,7 +11,7 @@ import msgspec
 
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.ledger.ledger import Holding
+from weft.ledger import Holding
 
 PATIENCE_S = 60.0
 """So long a node may be not ready, or a pod's deletion overdue, before it is called stuck."""

@@ -19,6 +19,10 @@ MemoryKind = Literal["none", "mib", "units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
 
 
+LATENCY_CRITICAL, BATCH, BEST_EFFORT = "latency-critical", "batch", "best-effort"
+"""Classes of pods (`Shape.job_class`); a pod that says none is treated as batch."""
+
+
 class Memory(msgspec.Struct, frozen=True, gc=False):
     """GPU memory as a dialect says it; `mib_on` resolves it on a real card.
 
@@ -62,7 +66,8 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     `whole` asks for idle cards and charges all of each; `memory` is then the least they must
     have. `split` makes `memory` the total, spread over the fewest GPUs that hold it together
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be
-    free beyond the memory but is not charged (Genius's strict `>`).
+    free beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the
+    card) is charged where `memory` is less, as was learnt; such a claim never borrows.
     """
 
     count: int = 1
@@ -71,6 +76,7 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     whole: bool = False
     split: bool = False
     headroom_mib: int = 0
+    least_mib: int = 0
 
 
 class DeviceRule(msgspec.Struct, frozen=True, gc=False):
@@ -156,7 +162,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
 
     `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
     first. `created_ns` is the creation time in nanoseconds. `shared_by_containers` says that one
-    card serves the whole pod (gpushare). `warnings` are for people.
+    card serves the whole pod (gpushare). `warnings` are for people. `workload` names whatever
+    makes pods like this one, "" where nobody does.
     """
 
     uid: str
@@ -172,3 +179,4 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     shared_by_containers: bool = False
     isolation: str = ""
     warnings: tuple[str, ...] = ()
+    workload: str = ""

@@ -27,6 +27,9 @@ class Fgd(Policy):
     summary = "least growth of GPU fragments that the usual pods cannot use"
     source = "FGD (ATC'23)"
 
+    every_device = False
+    """Score devices of equal state one by one, for policies to which they differ otherwise."""
+
     def __init__(self, typical: TypicalPods | None = None) -> None:
         self.typical = typical or TypicalPods(COLD_START)
         self._kept: NodeShares | None = None
@@ -56,7 +59,10 @@ class Fgd(Policy):
         need = query.need
         if need is None or need.whole:
             return None
-        chosen = np.flatnonzero(query.device_fits & query.device_first)
+        fits = query.device_fits
+        if not (self.every_device or query.narrowed):
+            fits = fits & query.device_first
+        chosen = np.flatnonzero(fits)
         if _is_few(query):
             return self._score_few_devices(query, chosen)
         nodes = self._nodes_of(query)
@@ -64,10 +70,10 @@ class Fgd(Policy):
         before = query.device_milli_free.take(chosen)
         after = before - need.milli
         total = np.maximum(query.device_memory_total.take(chosen), 1)
-        left = query.device_memory_free.take(chosen)
+        left = query.device_memory_strict.take(chosen)
         charged = need.memory_mib.take(query.device_kind.take(chosen))
         before = np.minimum(before, left * 1000 // total)
-        after = np.minimum(after, (left - charged) * 1000 // total)
+        after = np.minimum(after, np.maximum(left - charged, 0) * 1000 // total)
         cpu_free = query.cpu_free
         if not query.hypothetical:
             cpu_free = cpu_free - query.demand.cpu_milli
@@ -105,7 +111,7 @@ class Fgd(Policy):
         for on, place in zip(node.tolist(), places, strict=True):
             device = table.start[rows[on]] + place
             state, charged = table.state[device], int(need.memory_mib[table.kind_of[device]])
-            left = nodes.share(device, state.milli - need.milli, state.memory - charged)
+            left = nodes.share(device, state.milli - need.milli, max(0, state.memory - charged))
             shares = {**now[on], place: left}.values()
             states.append(nodes.state(rows[on], shares, cpu_free[on] - query.demand.cpu_milli))
         found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)

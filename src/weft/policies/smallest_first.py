@@ -20,6 +20,10 @@ class SmallestFirst(Policy):
         The original's queue is a min-heap, so smallest first, though the paper says first-fit
         decreasing.
         """
-        claims = pod.shape.claims
-        asked = sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in claims)
-        return (asked, -pod.priority, pod.created_ns)
+        return (gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+
+
+def gpu_memory_mib(pod: PodRequest) -> int:
+    """The GPU memory asked for, over all GPUs."""
+    claims = pod.shape.claims
+    return sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in claims)

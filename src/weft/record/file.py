@@ -14,8 +14,9 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 
 import weft
-from weft.engine import Bind, Command, Engine, Event, PolicyInput, Record, Unschedulable
+from weft.engine import Bind, Command, Engine, Event, Evict, PolicyInput, Record, Unschedulable
 from weft.framework import Plugin, Profile
+from weft.ledger import Limits
 from weft.model import BadInputError
 
 SCHEMA = "weft.dev/decisions/v1"
@@ -42,6 +43,8 @@ class Header(msgspec.Struct, frozen=True):
     profiles: Annotated[list[ProfileUse], msgspec.Meta(min_length=1)]
     seed: int = 0
     keep_top: int = 0
+    overcommit_permille: int = 1000
+    harvest_permille: int = 1000
     schema: str = SCHEMA
     weft: str = weft.__version__
 
@@ -51,7 +54,8 @@ class Header(msgspec.Struct, frozen=True):
             Profile(use.name, [Plugin(create(p.name, **p.options), p.weight) for p in use.policies])
             for use in self.profiles
         ]
-        return Engine(profiles, seed=self.seed, keep_top=self.keep_top)
+        limits = Limits(self.overcommit_permille, self.harvest_permille)
+        return Engine(profiles, seed=self.seed, keep_top=self.keep_top, limits=limits)
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +107,7 @@ def tell(engine: Engine, line: Line, number: int) -> list[Command]:
 
 def records_of(commands: list[Command]) -> list[Record]:
     """The decision records among commands."""
-    return [c.record for c in commands if isinstance(c, Bind | Unschedulable)]
+    return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict)]
 
 
 def read(path: Path) -> tuple[Header, Iterator[Line]]:

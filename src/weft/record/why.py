@@ -47,7 +47,7 @@ def _explain(
     engine: Engine, pod: PodRequest, record: Record, others: tuple[str, ...]
 ) -> Explanation:
     profile = engine.profiles[record.profile]
-    shape = pod.shape
+    shape = engine.lessons.shape_of(pod)
     for policy in profile.pre_filters:
         shape = policy.pre_filter(shape)
     known = engine.assessor.assess(profile, shape)

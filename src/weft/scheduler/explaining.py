@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.engine.explain import Summary, best_nodes, summarise
+from weft.engine.lending import harvest_in_words
 from weft.engine.records import Candidate
 from weft.engine.whatif import Search
 from weft.framework import Profile
@@ -147,12 +148,13 @@ class Explainer:
                 notes=self._notes_on(pod, node), stuck=self._stuck(uid),
             )  # fmt: skip
         record = placed.record
+        lent = tuple(harvest_in_words(one, self._name) for one in record.harvested)
         policies = ", ".join(policy.name for policy in placed.profile.policies)
         how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
         return self._told(
             pod, state, f"{text}; {how}, attempt {record.attempt}", node=node, shares=shares,
             profile=record.profile, score=record.score, attempt=record.attempt,
-            notes=self._notes_on(pod, node), stuck=self._stuck(uid),
+            notes=lent + self._notes_on(pod, node), stuck=self._stuck(uid),
         )  # fmt: skip
 
     def _bound_by(self, pod: Pod) -> str:

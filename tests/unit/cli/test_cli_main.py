@@ -1,5 +1,6 @@
 """The commands as a shell sees them: version, help, policies, plugins, interrupted pipes."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -54,11 +55,20 @@ def test_an_unknown_command_is_wrong_use(weft: Weft) -> None:
 def test_policies_as_a_list_and_as_json(weft: Weft) -> None:
     names = sorted(policy.name for policy in BUILT_IN)
     said = weft("policies")
-    assert [line.split()[0] for line in said.out.splitlines()] == names
+    lines = said.out.splitlines()
+    assert [line.split()[0] for line in lines if line[0] != " "] == names
+    unsafe = [before.split()[0] for before, line in itertools.pairwise(lines)
+              if line.startswith(" ") and "unsafe: " in line]  # fmt: skip
+    assert unsafe == [policy.name for policy in BUILT_IN if policy.unsafe] == UNSAFE
     found = json.loads(weft("policies", "--output", "json").out)
     assert [item["name"] for item in found] == names
     assert all(item["summary"] and item["source"] for item in found)
-    assert all(set(item) == {"name", "summary", "source", "reads", "options"} for item in found)
+    keys = {"name", "summary", "source", "reads", "options", "unsafe"}
+    assert all(set(item) == keys for item in found)
+    assert [item["name"] for item in found if item["unsafe"]] == UNSAFE
+
+
+UNSAFE = ["ferikoglou", "genius"]
 
 
 PLUGIN = """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.framework import NEVER, Demand, Query
-from weft.ledger import Ledger
+from weft.ledger import Ledger, Limits
 from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Shape
 from weft.testing import node, placement, shape
 
@@ -172,7 +172,7 @@ def test_a_whole_card_at_least_so_large_is_charged_whole() -> None:
 
 
 def test_with_overcommit_no_pod_gets_more_than_a_card_has() -> None:
-    live = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])], overcommit_permille=2000)
+    live = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])], limits=Limits(2000))
     asked = Query(live.table, Demand(shape(memory_mib=1500), live.table))
     assert asked.device_memory_free.tolist() == [2000, 6000]
     assert asked.device_fits.tolist() == [False, True]

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from weft.ledger import Holding, Ledger, audit
+from weft.ledger import FAR, Holding, Ledger, Limits, audit
 from weft.ledger.audit import differences
-from weft.ledger.ledger import FAR
 from weft.ledger.table import POD_CLASSES
 from weft.model import HostPort, Placement, Share
 from weft.testing import node, placement
@@ -19,7 +18,7 @@ def free(ledger: Ledger, name: str, gpu: int = 0) -> tuple[int, int]:
 
 def copy_of(ledger: Ledger) -> Ledger:
     """A ledger rebuilt from what the live one knows."""
-    fresh = Ledger(ledger.table.nodes, ledger.overcommit_permille)
+    fresh = Ledger(ledger.table.nodes, ledger.limits)
     for held in ledger.holdings.values():
         fresh.adopt(held.placement)
     return fresh
@@ -364,7 +363,7 @@ def test_very_wide_pods_share_the_last_class() -> None:
 
 
 def test_a_declared_overcommit_is_a_limit_like_any_other() -> None:
-    ledger = Ledger([node("a", gpus=1, memory_mib=1001)], overcommit_permille=1500)
+    ledger = Ledger([node("a", gpus=1, memory_mib=1001)], limits=Limits(1500))
     assert ledger.reserve(placement("p", "a", 0, memory_mib=1001))
     assert not ledger.reserve(placement("q", "a", 0, memory_mib=501))
     assert ledger.reserve(placement("q", "a", 0, memory_mib=500))

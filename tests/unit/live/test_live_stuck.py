@@ -7,7 +7,7 @@ import msgspec
 
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.ledger.ledger import Holding
+from weft.ledger import Holding
 from weft.live.stuck import Stuck, in_words, stuck
 from weft.testing import placement
 

@@ -32,6 +32,7 @@ class Metric(enum.StrEnum):
     PCIE_SENT_BYTES_PER_S = "pcie_sent_bytes_per_s"
     PCIE_RECEIVED_BYTES_PER_S = "pcie_received_bytes_per_s"
     POWER_W = "power_w"
+    POWER_LIMIT_W = "power_limit_w"
     ENERGY_J = "energy_j"
     ENCODER_RATIO = "encoder_ratio"
     DECODER_RATIO = "decoder_ratio"
@@ -45,6 +46,7 @@ LARGEST: dict[Metric, float] = {
     Metric.PCIE_SENT_BYTES_PER_S: 2.0**40,
     Metric.PCIE_RECEIVED_BYTES_PER_S: 2.0**40,
     Metric.POWER_W: 20_000.0,
+    Metric.POWER_LIMIT_W: 20_000.0,
     Metric.ENERGY_J: 1.4e11,
     Metric.SM_CLOCK_MHZ: 20_000.0,
 }
@@ -81,6 +83,7 @@ ALIASES: dict[str, Alias] = {
     "DCGM_FI_DEV_ENC_UTIL": Alias(Metric.ENCODER_RATIO, PERCENT),
     "DCGM_FI_DEV_DEC_UTIL": Alias(Metric.DECODER_RATIO, PERCENT),
     "DCGM_FI_DEV_POWER_USAGE": Alias(Metric.POWER_W),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": Alias(Metric.POWER_LIMIT_W),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Alias(Metric.ENERGY_J, 0.001),
     "DCGM_FI_DEV_SM_CLOCK": Alias(Metric.SM_CLOCK_MHZ),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Alias(Metric.GRAPHICS_ACTIVE_RATIO),
@@ -126,12 +129,23 @@ ALIASES: dict[str, Alias] = {
 
 NODE_LABELS = ("Hostname", "hostname", "kubernetes_node", "node", "nodeName", "instance")
 UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
-INDEX_LABELS = ("gpu", "gpu_idx", "card", "cardNode", "id")
+INDEX_LABELS = (
+    "gpu",
+    "GPU",
+    "gpu_idx",
+    "card",
+    "cardNode",
+    "id",
+    "minor_number",
+    "minor",
+    "device",
+)
 # Where Prometheus keeps its own labels, `pod` is the exporter's pod and `exported_pod` the GPU's.
 POD_LABELS = ("exported_pod", "pod", "pod_name")
 NAMESPACE_LABELS = ("exported_namespace", "namespace", "pod_namespace")
 CONTAINER_LABELS = ("exported_container", "container", "container_name")
 MIG_LABELS = ("GPU_I_ID",)
+MIG_UUID_LABELS = ("dra_mig_device_uuid",)
 
 
 class Subject(NamedTuple):
@@ -144,19 +158,21 @@ class Subject(NamedTuple):
     pod: str = ""
     container: str = ""
     mig: str = ""
+    mig_uuid: str = ""
 
 
 def subject(labels: Mapping[str, str]) -> Subject:
     """The node, GPU and pod that a series' labels name."""
-    index = _first(labels, INDEX_LABELS)
+    index = _first(labels, INDEX_LABELS).removeprefix("nvidia")
     return Subject(
-        node=_without_port(_first(labels, NODE_LABELS)),
+        node=without_port(_first(labels, NODE_LABELS)),
         uuid=_first(labels, UUID_LABELS),
         gpu=int(index) if index.isascii() and index.isdigit() else -1,
         namespace=_first(labels, NAMESPACE_LABELS),
         pod=_first(labels, POD_LABELS),
         container=_first(labels, CONTAINER_LABELS),
         mig=_first(labels, MIG_LABELS),
+        mig_uuid=_first(labels, MIG_UUID_LABELS),
     )
 
 
@@ -203,7 +219,7 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
 
 
-def _without_port(node: str) -> str:
+def without_port(node: str) -> str:
     """`instance` carries the exporter's port."""
     host, colon, port = node.rpartition(":")
-    return host if colon and port.isdigit() else node
+    return host.strip("[]") if colon and port.isdigit() else node

@@ -1,0 +1,63 @@
+"""An experiment's results as a table for people and as CSV for spreadsheets."""
+
+import csv
+import sys
+
+from weft.experiment.overprovision import Level, StudyResults
+from weft.experiment.paired import Difference
+
+CSV_COLUMNS = (
+    "seed", "jobs", "unfinished", "makespan_s", "jct_mean_s", "jct_p50_s", "jct_p99_s",
+    "jct_max_s", "ooms", "evictions", "lost_s", "residents", "memory_used_percent",
+)  # fmt: skip
+"""Fields of a run, after its level and its policy."""
+
+
+def print_csv(results: StudyResults) -> None:
+    """One line a run."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("percent", "policy", *CSV_COLUMNS))
+    for one in results.runs:
+        cells = [getattr(one.run, column) for column in CSV_COLUMNS]
+        writer.writerow((one.percent, one.run.policy, *cells))
+
+
+def print_levels(results: StudyResults) -> None:
+    """One row a level and policy, in the order they were asked for."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
+    for header in ("level %", "policy"):
+        table.add_column(header)
+    for header in ("mean JCT s", "p99 JCT s", f"p99 against {results.baseline}", "gap to best",
+                   "makespan s", "OOMs", "evictions", "residents"):  # fmt: skip
+        table.add_column(header, justify="right")
+    for level in results.levels:
+        table.add_row(*_row(level))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table)
+
+
+def _row(level: Level) -> list[str]:
+    never = f" ({level.unfinished} never ended)" if level.unfinished else ""
+    return [
+        str(level.percent),
+        level.policy + never,
+        f"{level.jct_mean_s:,.0f}",
+        f"{level.jct_p99_s:,.0f}",
+        _change(level.jct_p99_change),
+        _change(level.gap_to_best),
+        f"{level.makespan_s:,.0f}",
+        f"{level.ooms:.1f}",
+        f"{level.evictions:.1f}",
+        f"{level.residents:.2f}",
+    ]
+
+
+def _change(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    return f"{found.percent:+.1f} % [{found.low_percent:+.1f}, {found.high_percent:+.1f}]"

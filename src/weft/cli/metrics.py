@@ -1,0 +1,193 @@
+"""`weft metrics`: what Weft would see of the GPUs now, and what to mend where it is too little."""
+
+import math
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.output import ListOutput
+from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.config.form import TelemetrySettings
+    from weft.model import Node
+    from weft.signals.telemetry.checking import Finding, Looked
+
+
+class Action(StrEnum):
+    """What is wanted to know."""
+
+    show = "show"
+    check = "check"
+
+
+def metrics(
+    action: Annotated[
+        Action, typer.Argument(help="show: each GPU's numbers; check: what is missing.")
+    ] = Action.show,
+    config: ConfigFile = None,
+    url: Annotated[str, typer.Option(help="A metrics server.  [default: as configured]")] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Compare with the GPUs that the cluster has.")
+    ] = False,
+    output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
+) -> None:
+    """Show what Weft sees of the GPUs, or check what it lacks; exit code 1 where it is too little.
+
+    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name.
+    """
+    import asyncio
+
+    from msgspec.structs import replace
+
+    from weft.cli.scheduler import configuration
+
+    found = configuration(config, None, None).telemetry
+    if url:
+        found = replace(found, url=url, exporters="")
+    if not found.url:
+        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+    asks = cluster or kubeconfig is not None or bool(context)
+    looked = asyncio.run(_look(found, (kubeconfig, context) if asks else None))
+    if action is Action.show:
+        _show(looked, output)
+    else:
+        _tell(looked, output)
+
+
+async def _look(found: "TelemetrySettings", where: tuple[Path | None, str] | None) -> "Looked":
+    """One look, further back than a usual one."""
+    from weft.cli.telemetry import aliases_of, source_of
+    from weft.signals.telemetry.checking import Looked, discover
+    from weft.signals.telemetry.join import Devices, Joiner
+    from weft.signals.telemetry.source import DEFAULT_METRICS
+    from weft.signals.telemetry.window import Window
+
+    source, aliases = source_of(found, dict), aliases_of(found)
+    assert source is not None
+    try:
+        reading = await source.read(DEFAULT_METRICS, found.window_seconds)
+    finally:
+        await source.close()
+    errors = [asked.error for asked in reading.asked if asked.error is not None]
+    if errors:
+        raise BadInputError("metrics", str(errors[0]))
+    nodes, addresses = await _nodes(*where) if where else (discover(reading.answers, aliases), {})
+    now_s = time.time()
+    joiner = Joiner(Devices(nodes, addresses), aliases)
+    samples = max(2, round(found.window_seconds / found.interval_seconds))
+    gpus = len(joiner.devices)
+    window = Window(DEFAULT_METRICS, gpus, samples, found.interval_seconds, now_s)
+    for answer in reading.answers:
+        for one in joiner.join(answer):
+            window.put(one.metric, one.rows, one.times, one.values, now_s)
+    return Looked(reading.answers, joiner, window, now_s, found.scrape_seconds)
+
+
+async def _nodes(kubeconfig: Path | None, context: str) -> tuple[list["Node"], dict[str, str]]:
+    """The cluster's nodes, and their addresses."""
+    from weft.kube.client import ApiClient
+    from weft.kube.codec import NODES, Skips
+    from weft.kube.config import load
+    from weft.kube.inventory import inventory
+    from weft.kube.structs import KubeNode
+
+    skips = Skips()
+    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    async with ApiClient(endpoint) as client:
+        listed: list[KubeNode] = []
+        query = {"limit": "500"}
+        while True:
+            page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), skips)
+            listed += page.items
+            if not page.next:
+                break
+            query["continue"] = page.next
+    nodes = [inventory(node)[0] for node in listed]
+    addresses = {
+        one.address: node.metadata.name for node in listed for one in node.status.addresses or ()
+    }
+    return nodes, addresses
+
+
+def _rows(looked: "Looked") -> list[dict[str, Any]]:
+    """One entry a GPU: the newest of every metric, its age and whether it counts."""
+    from weft.framework.signals import FRESH, STALE
+    from weft.signals.freshness import freshness_of
+
+    words = {FRESH: "fresh", STALE: "stale"}
+    rows: list[dict[str, Any]] = [
+        {"node": node, "gpu": gpu, "metrics": {}} for node, gpu in looked.joiner.devices.gpus
+    ]
+    for metric in looked.window.metrics:
+        values, at_s = looked.window.newest(metric)
+        ages = looked.now_s - at_s
+        fresh = freshness_of(ages, looked.scrape_s)
+        for row, value, age, state in zip(rows, values, ages, fresh, strict=True):
+            if not math.isnan(value):
+                row["metrics"][metric.value] = {
+                    "value": round(float(value), 6), "age_s": round(float(age), 1),
+                    "state": words.get(int(state), "missing"),
+                }  # fmt: skip
+    return rows
+
+
+_COLUMNS = {
+    "used MiB": ("memory_used_mib", 0), "free MiB": ("memory_free_mib", 0),
+    "GPU util": ("gpu_util_ratio", 2), "SM active": ("sm_active_ratio", 2),
+    "SM occup.": ("sm_occupancy_ratio", 2), "DRAM": ("dram_active_ratio", 2),
+    "power W": ("power_w", 0),
+}  # fmt: skip
+
+
+def _show(looked: "Looked", output: ListOutput) -> None:
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = _rows(looked)
+    if output is ListOutput.json:
+        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        return
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("node")
+    for header in ("gpu", *_COLUMNS, "oldest s"):
+        table.add_column(header, justify="right")
+    table.add_column("state")
+    for row in rows:
+        told = row["metrics"]
+        cells = [
+            f"{told[name]['value']:,.{digits}f}" if name in told else "–"
+            for name, digits in _COLUMNS.values()
+        ]
+        ages = [one["age_s"] for one in told.values()]
+        states = {one["state"] for one in told.values()} or {"missing"}
+        worst = next(word for word in ("missing", "stale", "fresh") if word in states)
+        oldest = f"{max(ages):.0f}" if ages else "–"
+        table.add_row(row["node"], str(row["gpu"]), *cells, oldest, worst)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table)
+
+
+def _tell(looked: "Looked", output: ListOutput) -> None:
+    import msgspec
+
+    from weft.signals.telemetry.checking import check
+
+    found: list[Finding] = check(looked)
+    if output is ListOutput.json:
+        told = [one._asdict() for one in found]
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        for one in found:
+            print(f"{one.level:<7} {one.text}" + (f"\n        → {one.mend}" if one.mend else ""))
+    if any(one.level == "wrong" for one in found):
+        raise typer.Exit(1)

@@ -1,0 +1,57 @@
+"""Cells of an experiment on several processes; the answers are the same for any number of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Shared = TypeVar("Shared")
+Cell = TypeVar("Cell")
+Result = TypeVar("Result")
+
+
+def run_cells(
+    work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
+) -> Iterator[tuple[Cell, Result]]:
+    """`work(shared, cell)` for every cell, in the order in which they finish.
+
+    Workers get `shared` once, not with every cell. `work` must be a function of a module.
+    """
+    if jobs <= 1:
+        return ((cell, work(shared, cell)) for cell in cells)
+    return _in_parallel(work, shared, cells, jobs)
+
+
+_kept: list[Any] = []
+
+
+def _adopt(shared: object) -> None:
+    """A worker process keeps what all cells share here: it has nowhere else."""
+    _kept[:] = [shared]
+
+
+def _work(work: Callable[[Any, Cell], Result], cell: Cell) -> Result:
+    return work(_kept[0], cell)
+
+
+def _in_parallel(
+    work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
+) -> Iterator[tuple[Cell, Result]]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
+    with ProcessPoolExecutor(jobs, context, _adopt, (shared,)) as pool:
+        futures = {pool.submit(_work, work, cell): cell for cell in cells}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _can_fork() -> bool:
+    """Fork starts workers at once, but only where this process has one thread."""
+    import sys
+    import threading
+
+    return sys.platform == "linux" and threading.active_count() == 1

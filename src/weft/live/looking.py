@@ -1,0 +1,249 @@
+"""Looking at the GPUs: every tick the metrics are read, and the engine gets a new snapshot.
+
+    source ──samples──▶ joiner ──▶ window ──▶ refresher ──SignalsChanged──▶ engine
+                                                 ▲ ledger: who holds what, since when
+
+A tick never fails. Without an answer the snapshot is made from what the window still has: ages
+grow, values become STALE and then MISSING. Errors are logged once a kind, and counted. The heavy
+part runs in a thread; the engine hears of it on the loop, and no decision waits for any of it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from weft.engine import SignalsChanged
+from weft.framework.signals import SignalsSnapshot
+from weft.ledger.table import Table
+from weft.live.cluster import Cluster
+from weft.live.lending import Measuring
+from weft.signals.telemetry.doubts import Residents
+from weft.signals.telemetry.join import Devices, Joiner, PodSamples, Why
+from weft.signals.telemetry.names import ALIASES, Alias, Metric
+from weft.signals.telemetry.refresh import Now, Refresher, Settings
+from weft.signals.telemetry.source import DEFAULT_METRICS, Reading, Source
+from weft.signals.telemetry.window import Window
+
+log = logging.getLogger("weft.live")
+
+
+def addresses_of(live: Cluster) -> dict[str, str]:
+    """Node name → its first internal address, of nodes that have GPUs."""
+    nodes = live.nodes
+    return {
+        name: one.address
+        for name, node in nodes.nodes.items() if node.gpus and name in nodes.objects
+        for one in reversed(nodes.objects[name].status.addresses or [])
+        if one.type == "InternalIP"
+    }  # fmt: skip
+
+
+class LookingOptions(msgspec.Struct, frozen=True):
+    """`interval_s` between two looks, and the length of a slot of the window; `window_s` are kept.
+
+    `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
+    forecasts look ahead. `warm_s`: a pod held a GPU for so long before its memory is believed.
+    """
+
+    interval_s: float = 15.0
+    window_s: float = 300.0
+    scrape_s: float = 15.0
+    horizon_s: float = 60.0
+    warm_s: float = 60.0
+    metrics: tuple[Metric, ...] = DEFAULT_METRICS
+
+
+class Looking:
+    """Looks for one live cluster. What it counts is read by `looked.LookedMetrics`."""
+
+    def __init__(
+        self, live: Cluster, source: Source, options: LookingOptions | None = None,
+        aliases: Mapping[str, Alias] = ALIASES,
+    ) -> None:  # fmt: skip
+        self.options = options or LookingOptions()
+        self.snapshot: SignalsSnapshot | None = None
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.took_s: dict[str, float] = {}
+        self.digesting_s = 0.0
+        self.of_pods: dict[tuple[str, int], PodSamples] = {}
+        self._live, self._source, self._aliases = live, source, aliases
+        self._table: Table | None = None
+        self._devices = Devices([])
+        self._joiner = Joiner(self._devices, aliases)
+        self._refresher: Refresher | None = None
+        self._good_at_s = 0.0
+        self._since: dict[str, float] = {}
+        self._measuring = Measuring(live.engine.ledger, live.pods)
+        self._said: set[str] = set()
+
+    @property
+    def devices(self) -> Devices:
+        """The GPUs of the last look."""
+        return self._devices
+
+    @property
+    def refresher(self) -> Refresher | None:
+        """None before the first look."""
+        return self._refresher
+
+    @property
+    def unjoined(self) -> Mapping[Why, int]:
+        """Series of the last answers that were joined to no GPU, by reason."""
+        return self._joiner.unjoined
+
+    def now_s(self) -> float:
+        """The time of day, seconds since 1970, as samples' ages are reckoned."""
+        return self._live.client.clock.wall().timestamp()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        clock = self._live.client.clock
+        due = clock.monotonic()
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # a mistake of ours: policies must not go by old numbers
+                self.errors["", "failed"] += 1
+                self._forget(f"{type(error).__name__}: {error}")
+                if self.errors["", "failed"] == 1:
+                    log.exception("metrics: looking failed; nothing is known of the GPUs")
+            due += self.options.interval_s
+            late = clock.monotonic() - due
+            if late > self.options.interval_s:
+                due += late  # never look twice in a row to catch up
+            await clock.sleep(max(0.0, due - clock.monotonic()))
+
+    async def look(self) -> SignalsSnapshot:
+        """Look once, and tell the engine."""
+        clock = self._live.client.clock
+        began_s = clock.wall().timestamp()
+        back_s = began_s - self._good_at_s + 2.0 * self.options.scrape_s + 5.0
+        back_s = min(back_s, self.options.window_s + self.options.interval_s)
+        reading = await self._source.read(self.options.metrics, back_s)
+        self._note(reading, began_s)
+        self._follow_nodes(began_s)
+        now = Now(clock.wall().timestamp(), int(clock.monotonic() * 1e9), self._residents())
+        began = clock.monotonic()
+        made = await asyncio.to_thread(self._digest, reading, now)
+        assert self._refresher is not None
+        made = self._measuring.measure(
+            made, self._refresher.window, self._devices, self.of_pods.values(), now.wall_s
+        )
+        self.digesting_s = clock.monotonic() - began
+        self.snapshot = made
+        self._live.handle(SignalsChanged(made))
+        return made
+
+    def _forget(self, why: str) -> None:
+        """Tell the engine that nothing is known."""
+        clock = self._live.client.clock
+        version = self._live.engine.signals.version + 1
+        if self._refresher is not None:
+            self._refresher.version = version
+        self.snapshot = SignalsSnapshot(version, int(clock.monotonic() * 1e9), why=why)
+        self._live.handle(SignalsChanged(self.snapshot))
+
+    # --- what was read -------------------------------------------------------------------------
+
+    def _note(self, reading: Reading, began_s: float) -> None:
+        """Count what went wrong; say it where it is new, and where all is well again."""
+        wrong = [asked for asked in reading.asked if asked.error is not None]
+        self.took_s = {asked.about: asked.took_s for asked in reading.asked}
+        for asked in wrong:
+            assert asked.error is not None
+            self.errors[asked.about, asked.error.kind] += 1
+            self._say(f"error {asked.error.kind}", "metrics: %s: %s", asked.about, asked.error)
+        if len(wrong) < len(reading.asked):
+            self._good_at_s = began_s
+        if reading.asked and not wrong and any(one.startswith("error ") for one in self._said):
+            self._said = {one for one in self._said if not one.startswith("error ")}
+            log.info("metrics: answers come again")
+        for answer in reading.answers:
+            for warning in answer.warnings:
+                self.errors["", "warning"] += 1
+                self._say(f"warning {warning}", "metrics: the server warns: %s", warning)
+
+    def _say(self, what: str, text: str, *values: object) -> None:
+        if what not in self._said and len(self._said) < 1000:
+            self._said.add(what)
+            log.warning(text, *values)
+
+    def _digest(self, reading: Reading, now: Now) -> SignalsSnapshot:
+        """In a thread: join, keep, compute. Nobody else touches joiner, window and refresher."""
+        assert self._refresher is not None
+        window, joiner = self._refresher.window, self._joiner
+        joiner.begin()
+        window.advance(now.wall_s)
+        for answer in reading.answers:
+            for found in joiner.join(answer):
+                if found.metric in self.options.metrics:
+                    window.put(found.metric, found.rows, found.times, found.values, now.wall_s)
+            for one in joiner.pods(answer, self._resident_of):
+                if one.metric is Metric.MEMORY_USED_MIB:
+                    self.of_pods[one.pod, one.row] = one
+        for why, count in joiner.unjoined.items():
+            example = joiner.examples.get(why, "")
+            self._say(f"unjoined {why}", "metrics: %d series belong to no GPU (%s), as %s",
+                      count, why, example)  # fmt: skip
+        why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
+        return self._refresher.refresh(now, why=why_less)
+
+    # --- what the ledger knows -----------------------------------------------------------------
+
+    def _follow_nodes(self, now_s: float) -> None:
+        """Take over which GPUs there are, where that changed."""
+        table = self._live.engine.ledger.table
+        if table is self._table and self._refresher is not None:
+            return
+        self._table = table
+        addresses = {
+            one.address: name
+            for name, node in self._live.nodes.objects.items()
+            for one in node.status.addresses or ()
+        }
+        devices = Devices(table.nodes, addresses)
+        if self._refresher is not None and devices.same(self._devices):
+            return
+        before, self._devices = self._devices, devices
+        self._joiner = Joiner(devices, self._aliases)
+        if self._refresher is None:
+            options = self.options
+            samples = max(2, round(options.window_s / options.interval_s))
+            horizon = max(1, round(options.horizon_s / options.interval_s))
+            window = Window(options.metrics, len(devices), samples, options.interval_s, now_s)
+            self._refresher = Refresher(window, devices, Settings(options.scrape_s, horizon))
+        else:
+            self._refresher.realign(devices)
+            if set(devices.gpus) - set(before.gpus):
+                self._good_at_s = 0.0  # what the new ones did is worth asking for
+        self.of_pods.clear()
+
+    def _residents(self) -> Residents:
+        """How many pods hold each GPU, and how many of them have warmed up."""
+        now = self._live.client.clock.monotonic()
+        holdings = self._live.engine.ledger.holdings
+        self._since = {uid: self._since.get(uid, now) for uid in holdings}
+        pods = np.zeros((2, len(self._devices)), dtype=np.int64)
+        for uid, held in holdings.items():
+            warm = held.state == "committed" and now - self._since[uid] >= self.options.warm_s
+            for gpu in {share.gpu for share in held.placement.shares}:
+                row = self._devices.row_of.get((held.placement.node, gpu))
+                if row is not None:
+                    pods[0, row] += 1
+                    pods[1, row] += warm
+        self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
+        return Residents(pods[0], pods[1])
+
+    def _resident_of(self, row: int, namespace: str, name: str) -> str:
+        """The UID of the pod, where the ledger has it on this GPU."""
+        pod = self._live.pod(namespace, name)
+        held = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
+        if pod is None or held is None:
+            return ""
+        node, gpu = self._devices.gpus[row]
+        here = held.placement.node == node and any(s.gpu == gpu for s in held.placement.shares)
+        return pod.metadata.uid if here else ""

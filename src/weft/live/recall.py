@@ -1,0 +1,105 @@
+"""Borrowed memory that is needed again: the borrower is evicted, as disruption budgets allow.
+
+    engine ──Evict──▶ ask ──▶ evicted: the watch will show it gone
+                           ├─▶ a budget says no, or it is not Weft's own: NotEvicted, another may go
+                           └─▶ no answer, no lease: NotEvicted, the same is asked at the next look
+
+Who goes is the engine's decision, anew at every look: nothing is retried here that may have become
+needless meanwhile. The eviction names the pod's UID, so never another pod of its name is hit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weft.engine import Event, Evict, NotEvicted
+from weft.engine.lending import eviction_in_words
+from weft.kube.client import ApiClient
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.pods import Pod
+from weft.live.holding import placed_by_weft
+from weft.live.interface import Notice
+from weft.live.pods import PodView
+
+log = logging.getLogger("weft.live")
+REASON, BLOCKED = "BorrowedMemoryNeeded", "EvictionBlocked"
+_TOO_MANY = 429
+
+
+class Recall:
+    """Carries out `Evict` for one live cluster, while `leading`.
+
+    `counts`: evictions by what became of them (`evicted`, `blocked`, `failed`).
+    """
+
+    def __init__(
+        self, client: ApiClient, pods: PodView, tell: Callable[[Notice], None],
+        report: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self.leading = False
+        self.timeout_s = 3.0
+        self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
+        self._client, self._pods = client, pods
+        self._tell, self._report, self._may_write = tell, report, may_write
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, command: Evict) -> None:
+        """Begin to evict; what became of it is reported to the engine, later."""
+        task = asyncio.create_task(self._ask(command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        self.leading = False
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, command: Evict) -> None:
+        uid = command.placement.uid
+        pod = self._pods.by_uid(uid)
+        if pod is None or pod.metadata.deletion_timestamp:
+            return  # gone, or going: the watch tells the engine
+        eviction = command.record.eviction
+        text = eviction_in_words(eviction, self._name) if eviction else "its memory is needed"
+        if not self.leading:
+            self._report(NotEvicted(uid, "this process does not lead", refused=False))
+        elif not placed_by_weft(pod):
+            self._report(NotEvicted(uid, "Weft did not place it"))
+        elif self._may_write is not None and not self._may_write(2 * self.timeout_s):
+            self._report(NotEvicted(uid, "the lease ends too soon", refused=False))
+        else:
+            why = await self._evict(pod, text)
+            if why is not None:
+                self._report(why)
+
+    async def _evict(self, pod: Pod, text: str) -> NotEvicted | None:
+        meta = pod.metadata
+        try:
+            await self._client.evict(meta.namespace, meta.name, meta.uid, self.timeout_s)
+        except (NotFoundError, ConflictError):
+            return None  # gone, or another pod of that name: the watch will say so
+        except ApiError as error:
+            if error.code != _TOO_MANY:
+                return self._failed(meta.uid, error)
+            self.counts["blocked"] += 1
+            why = error.status.message or "the API server says 429"
+            self._tell(Notice(BLOCKED, f"{text}. It is to be evicted, but: {why}", pod=pod))
+            return NotEvicted(meta.uid, why)
+        except (LostError, NotSentError) as error:
+            return self._failed(meta.uid, error)
+        self.counts["evicted"] += 1
+        log.warning("evicted %s/%s: %s", meta.namespace, meta.name, text)
+        self._tell(Notice(REASON, f"evicted: {text}", pod=pod))
+        return None
+
+    def _failed(self, uid: str, error: Exception) -> NotEvicted:
+        self.counts["failed"] += 1
+        log.warning("%s, which borrowed memory, can't be evicted now: %s", self._name(uid), error)
+        return NotEvicted(uid, str(error), refused=False)
+
+    def _name(self, uid: str) -> str:
+        pod = self._pods.by_uid(uid)
+        return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"

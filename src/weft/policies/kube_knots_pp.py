@@ -1,0 +1,38 @@
+"""Kube-Knots' PP: CBP, and where that refuses, what a regression says will be free."""
+
+import numpy as np
+
+from weft.framework import Query
+from weft.ledger.table import Bools
+from weft.policies.kube_knots_cbp import KubeKnotsCbp, Reading
+from weft.policies.memory_trend import MemoryTrend
+from weft.policies.readings import asked_mib, is_critical, reserve_mib
+
+INFERENCE_SM = 0.15
+"""The share of SMs that a latency-critical pod is taken to need."""
+
+
+class KubeKnotsPp(KubeKnotsCbp):
+    """Peak prediction: a GPU with a trend in its free memory is judged by its forecast.
+
+    `trend_above` is what its autocorrelation must exceed. A latency-critical pod shares no GPU
+    that is forecast to have no SMs left for it.
+    """
+
+    name = "kube-knots-pp"
+    summary = "as kube-knots-cbp, and GPUs whose forecast free memory is enough"
+    source = "Kube-Knots (CLUSTER'19), CBP + PP"
+
+    def __init__(self, reading: Reading = "correlation", trend_above: float = 0.0) -> None:
+        super().__init__(reading)
+        self.trend_above = trend_above
+
+    def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
+        """CBP's yes, or the forecast's, [d]."""
+        predicted = np.minimum(query.take_devices(trend.predicted_mib), query.device_memory_total)
+        enough = predicted - reserve_mib(query) >= asked_mib(query)
+        trending = query.take_devices(trend.autocorrelation) > self.trend_above
+        admitted = super()._admits(query, trend) | (trending & enough)
+        if is_critical(query):
+            admitted &= ~(query.take_devices(trend.next_sm) + INFERENCE_SM > 1.0)
+        return np.asarray(admitted)

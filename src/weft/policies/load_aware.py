@@ -1,0 +1,82 @@
+"""Load-aware: the GPU with the least to do, by measurement; requests alone where none is known."""
+
+from typing import Literal
+
+import numpy as np
+
+from weft.framework import Policy, Query
+from weft.framework.signals import Floats
+from weft.ledger.table import Bools, Ints
+from weft.model import BadInputError
+from weft.policies.readings import (
+    MARGIN_MIB,
+    Kept,
+    Readings,
+    asked_mib,
+    is_critical,
+    promised_share,
+)
+
+SM, DRAM, MEMORY, POWER = 0.4, 0.3, 0.2, 0.1
+"""How much each reading counts; those that are not known leave the rest to the others."""
+
+FULL = 100_000
+"""A GPU with nothing to do, in thousandths of a point."""
+
+
+class LoadAware(Policy):
+    """Least load wins, as a mean over the last minute; GPUs that are shared must pass a gate.
+
+    With `mode` pack, idle GPUs lose `bonus` points, so that GPUs in use fill first.
+    """
+
+    name = "load-aware"
+    summary = "the GPU with the least measured load; busy GPUs are not shared"
+    source = "CARMA's gate; Genius' idea, repaired"
+    reads = frozenset({"signals", "occupants"})
+
+    def __init__(self, mode: Literal["spread", "pack"] = "spread", bonus: int = 50) -> None:
+        if mode not in {"spread", "pack"}:
+            raise BadInputError(
+                f"policy {self.name}, option mode", f"{mode!r} is unknown; write spread or pack"
+            )
+        self.idle_points = -1000 * bonus if mode == "pack" else 0
+        self._seen = Kept(Readings)
+
+    def filter_devices(self, query: Query) -> Bools:
+        """CARMA's gate where the GPU is shared; a latency-critical pod shares no MISSING one, [d].
+
+        An idle GPU always passes: its readings are its last pod's.
+        """
+        seen = self._seen.of(self.signals, query.table)
+        shut = gate(query, seen)
+        if is_critical(query):
+            shut |= ~query.take_devices(seen.known)
+        return np.asarray((query.device_pods == 0) | ~shut)
+
+    def score_devices(self, query: Query) -> Ints:
+        """100·(1 − load), MISSING: 50 − 10 for each pod on it; in thousandths, [d]."""
+        seen = self._seen.of(self.signals, query.table)
+        missing = FULL // 2 - FULL // 10 * query.device_pods
+        free = (FULL * (1.0 - load(query, seen))).astype(np.int64)
+        points = np.where(query.take_devices(seen.known), free, missing)
+        return points + np.where(query.device_idle, self.idle_points, 0)
+
+
+def gate(query: Query, seen: Readings) -> Bools:
+    """Where one more pod would wait for SM or DRAM, or find too little memory, [d]."""
+    free = query.take_devices(seen.free_mib)
+    return np.asarray(query.take_devices(seen.busy) | (free < asked_mib(query) + MARGIN_MIB))
+
+
+def load(query: Query, seen: Readings) -> Floats:
+    """0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; promised memory where none is measured."""
+    memory = query.take_devices(seen.memory)
+    memory = np.where(np.isnan(memory), promised_share(query), memory)
+    total, weights = MEMORY * memory, np.full(len(memory), MEMORY)
+    for weight, column in ((SM, seen.sm), (DRAM, seen.dram), (POWER, seen.power)):
+        value = query.take_devices(column)
+        known = ~np.isnan(value)
+        total = total + np.where(known, weight * value, 0.0)
+        weights = weights + weight * known
+    return np.asarray(total / weights)

@@ -1,0 +1,110 @@
+"""What a metrics server answered, as arrays. Pure: bytes in, arrays out.
+
+    {"status": "success", "data": {"resultType": "matrix", "result": [
+        {"metric": {…labels…}, "values": [[seconds, "value"], …]}, …]}}
+
+The labels of each series are kept as the bytes that came: they are the series' name, and are only
+read where a series is seen for the first time (`join`). Numbers never become Python objects.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from weft.model import WeftError
+from weft.signals.telemetry.names import Floats
+
+Counts = npt.NDArray[np.int64]
+
+_DROP = b'[]" \n\r\t'
+_MOST_SHOWN = 200
+
+
+class TelemetryError(WeftError):
+    """The numbers could not be had. `kind` is one of KINDS; the text says what, where and why."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+KINDS = ("unreachable", "timeout", "refused", "status", "garbage", "oversized")
+"""No connection; no answer in time; not let in (401, 403); another HTTP or API error; an answer
+that is none; one larger than allowed."""
+
+
+class Answer(NamedTuple):
+    """Samples of S series. Series i owns the next `counts[i]` of `times` and `values`.
+
+    `labels` are JSON objects as they came, `__name__` among them. `times` are seconds since 1970.
+    `warnings` are the server's own, as of partial answers.
+    """
+
+    labels: list[bytes]
+    counts: Counts
+    times: Floats
+    values: Floats
+    warnings: tuple[str, ...] = ()
+
+
+class _Series(msgspec.Struct, gc=False):
+    metric: msgspec.Raw
+    values: msgspec.Raw = msgspec.Raw(b"")
+    value: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Data(msgspec.Struct, rename={"kind": "resultType"}, gc=False):
+    kind: str
+    result: list[_Series]
+
+
+class _Response(msgspec.Struct, rename={"kind": "errorType"}, gc=False):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    kind: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+_response = msgspec.json.Decoder(_Response)
+
+NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
+def decode(body: bytes, where: str) -> Answer:
+    """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
+    try:
+        found = _response.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        shown = body[:_MOST_SHOWN].decode("utf-8", "replace")
+        raise TelemetryError(
+            "garbage", f"{where}: no answer to a query: {error}: {shown}"
+        ) from None
+    if found.status != "success" or found.data is None:
+        raise TelemetryError("status", f"{where}: {found.kind}: {found.error or found.status}")
+    if found.data.kind not in {"matrix", "vector"}:
+        raise TelemetryError("garbage", f"{where}: answered a {found.data.kind}, no series")
+    series = found.data.result
+    texts = [bytes(one.values or one.value) for one in series]
+    if any(text[:1] not in {b"[", b""} for text in texts):
+        raise TelemetryError("garbage", f"{where}: samples that are no list")
+    samples, counts = _numbers(texts, found.data.kind == "matrix", where)
+    labels = [bytes(one.metric) for one in series]
+    return Answer(labels, counts, samples[0::2], samples[1::2], found.warnings)
+
+
+def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:
+    """All numbers of all series in a row, and how many samples each series has."""
+    brackets = 1 if nested else 0
+    counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
+    kept = b",".join(text for text, count in zip(texts, counts.tolist(), strict=True) if count > 0)
+    plain = kept.translate(None, _DROP)
+    try:
+        samples = np.fromstring(plain, dtype=np.float64, sep=",")
+    except ValueError:
+        samples = np.zeros(0)
+    if len(samples) != 2 * int(counts.clip(0).sum()):
+        raise TelemetryError("garbage", f"{where}: samples that are no pairs of numbers")
+    return samples, counts.clip(0)

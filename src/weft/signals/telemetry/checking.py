@@ -1,0 +1,175 @@
+"""What is missing in what a source told: metrics, labels, nodes, samples. Pure.
+
+`discover` makes nodes of the labels alone, where nobody knows the cluster's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.framework.signals import FRESH, MISSING
+from weft.model import Gpu, Node
+from weft.signals.freshness import freshness_of
+from weft.signals.telemetry.answers import Answer
+from weft.signals.telemetry.join import Joiner, Why
+from weft.signals.telemetry.names import ALIASES, NODE_LABELS, Alias, Metric, subject, without_port
+from weft.signals.telemetry.window import Window
+
+_labels = msgspec.json.Decoder(dict[str, str])
+
+Level = Literal["good", "advice", "wrong"]
+
+LINES: dict[Metric, tuple[str, int, str]] = {
+    Metric.MEMORY_USED_MIB: ("DCGM_FI_DEV_FB_USED", 252, "Memory in use, MiB."),
+    Metric.MEMORY_FREE_MIB: ("DCGM_FI_DEV_FB_FREE", 251, "Memory free, MiB."),
+    Metric.MEMORY_RESERVED_MIB: ("DCGM_FI_DEV_FB_RESERVED", 253, "Memory of the driver, MiB."),
+    Metric.GPU_UTIL_RATIO: ("DCGM_FI_DEV_GPU_UTIL", 203, "Share of time with any kernel, percent."),
+    Metric.POWER_W: ("DCGM_FI_DEV_POWER_USAGE", 155, "Power, W."),
+    Metric.POWER_LIMIT_W: ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 160, "Power limit, W."),
+    Metric.SM_ACTIVE_RATIO: ("DCGM_FI_PROF_SM_ACTIVE", 1002, "Share of time that SMs have work."),
+    Metric.SM_OCCUPANCY_RATIO: ("DCGM_FI_PROF_SM_OCCUPANCY", 1003, "Warps of those possible."),
+    Metric.TENSOR_ACTIVE_RATIO: ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Tensor cores' share."),
+    Metric.DRAM_ACTIVE_RATIO: ("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Memory interface's share."),
+    Metric.PCIE_SENT_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_TX_BYTES", 1009, "Sent over PCIe."),
+    Metric.PCIE_RECEIVED_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "Received over PCIe."),
+}
+"""dcgm-exporter's name, DCGM's field, a description: a line of the exporter's list of metrics."""
+
+NEEDED = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO)
+"""Without these nothing is known of a GPU; the others make policies better."""
+EITHER = {
+    Metric.MEMORY_USED_MIB: (Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO),
+    Metric.GPU_UTIL_RATIO: (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO),
+}
+"""What does as well."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `mend` is what to do about it."""
+
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
+    """Nodes and GPUs that the labels tell of; memory is not known."""
+    found: dict[str, dict[int, str]] = {}
+    for answer in answers:
+        for text in answer.labels:
+            labels = _labels.decode(text)
+            about = subject(labels)
+            node = without_port(next((labels[n] for n in NODE_LABELS if labels.get(n)), ""))
+            if node and about.gpu >= 0 and not about.mig and labels.get("__name__") in aliases:
+                gpus = found.setdefault(node, {})
+                gpus[about.gpu] = gpus.get(about.gpu) or about.uuid
+    return [
+        Node(name, tuple(Gpu(index, 1, uuid=uuid) for index, uuid in sorted(gpus.items())))
+        for name, gpus in sorted(found.items())
+    ]
+
+
+class Looked(NamedTuple):
+    """One look: what was answered, how it was joined, and when it was."""
+
+    answers: Sequence[Answer]
+    joiner: Joiner
+    window: Window
+    now_s: float
+    scrape_s: float
+
+
+def check(looked: Looked) -> list[Finding]:
+    """Everything worth saying, the worst first."""
+    found = [*_metrics(looked), *_scrapes(looked), *_labels_of(looked), *_nodes(looked)]
+    order = {"wrong": 0, "advice": 1, "good": 2}
+    return sorted(found, key=lambda one: order[one.level])
+
+
+def _metrics(looked: Looked) -> Iterable[Finding]:
+    gpus = len(looked.joiner.devices)
+    have = {m: int(np.isfinite(looked.window.newest(m)[1]).sum()) for m in looked.window.metrics}
+    for metric, (name, field, text) in LINES.items():
+        count = have.get(metric, 0)
+        instead = any(have.get(other, 0) >= max(gpus, 1) for other in EITHER.get(metric, ()))
+        if count and count == gpus:
+            yield Finding("good", f"{metric}: all {gpus} GPUs")
+            continue
+        level: Level = "wrong" if metric in NEEDED and not instead else "advice"
+        some = f"{count} of {gpus} GPUs" if count else "no GPU"
+        yield Finding(
+            level,
+            f"{metric}: {some}",
+            f"exporter's list, DCGM field {field}: {name}, gauge, {text}",
+        )
+
+
+def _scrapes(looked: Looked) -> Iterable[Finding]:
+    """How far samples lie apart, how old the newest are, and whose clock is wrong."""
+    steps = [
+        np.diff(part) for answer in looked.answers
+        for part in np.split(answer.times, np.cumsum(answer.counts)[:-1]) if len(part) > 1
+    ]  # fmt: skip
+    if steps:
+        apart_s = float(np.median(np.concatenate(steps)))
+        expected = looked.scrape_s
+        if apart_s > 1.5 * expected:
+            yield Finding(
+                "wrong",
+                f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
+                f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
+            )  # fmt: skip
+        else:
+            yield Finding("good", f"samples are {apart_s:g} s apart")
+    times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
+    if not len(times):
+        yield Finding("wrong", "no sample of any known metric",
+                      "is the exporter scraped by this server?")  # fmt: skip
+        return
+    age_s = looked.now_s - float(times.max())
+    if age_s < -2.0:
+        yield Finding("wrong", f"the newest sample is {-age_s:.0f} s in the future",
+                      "set the clocks: this machine's or the server's")  # fmt: skip
+    elif freshness_of(np.array([age_s]), looked.scrape_s)[0] != FRESH:
+        yield Finding("wrong", f"the newest sample is {age_s:.0f} s old",
+                      "has scraping stopped, or do the clocks disagree?")  # fmt: skip
+
+
+_MENDS: Mapping[Why, str] = {
+    Why.NODE: "label them with the node's name: Hostname, or node by a relabelling",
+    Why.GPU: "these GPUs are not in the cluster's inventory",
+    Why.MIG: "MIG instances are found by their own UUID alone",
+    Why.LABELS: "labels that cannot be read",
+}
+
+
+def _labels_of(looked: Looked) -> Iterable[Finding]:
+    for why, count in sorted(looked.joiner.unjoined.items()):
+        example = looked.joiner.examples.get(why, "")
+        yield Finding("wrong", f"{count} series belong to no GPU ({why}), as {example}",
+                      _MENDS.get(why, ""))  # fmt: skip
+    lacks = Counter[str]()
+    total = 0
+    for answer in looked.answers:
+        for text in answer.labels:
+            about = subject(_labels.decode(text))
+            total += 1
+            lacks["UUID"] += not about.uuid
+    if lacks["UUID"]:
+        yield Finding("advice", f"{lacks['UUID']} of {total} series have no UUID",
+                      "GPUs are then told by index, which is not safe in containers")  # fmt: skip
+
+
+def _nodes(looked: Looked) -> Iterable[Finding]:
+    window, devices = looked.window, looked.joiner.devices
+    seen = np.zeros(len(devices), dtype=bool)
+    for metric in window.metrics:
+        fresh = freshness_of(looked.now_s - window.newest(metric)[1], looked.scrape_s)
+        seen |= fresh != MISSING
+    silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
+    for node, count in sorted(silent.items()):
+        yield Finding("wrong", f"node {node}: {count} GPUs without metrics",
+                      "does the exporter run there, and is it scraped?")  # fmt: skip

@@ -1,0 +1,248 @@
+"""From the window to a `SignalsSnapshot`: every column that policies may read, in one pass.
+
+Pure but for the forecasters' memory of how wrong they were: time is passed in, and the same windows
+in the same order give the same snapshots. Columns are listed in docs/reference/telemetry.md.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.framework.signals import MISSING, Bytes, SignalsSnapshot, snapshot
+from weft.ledger.table import Ints
+from weft.signals.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
+from weft.signals.forecast import statistics as stats
+from weft.signals.forecast.regression import lag_line
+from weft.signals.freshness import freshness_of
+from weft.signals.telemetry.doubts import Residents, false_memory, stuck_at_one
+from weft.signals.telemetry.join import Devices
+from weft.signals.telemetry.names import Floats, Metric
+from weft.signals.telemetry.window import Window
+
+Column = tuple[Floats, Bytes]
+
+USED, FREE, RESERVED = (
+    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
+)  # fmt: skip
+MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
+FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
+LAG = 10
+"""Ferikoglou's: samples between a value and what is regressed on it."""
+MEAN_S = 60.0
+_CARRIED = 2
+"""Slots at the end without a sample that the last one is taken for: scrapes and ticks drift."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead."""
+
+    scrape_s: float = 15.0
+    horizon: int = 4
+
+
+class Now(NamedTuple):
+    """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time."""
+
+    wall_s: float
+    at_ns: int
+    residents: Residents
+
+
+class _Series(NamedTuple):
+    """One metric of all GPUs: the window, the newest sample, its time."""
+
+    history: Floats
+    last: Floats
+    last_at_s: Floats
+
+
+class Refresher:
+    """Makes snapshots of one window; `realign` where its GPUs change."""
+
+    def __init__(self, window: Window, devices: Devices, settings: Settings) -> None:
+        self.window, self.devices, self.settings = window, devices, settings
+        self.version = 0
+        makers = (Last(), Ewma(0.3), Ar(1), Ar(2), FourierAr(8, 1))
+        self._selectors = {
+            metric: Selector(makers, len(devices), settings.horizon) for metric in FORECAST
+        }
+        self._seen_slot = window.complete
+        self._forecast_of: dict[Metric, Forecast] = {}
+
+    def realign(self, devices: Devices) -> None:
+        """Other GPUs: what is known of those that stay is kept."""
+        before = self.devices.row_of
+        rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
+        self.devices = devices
+        self.window.realign(rows)
+        for selector in self._selectors.values():
+            selector.realign(rows)
+        self._forecast_of = {}
+
+    def refresh(self, now: Now, *, version: int = 0, why: str = "") -> SignalsSnapshot:
+        """All columns as of now; `version` 0: one more than last time."""
+        self.version = version or self.version + 1
+        self.window.advance(now.wall_s)
+        series = self._series()
+        columns: dict[str, Column] = {}
+        fresh: dict[Metric, Bytes] = {}
+        for metric, one in series.items():
+            fresh[metric] = freshness_of(now.wall_s - one.last_at_s, self.settings.scrape_s)
+        self._doubt(series, fresh, now.residents)
+        for metric, one in series.items():
+            if bool((fresh[metric] != MISSING).any()):
+                columns.update(self._plain(metric, one, fresh[metric]))
+        columns.update(self._memory(series, fresh))
+        columns.update(self._forecasts(series, fresh))
+        gpus = self.devices.gpus
+        return snapshot(self.version, now.at_ns, gpus, columns, why=why)
+
+    # --- what is there -------------------------------------------------------------------------
+
+    def _series(self) -> dict[Metric, _Series]:
+        """Every metric of the window; used and free memory also follow from each other."""
+        found = {m: _Series(self.window.history(m), *self.window.newest(m))
+                 for m in self.window.metrics}  # fmt: skip
+        nothing = np.zeros(self.devices.total_mib.shape)
+        total = self.devices.total_mib.astype(np.float64)
+        reserved = found.get(RESERVED)
+        held = nothing if reserved is None else np.nan_to_num(reserved.last)
+        ratio = found.get(Metric.MEMORY_USED_RATIO)
+        if USED in found and ratio is not None:
+            whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
+            found[USED] = _or_else(found[USED], whole)
+        if USED in found and FREE in found:
+            used, free = found[USED], found[FREE]
+            found[USED] = _or_else(used, _rest(total - held, free))
+            found[FREE] = _or_else(free, _rest(total - held, used))
+        return found
+
+    def _doubt(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: Residents
+    ) -> None:
+        """MISSING where the newest numbers cannot be true."""
+        nan = np.full(len(self.devices), np.nan)
+        used, free = (series[m].last if m in series else nan for m in (USED, FREE))
+        false = false_memory(used, free, self.devices.total_mib, residents)
+        for metric in MEMORY:
+            if metric in fresh:
+                fresh[metric][false] = MISSING
+        slots = self._slots_of(MEAN_S)
+        for metric, one in series.items():
+            if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO:
+                recent = np.column_stack([one.history[:, -slots:], one.last])
+                fresh[metric][stuck_at_one(recent, residents)] = MISSING
+
+    # --- columns -------------------------------------------------------------------------------
+
+    def _slots_of(self, seconds: float) -> int:
+        return max(1, round(seconds / self.window.step_s))
+
+    def _plain(self, metric: Metric, one: _Series, fresh: Bytes) -> dict[str, Column]:
+        """Mean over the last minute, the newest sample, the 95th percentile of the window."""
+        recent = one.history[:, -self._slots_of(MEAN_S) :]
+        known = ~np.isnan(recent)
+        counts = known.sum(axis=1)
+        mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
+        # Samples older than a minute, but not MISSING: the newest is what is known.
+        mean = np.where(counts > 0, mean, one.last)
+        whole = stats.pack(one.history)
+        peak = stats.quantile_interpolated(whole, 0.95)
+        peak = np.where(whole.counts > 0, peak, one.last)
+        return {
+            metric.value: (mean, fresh),
+            f"{metric}.last": (one.last, fresh),
+            f"{metric}.p95": (peak, fresh),
+        }
+
+    def _memory(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
+    ) -> dict[str, Column]:
+        """What the Kube-Knots rules compare."""
+        columns: dict[str, Column] = {}
+        if USED in series:
+            used = stats.pack(series[USED].history)
+            columns[f"{USED}.p80"] = (stats.quantile_at_index(used, 0.8), fresh[USED])
+            columns["window.samples"] = (used.counts.astype(np.float64), fresh[USED])
+        if FREE in series:
+            free = stats.pack(series[FREE].history)
+            line = lag_line(free, LAG)
+            with np.errstate(invalid="ignore"):
+                predicted = line.intercept + line.slope * _at_end(free)
+            columns[f"{FREE}.cov"] = (stats.coefficient_of_variation(free), fresh[FREE])
+            columns[f"{FREE}.autocorrelation"] = (stats.autocorrelation(free, LAG), fresh[FREE])
+            columns[f"{FREE}.predicted"] = (predicted, fresh[FREE])
+        return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
+
+    def _forecasts(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
+    ) -> dict[str, Column]:
+        """The best forecaster's word about the end of the horizon, within what is possible."""
+        columns: dict[str, Column] = {}
+        passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)
+        again = self.window.complete == self._seen_slot
+        self._seen_slot = self.window.complete
+        for metric, selector in self._selectors.items():
+            if metric not in series:
+                continue
+            history = _carried(series[metric].history)
+            if metric not in self._forecast_of:
+                selector.warm(history, self.settings.horizon + 1)
+                self._forecast_of[metric] = selector.tick(history)
+            elif not again:  # in the same slots as before there is nothing new to learn from
+                for ago in range(passed - 1, 0, -1):
+                    selector.tick(history[:, :-ago])
+                self._forecast_of[metric] = selector.tick(history)
+            told = self._forecast_of[metric]
+            largest = self.devices.total_mib.astype(np.float64) if metric is FREE else 1.0
+            named = {"next": told.mean[:, -1]}
+            if metric is FREE:
+                named["next_low"], named["next_high"] = (
+                    told.lower.min(axis=1), told.upper.max(axis=1),
+                )  # fmt: skip
+            for name, values in named.items():
+                bounded = np.clip(values, 0.0, largest)
+                columns[f"{metric}.{name}"] = (bounded, _known(bounded, fresh[metric]))
+        return columns
+
+
+def _or_else(first: _Series, second: _Series) -> _Series:
+    """`first` where there is any sample of it, else `second`, GPU by GPU."""
+    use = np.isneginf(first.last_at_s)
+    return _Series(
+        np.where(use[:, None], second.history, first.history),
+        np.where(use, second.last, first.last),
+        np.where(use, second.last_at_s, first.last_at_s),
+    )
+
+
+def _rest(total: Floats, part: _Series) -> _Series:
+    """What of `total` is not `part`, never below 0."""
+    return _Series(
+        np.maximum(total[:, None] - part.history, 0.0),
+        np.maximum(total - part.last, 0.0),
+        part.last_at_s,
+    )
+
+
+def _known(values: Floats, fresh: Bytes) -> Bytes:
+    """A column that says nothing is MISSING, however fresh what it comes from."""
+    return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
+
+
+def _at_end(series: stats.Packed) -> Floats:
+    """The newest sample of packed series."""
+    if series.values.shape[1] == 0:
+        return np.full(len(series.counts), np.nan)
+    last = np.maximum(series.counts - 1, 0)
+    return np.asarray(np.take_along_axis(series.values, last[:, None], axis=1)[:, 0])
+
+
+def _carried(history: Floats) -> Floats:
+    """The history with up to `_CARRIED` empty slots at its end filled by the sample before."""
+    filled = history.copy()
+    for back in range(min(_CARRIED, history.shape[1] - 1), 0, -1):
+        column, before = filled[:, -back], filled[:, -back - 1]
+        filled[:, -back] = np.where(np.isnan(column), before, column)
+    return filled

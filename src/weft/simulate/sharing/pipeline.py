@@ -1,0 +1,121 @@
+"""From scrapes to the snapshot that policies see, by the code that does it on a live cluster.
+
+Only what a live cluster has from the network is made up here: samples that arrive late or never.
+Window, columns, freshness, doubts and what residents leave idle are `signals/`' own.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from weft.framework.signals import MISSING, Bytes, Floats, SignalsSnapshot, SignalsView
+from weft.ledger import Ledger
+from weft.ledger.table import Ints
+from weft.model import Node
+from weft.signals import holds
+from weft.signals.telemetry.doubts import Residents
+from weft.signals.telemetry.join import Devices
+from weft.signals.telemetry.names import Metric
+from weft.signals.telemetry.refresh import Now, Refresher, Settings
+from weft.signals.telemetry.window import Window
+from weft.simulate.sharing.exporter import METRICS, Exporters, Scrape
+from weft.simulate.sharing.job import SECOND_NS
+
+_USED = METRICS.index(Metric.MEMORY_USED_MIB)
+
+
+class Watching(msgspec.Struct, frozen=True):
+    """How the cards are watched: the period of scrapes, and how much of the past is kept."""
+
+    scrape_ns: int = 5 * SECOND_NS
+    window_ns: int = 300 * SECOND_NS
+
+    @property
+    def samples(self) -> int:
+        """Scrapes in the window."""
+        return max(1, self.window_ns // self.scrape_ns)
+
+
+class Pipeline:
+    """Takes scrapes as they happen and says what has arrived."""
+
+    def __init__(
+        self, exporters: Exporters, nodes: Sequence[Node], watching: Watching, delay_ns: int
+    ) -> None:
+        self._exporters, self._watching, self._delay_ns = exporters, watching, delay_ns
+        self._devices = Devices(nodes)
+        scrape_s = watching.scrape_ns / SECOND_NS
+        self._window = Window(METRICS, len(self._devices), watching.samples, scrape_s, 0.0)
+        self._refresher = Refresher(self._window, self._devices, Settings(scrape_s))
+        self._under_way: deque[Scrape] = deque()
+        self._arrived: deque[Scrape] = deque(maxlen=watching.samples)
+        self._warmed: dict[str, bool] = {}
+        self.bound_ns: dict[str, int] = {}
+        """When each pod with a place got it."""
+
+    def tick(self, now_ns: int, ledger: Ledger) -> SignalsSnapshot:
+        """One scrape period is over: look at the cards, and tell what has arrived by now."""
+        self._under_way.append(self._exporters.scrape(now_ns))
+        self._window.advance(now_ns / SECOND_NS)
+        while self._under_way and self._under_way[0].at_ns + self._delay_ns <= now_ns:
+            self._arrive(self._under_way.popleft(), now_ns)
+        found = self._refresher.refresh(
+            Now(now_ns / SECOND_NS, now_ns, self._residents(ledger, now_ns))
+        )
+        return self._with_holds(ledger, found, now_ns)
+
+    def _arrive(self, scrape: Scrape, now_ns: int) -> None:
+        self._arrived.append(scrape)
+        for row, metric in enumerate(METRICS):
+            known = np.flatnonzero(~np.isnan(scrape.values[row]))
+            times = np.full(len(known), scrape.at_ns / SECOND_NS)
+            self._window.put(
+                metric, known, times, scrape.values[row, known], now_ns / SECOND_NS
+            )  # fmt: skip
+
+    def _age_s(self, uid: str, now_ns: int) -> float:
+        """How long the pod has been bound."""
+        return (now_ns - self.bound_ns[uid]) / SECOND_NS if uid in self.bound_ns else np.nan
+
+    def _residents(self, ledger: Ledger, now_ns: int) -> Residents:
+        """Pods of each GPU, and those of them that have warmed up."""
+        pods, warm = np.zeros((2, len(self._devices)), dtype=np.int64)
+        for row, (node, gpu) in enumerate(self._devices.gpus):
+            ages = [self._age_s(uid, now_ns) for uid in ledger.occupants(node, gpu)]
+            pods[row], warm[row] = len(ages), sum(age >= holds.WARM_S for age in ages)
+        return Residents(pods, warm)
+
+    def _with_holds(self, ledger: Ledger, found: SignalsSnapshot, now_ns: int) -> SignalsSnapshot:
+        """The snapshot with what pods were measured to need of their GPUs, and what not."""
+        table = ledger.table
+        held = list(ledger.holdings.values())
+        rows = holds.rows_of(table, held)
+        if not rows.uids or not self._arrived:
+            return found
+        residents = holds.Residents(
+            rows.gpu, rows.asked_mib,
+            np.array([self._age_s(uid, now_ns) for uid in rows.uids]),
+            np.ones(len(rows.uids), dtype=np.bool_),
+            np.array([self._warmed.get(uid, False) for uid in rows.uids]),
+            self._series(rows.uids),
+        )  # fmt: skip
+        _, ages = SignalsView(found).over(table, f"{Metric.MEMORY_USED_MIB}.last")
+        answer = holds.holds(residents, self._cards(table.device_memory_total, ages), np.array(
+            [(now_ns - one.at_ns) / SECOND_NS for one in self._arrived]
+        ))  # fmt: skip
+        self._warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
+        idle = holds.idle_by_uid(table, held, rows, answer.idle_mib)
+        return holds.told(found, table, answer, idle)
+
+    def _series(self, uids: Sequence[str]) -> Floats:
+        """Each pod's own use in every scrape that arrived, [P, T], NaN where it was not in it."""
+        series = [[one.pods_mib.get(uid, np.nan) for one in self._arrived] for uid in uids]
+        return np.array(series, dtype=np.float64)
+
+    def _cards(self, total_mib: Ints, ages: Bytes) -> holds.Cards:
+        """The table's devices are in the order of ours: the nodes never change here."""
+        used: Floats = np.stack([one.values[_USED] for one in self._arrived], axis=1)
+        ages = np.where(np.isnan(used).all(axis=1), MISSING, ages).astype(np.int8)
+        return holds.Cards(total_mib, used, ages)

@@ -1,0 +1,333 @@
+"""The policies that read metrics once more, slow and obvious, straight from their sources.
+
+Cards know their own readings: `seen[column]` is (value, age), absent where nobody measured it.
+Nothing here is shared with the fast ones but the model's values.
+"""
+
+import contextlib
+import math
+
+from placing_slowly import Card, Chosen, Machine, Reference, asks_memory
+from policies_slowly import Fgd
+
+from weft.framework.signals import FRESH, STALE
+from weft.model import GpuClaim, Node
+
+
+class WatchedCard(Card):
+    """A card with readings, and with memory that its residents hold and leave idle."""
+
+    def __init__(self, gpu, harvest_permille):
+        super().__init__(gpu)
+        self.harvest_permille = harvest_permille
+        self.seen: dict[str, tuple[float, int]] = {}
+        self.idle_mib = 0
+        self.harvesting = False
+        self.others = 0
+
+    @property
+    def promised(self):
+        return self.total - self.memory
+
+    @property
+    def strict(self):
+        return max(0, self.memory) if self.serves else 0
+
+    @property
+    def reserve(self):
+        return max(512, self.total * 20 // 1000)
+
+    @property
+    def free(self):
+        if not (self.serves and self.harvesting):
+            return self.strict
+        within = self.total - self.reserve - self.promised + self.idle_mib
+        return max(0, min(self.total * self.harvest_permille // 1000 - self.promised, within))
+
+    def reading(self, *columns, fresh=False):
+        """The first of these columns that is known; None without."""
+        for column in columns:
+            if column in self.seen:
+                value, age = self.seen[column]
+                return None if fresh and age != FRESH else value
+        return None
+
+    def load(self, *columns):
+        """A share of 1, taken for a quarter more where it is old."""
+        for column in columns:
+            if column in self.seen:
+                value, age = self.seen[column]
+                return min(1.0, max(0.0, value * (1.25 if age == STALE else 1)))
+        return None
+
+
+class WatchedMachine(Machine):
+    def __init__(self, node: Node, harvest_permille: int = 1000):
+        super().__init__(node)
+        self.cards = [WatchedCard(gpu, harvest_permille) for gpu in node.gpus]
+
+
+class Watching(Reference):
+    """Rates devices; whole cards are the first idle ones, rated by the best of them."""
+
+    by_device = True
+    harvests = False
+
+    def decide(self, machines, shape, key):
+        one = len(shape.claims) == 1 and shape.claims[0].count == 1 and asks_memory(shape.claims[0])
+        one = one and shape.job_class != "latency-critical"
+        for machine in machines:
+            for card in machine.cards:
+                card.others = card.pods
+                card.harvesting = self.harvests and one and card.harvest_permille > 1000
+        return super().decide(machines, shape, key)
+
+    def assign(self, machine, shape, machines, key):
+        if len(shape.claims) != 1 or not shape.claims[0].whole:
+            return super().assign(machine, shape, machines, key)
+        claim = shape.claims[0]
+        fits = [gpu for gpu, card in enumerate(machine.cards)
+                if card.fits(claim, shape) and self.allows(machine, gpu, shape, 0)]  # fmt: skip
+        if len(fits) < claim.count:
+            return None
+        chosen: Chosen = [(0, gpu) for gpu in fits[: claim.count]]
+        scores = [self.gpu_score(machine, gpu, shape, 0) for gpu in fits]
+        return max(scores) if scores[0] is not None else 0, chosen
+
+
+def asks(card: Card, claim: GpuClaim) -> int:
+    return card.charge(claim)[0] + claim.headroom_mib
+
+
+SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
+DRAM = ("dram_active_ratio", "memory_copy_ratio")
+
+
+def memory_share(card: WatchedCard):
+    for column, how in (
+        ("memory_used_mib", lambda value: value / card.total),
+        ("memory_used_ratio", lambda value: value),
+        ("memory_free_mib", lambda value: 1 - value / card.total),
+    ):
+        value = card.reading(column)
+        if value is not None:
+            return min(1.0, max(0.0, how(value)))
+    return None
+
+
+def gate_shut(card: WatchedCard, claim: GpuClaim) -> bool:
+    """policies.md 7.5: CARMA's rule, with its fall-backs."""
+    sm, dram = card.load(*SM), card.load(*DRAM)
+    occupancy = card.reading("sm_occupancy_ratio")
+    if sm is not None and sm >= 0.8:
+        if dram is None and occupancy is None:
+            return True
+        if (dram is not None and dram >= 0.4) or (occupancy is not None and occupancy >= 0.45):
+            return True
+    free = card.reading("memory_free_mib.last", "memory_free_mib")
+    if free is None:
+        used = memory_share(card)
+        free = None if used is None else (1 - used) * card.total
+    return free is not None and free < asks(card, claim) + 2048
+
+
+def measured_load(card: WatchedCard) -> float:
+    memory = memory_share(card)
+    if memory is None:
+        memory = min(1.0, card.promised / card.total)
+    total, weights = 0.2 * memory, 0.2
+    power, limit = card.reading("power_w"), card.reading("power_limit_w")
+    watts = None if power is None or limit is None else min(1.0, power / max(limit, 1.0))
+    for weight, value in ((0.4, card.load(*SM)), (0.3, card.load(*DRAM)), (0.1, watts)):
+        if value is not None:
+            total, weights = total + weight * value, weights + weight
+    return total / weights
+
+
+class LoadAware(Watching):
+    def __init__(self, idle_points: int = 0):
+        self.idle_points = idle_points
+
+    def allows(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        if card.others == 0:
+            return True
+        if shape.job_class == "latency-critical" and card.load(*SM) is None:
+            return False
+        return not gate_shut(card, shape.claims[claim])
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        if card.load(*SM) is None:
+            score = 50_000 - 10_000 * card.others
+        else:
+            score = math.trunc(100_000 * (1 - measured_load(card)))
+        return score + (self.idle_points if card.idle else 0)
+
+
+class Horus(Watching):
+    """policies.md 7.6."""
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        measured = memory_share(card)
+        used = max(card.promised, 0 if measured is None else measured * card.total)
+        util = None
+        for column in ("gpu_util_ratio", "graphics_active_ratio", "sm_active_ratio"):
+            if column in card.seen:
+                value = card.reading(column, fresh=True)
+                util = None if value is None else 100 * min(1.0, max(0.0, value))
+                break
+        if util is None:
+            util = 90 * card.others
+        mine = 15 if shape.job_class == "latency-critical" else 90
+        over = util + mine
+        u = 1.6 * (over - 100) if over > 100 else 100 - over
+        memory = (used + asks(card, shape.claims[claim])) / card.total
+        return -math.trunc(1000 * (1.3 * memory + u / 100 + card.others))
+
+
+class ResAg(Reference):
+    def decide(self, machines, shape, key):
+        for machine in machines:
+            for card in machine.cards:
+                card.harvesting = False
+        return super().decide(machines, shape, key)
+
+    def pick(self, machine, gpus, claim, key):
+        return gpus[0]
+
+
+def trusted(card: WatchedCard, fresh: bool = True) -> bool:
+    samples = card.reading("window.samples", fresh=fresh)
+    if fresh and card.reading("memory_free_mib.cov", fresh=True) is None:
+        return False
+    return samples is not None and samples >= 20
+
+
+def room_asked(card: WatchedCard, claim: GpuClaim) -> int:
+    return card.strict if asks_memory(claim) else card.free_milli
+
+
+def idle_cards(machine: Machine) -> int:
+    return sum(card.idle for card in machine.cards)
+
+
+class KubeKnotsCbp(Watching):
+    harvests = True
+
+    def __init__(self, correlation: bool = True):
+        self.correlation = correlation
+
+    def allows(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        asked = asks(card, shape.claims[claim])
+        if card.others == 0:
+            return True
+        if not trusted(card):
+            return asked <= card.strict
+        return self.admits(card, asked, shape.job_class == "latency-critical")
+
+    def admits(self, card, asked, critical):
+        cov = card.reading("memory_free_mib.cov")
+        small = self.correlation and critical and asked * 10 <= card.total
+        return small or (cov is not None and cov < 0.5)
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        card, claim = machine.cards[gpu], shape.claims[claim]
+        if claim.whole:
+            return -idle_cards(machine)
+        if not trusted(card):
+            return 10**12 - room_asked(card, claim)
+        return 2 * 10**12 + card.free if card.others else -room_asked(card, claim)
+
+
+class KubeKnotsPp(KubeKnotsCbp):
+    def admits(self, card, asked, critical):
+        yes = super().admits(card, asked, critical)
+        trend = card.reading("memory_free_mib.autocorrelation")
+        predicted = card.reading("memory_free_mib.predicted")
+        if trend is not None and trend > 0 and predicted is not None:
+            yes = yes or asked <= min(math.trunc(predicted), card.total) - card.reserve
+        next_sm = card.reading("sm_active_ratio.next")
+        return yes and not (critical and next_sm is not None and next_sm + 0.15 > 1.0)
+
+
+class Ferikoglou(Watching):
+    """contracts.md 7.1, on the card's own capacity."""
+
+    fresh = False
+
+    def allows(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        asked = asks(card, shape.claims[claim])
+        if asked <= card.total - card.promised:
+            return True
+        if not trusted(card, self.fresh):
+            return False
+        cov, used = card.reading("memory_free_mib.cov"), card.reading("memory_used_mib.p80")
+        if cov is not None and used is not None and cov < 0.5 and asked <= card.total - int(used):
+            return True
+        trend = card.reading("memory_free_mib.autocorrelation")
+        predicted = card.reading("memory_free_mib.predicted")
+        known = trend is not None and predicted is not None
+        return known and trend > 0.35 and asked <= int(predicted)
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        card, claim = machine.cards[gpu], shape.claims[claim]
+        if claim.whole:
+            return -idle_cards(machine)
+        if asks(card, claim) <= card.total - card.promised:
+            return 10**12 - room_asked(card, claim)
+        return card.free
+
+
+class FerikoglouSafe(Ferikoglou):
+    harvests = True
+    fresh = True
+
+
+class Auto(LoadAware):
+    """FGD's points and the load's, each 0 to 100; requests alone where nothing is known."""
+
+    harvests = True
+
+    def __init__(self, typical):
+        super().__init__()
+        self.fgd = Fgd(typical)
+
+    def allows(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        columns = ("memory_used_mib", "memory_used_ratio", "memory_free_mib")
+        first = next((column for column in columns if column in card.seen), None)
+        fresh = first is not None and card.seen[first][1] == FRESH
+        if not fresh and asks(card, shape.claims[claim]) > card.strict:
+            return False
+        return super().allows(machine, gpu, shape, claim)
+
+    def node_score(self, machine, shape):
+        with strictly(machine):
+            return 1000 * self.fgd.node_score(machine, shape)
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        if card.load(*SM) is None:
+            memory = any(asks_memory(claim) for claim in shape.claims)
+            free = card.strict * 1000 // card.total if memory else card.free_milli
+            points = 50 * (1000 - free)
+        else:
+            points = math.trunc(100_000 * (1 - measured_load(card)))
+        with strictly(machine):
+            fragments = self.fgd.gpu_score(machine, gpu, shape, claim)
+        return points + 1000 * (fragments or 0)
+
+
+@contextlib.contextmanager
+def strictly(machine):
+    """Inside, cards have free what nobody was promised."""
+    was = [card.harvesting for card in machine.cards]
+    for card in machine.cards:
+        card.harvesting = False
+    yield
+    for card, before in zip(machine.cards, was, strict=True):
+        card.harvesting = before

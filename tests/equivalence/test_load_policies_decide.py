@@ -1,0 +1,161 @@
+"""Every policy that reads metrics decides like its slow reference, whatever the metrics are."""
+
+import random
+
+import load_policies_slowly as slowly
+import msgspec
+import numpy as np
+import pytest
+import systems_slowly
+from test_policies_decide import PAIRS as BY_REQUESTS
+from test_policies_decide import a_node, a_shape
+
+from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
+from weft.framework import Profile
+from weft.framework.signals import FRESH, MISSING, STALE, snapshot
+from weft.ledger import Limits, audit
+from weft.model import PodRequest
+from weft.policies.catalog import BUILT_IN, built_in
+from weft.policies.fgd import COLD_START
+from weft.policies.fragments import TypicalPods
+
+CLUSTERS = 60
+PODS = 24
+HARVEST = 1500
+
+PAIRS = [
+    ("load-aware", {}, slowly.LoadAware()),
+    ("load-aware", {"mode": "pack"}, slowly.LoadAware(-50_000)),
+    ("horus", {}, slowly.Horus()),
+    ("genius", {}, systems_slowly.Genius()),
+    ("genius", {"compat": "exact"}, systems_slowly.GeniusExact()),
+    ("res-ag", {}, slowly.ResAg()),
+    ("kube-knots-cbp", {}, slowly.KubeKnotsCbp()),
+    ("kube-knots-cbp", {"reading": "cov"}, slowly.KubeKnotsCbp(correlation=False)),
+    ("kube-knots-pp", {}, slowly.KubeKnotsPp()),
+    ("ferikoglou", {}, slowly.Ferikoglou()),
+    ("ferikoglou-safe", {}, slowly.FerikoglouSafe()),
+    ("nano-load-binpack", {}, systems_slowly.NanoLoadBinpack()),
+    ("nano-load-spread", {}, systems_slowly.NanoLoadSpread()),
+    ("auto", {}, slowly.Auto(TypicalPods(COLD_START))),
+]
+
+RATIOS = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio", "dram_active_ratio",
+          "memory_copy_ratio", "sm_occupancy_ratio", "sm_active_ratio.next", "memory_used_ratio",
+          "encoder_ratio", "decoder_ratio")  # fmt: skip
+MEMORY = ("memory_used_mib", "memory_free_mib", "memory_free_mib.last", "memory_used_mib.p80",
+          "memory_free_mib.predicted")  # fmt: skip
+
+
+def a_value(dice: random.Random, column: str, total: int) -> float:
+    """Mostly possible, sometimes not."""
+    odd = dice.random() < 0.03
+    if column in RATIOS:
+        return dice.choice([-1.0, 2.0]) if odd else dice.choice([0.0, 1.0, dice.random()])
+    if column in MEMORY:
+        return dice.choice([-5.0, 1e9]) if odd else float(dice.randint(0, total))
+    if column == "memory_free_mib.cov":
+        return dice.choice([0.0, 0.2, 0.49, 0.5, 0.9])
+    if column == "memory_free_mib.autocorrelation":
+        return dice.choice([-0.4, 0.0, 0.35, 0.36, 0.9])
+    if column == "window.samples":
+        return float(dice.choice([5, 19, 20, 60, 60]))
+    return dice.uniform(20, 300)
+
+
+COLUMNS = (*RATIOS, *MEMORY, "memory_free_mib.cov", "memory_free_mib.autocorrelation",
+           "window.samples", "power_w", "power_limit_w")  # fmt: skip
+
+
+class Watch:
+    """Snapshots for the engine and for the slow machines, alike."""
+
+    def __init__(self, dice: random.Random, machines) -> None:
+        self.dice, self.machines, self.version = dice, machines, 0
+        self.columns = [column for column in COLUMNS if dice.random() < 0.8]
+        self.missing = dice.choice([0.0, 0.1, 0.5, 1.0])
+
+    def look(self, placed) -> SignalsChanged:
+        dice = self.dice
+        self.version += 1
+        cards = [(m.name, g, card) for m in self.machines for g, card in enumerate(m.cards)]
+        columns = {}
+        for _, _, card in cards:
+            card.seen, card.idle_mib = {}, 0
+        for column in self.columns:
+            values, ages = np.zeros(len(cards)), np.zeros(len(cards), dtype=np.int8)
+            for at, (_, _, card) in enumerate(cards):
+                values[at] = a_value(dice, column, card.total)
+                ages[at] = MISSING if dice.random() < self.missing else dice.choice([FRESH, STALE])
+                if ages[at] != MISSING:
+                    card.seen[column] = (values[at], int(ages[at]))
+            columns[column] = (values, ages)
+        idle = {}
+        for uid, pod in placed.items():
+            idle[uid] = tuple(dice.randint(-100, 12_000) for _ in pod[2])
+            pod[3] = self.lend(pod, idle[uid])
+        gpus = [(name, gpu) for name, gpu, _ in cards]
+        return SignalsChanged(snapshot(self.version, 0, gpus, columns, idle_mib=idle))
+
+    @staticmethod
+    def lend(pod, told) -> list[tuple[object, int]]:
+        machine, shape, chosen, _ = pod
+        lent = []
+        for (claim, gpu), mib in zip(chosen, told, strict=True):
+            card = machine.cards[gpu]
+            lent.append((card, max(0, min(mib, card.charge(shape.claims[claim])[0]))))
+            card.idle_mib += lent[-1][1]
+        return lent
+
+
+def replay(dice: random.Random, policy, reference) -> None:
+    """Pods come and go, metrics change; after each arrival both must have decided alike."""
+    nodes = [a_node(dice, number) for number in range(dice.randint(2, 6))]
+    classes = ["", "batch", "latency-critical", "best-effort"]
+    shapes = [
+        msgspec.structs.replace(a_shape(dice), job_class=dice.choice(classes)) for _ in range(5)
+    ]
+    engine = Engine([Profile("weft", [policy])], nodes, limits=Limits(1000, HARVEST), seed=7)
+    machines = [slowly.WatchedMachine(node, HARVEST) for node in nodes]
+    watch, placed = Watch(dice, machines), {}
+    for number in range(PODS):
+        if dice.random() < 0.4:
+            engine.handle(watch.look(placed), number)
+        uid, shape = f"pod-{number}", dice.choice(shapes)
+        command = engine.handle(PodAdded(PodRequest(uid, uid, shape)), number)[0]
+        expected = reference.decide(machines, shape, f"7/{uid}/1")
+        if expected is None:
+            assert not isinstance(command, Bind), (uid, shape, command)
+            engine.handle(PodGone(uid), number)
+        else:
+            assert isinstance(command, Bind), (uid, shape, expected)
+            place = command.placement
+            got = (place.node, [(share.claim, share.gpu) for share in place.shares])
+            machine, chosen = expected
+            assert got == (machine.name, chosen), (uid, shape)
+            engine.handle(PodBound(uid), number)
+            machine.place(shape, chosen)
+            placed[uid] = [machine, shape, chosen, []]
+        if placed and dice.random() < 0.3:
+            gone = dice.choice(sorted(placed))
+            engine.handle(PodGone(gone), number)
+            machine, old, chosen, lent = placed.pop(gone)
+            machine.place(old, chosen, -1)
+            for card, mib in lent:
+                card.idle_mib -= mib
+    assert audit(engine.ledger) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reference"), PAIRS,
+    ids=["-".join([name, *map(str, options.values())]) for name, options, _ in PAIRS],
+)  # fmt: skip
+def test_decides_like_the_slow_reference(name, options, reference):
+    for number in range(CLUSTERS):
+        policy = built_in().create(name, **options)
+        replay(random.Random(f"{name}/{number}"), policy, reference)
+
+
+def test_every_policy_has_a_reference():
+    known = {name for name, _, _ in [*PAIRS, *BY_REQUESTS]}
+    assert known >= {policy.name for policy in BUILT_IN}

@@ -1,0 +1,106 @@
+"""The random world of lending would notice: each of these mistakes, put into Weft, is caught."""
+
+from collections.abc import Callable
+
+import pytest
+from test_harvest_world import walk
+
+from weft.engine import lending
+from weft.engine.lending import Lending
+from weft.framework.demand import Demand
+from weft.ledger import Ledger
+from weft.ledger.table import Table
+from weft.signals import holds
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def newly_bound_pods_lend_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds, "WARM_S", 0.0)
+    patch.setattr(holds, "STABLE_PART", 1.1)
+
+
+def two_harvests_between_two_looks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lending, "close", lambda self: None)
+
+
+def the_lender_goes_first(patch: pytest.MonkeyPatch) -> None:
+    in_order = Lending._in_order
+    patch.setattr(Lending, "_in_order", lambda self, node, gpu: in_order(self, node, gpu)[::-1])
+
+
+def all_borrowers_at_once(patch: pytest.MonkeyPatch) -> None:
+    look = Lending.look
+
+    def forgetful(self: Lending, signals):  # type: ignore[no-untyped-def]
+        self._leaving.clear()
+        return look(self, signals)
+
+    patch.setattr(Lending, "look", forgetful)
+
+
+def nobody_goes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lending, "_who_goes", lambda *_: None)
+
+
+def the_reserve_is_lent_too(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Table, "lendable", lambda self, device: int(self.device_memory_total[device]))
+
+
+def latency_critical_pods_borrow(patch: pytest.MonkeyPatch) -> None:
+    def one_share(self: Demand) -> bool:
+        return self.gpus == 1 and not self.needs[0].whole and self.needs[0].asks_memory
+
+    patch.setattr(Demand, "_takes_one_share", one_share)
+
+
+def latency_critical_pods_go(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lending, "LATENCY_CRITICAL", "unheard of")
+
+
+def idle_memory_is_measured_twice(patch: pytest.MonkeyPatch) -> None:
+    once = Ledger.set_idle
+
+    def more(self: Ledger, idle_mib):  # type: ignore[no-untyped-def]
+        once(self, {uid: [2 * one for one in mib] for uid, mib in idle_mib.items()})
+
+    patch.setattr(Ledger, "set_idle", more)
+
+
+def the_declared_limit_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    derive = Table._derive_device
+
+    def without(self: Table, device: int) -> None:
+        self._harvest_limit = [1 << 40] * self.devices
+        derive(self, device)
+
+    patch.setattr(Table, "_derive_device", without)
+
+
+def harvests_are_not_on_the_record(patch: pytest.MonkeyPatch) -> None:
+    placed = Lending.placed
+    patch.setattr(Lending, "placed", lambda *args: placed(*args)[:0])
+
+
+def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("weft.engine.lessons.Lessons.shape_of", lambda self, pod: pod.shape)
+
+
+MUTANTS = [
+    newly_bound_pods_lend_at_once, two_harvests_between_two_looks, the_lender_goes_first,
+    all_borrowers_at_once, nobody_goes, the_reserve_is_lent_too, latency_critical_pods_borrow,
+    latency_critical_pods_go, idle_memory_is_measured_twice, the_declared_limit_is_forgotten,
+    harvests_are_not_on_the_record, failed_pods_borrow_again,
+]  # fmt: skip
+
+
+def walk_on() -> None:
+    for seed in range(60):
+        walk(seed, honest=seed % 3 != 0)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_random_world_catches(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError)):
+        walk_on()

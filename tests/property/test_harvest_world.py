@@ -1,0 +1,68 @@
+"""Lending in a random world: within the declared limit, and the borrower goes first."""
+
+from collections import Counter
+from random import Random
+
+import harvest_world
+import pytest
+from harvest_world import World, step
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from weft.engine import Bind, Evict
+from weft.ledger import Limits
+
+LIMITS = (Limits(1_000, 2_000), Limits(1_000, 1_300), Limits(1_000, 3_000))
+
+
+def walk(seed: int, steps: int = 150, *, honest: bool, limits: Limits | None = None) -> World:
+    random = Random(seed)
+    world = World(random, limits or random.choice(LIMITS), honest=honest)
+    for _ in range(steps):
+        step(world)
+    return world
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False), st.sampled_from(LIMITS), st.booleans())
+def test_whatever_happens_the_rules_of_lending_hold(
+    random: Random, limits: Limits, honest: bool
+) -> None:
+    world = World(random, limits, honest=honest)
+    for _ in range(80):
+        step(world)
+    for what in world.hits:
+        event(what)
+
+
+def test_the_walks_reach_what_they_are_about() -> None:
+    hits: Counter[str] = Counter()
+    for seed in range(50):
+        hits += walk(seed, honest=seed % 2 == 0).hits
+    points = (
+        "a binding refused", "a pod grew", "memory is idle", "memory is harvested",
+        "a borrower goes", "a pod ran out of memory",
+    )  # fmt: skip
+    assert {point: hits[point] for point in points if hits[point] < 20} == {}
+
+
+def test_the_same_events_lead_to_the_same_commands() -> None:
+    for seed in range(8):
+        world = walk(seed, honest=False)
+        again = world.start()
+        assert [again.handle(told, now) for told, now, _ in world.log] == [
+            commands for *_, commands in world.log
+        ]
+
+
+def test_with_the_strict_limit_harvesting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same events to policies that do not harvest: the same commands, and nobody goes."""
+    for seed in range(8):
+        world = walk(seed, honest=False, limits=Limits())
+        with monkeypatch.context() as patch:
+            patch.setattr(harvest_world.Harvesting, "harvests", False)
+            again = world.start()
+            for told, now, commands in world.log:
+                assert again.handle(told, now) == commands
+                assert not any(isinstance(one, Evict) for one in commands)
+        assert any(isinstance(one, Bind) for *_, commands in world.log for one in commands)

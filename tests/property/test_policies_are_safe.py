@@ -1,0 +1,149 @@
+"""Whatever metrics say, no policy promises more than was declared, and all scores are finite."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
+from weft.framework import Demand, Policy, Profile, Query
+from weft.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
+from weft.ledger import Ledger, Limits, audit
+from weft.model import Placement, Share
+from weft.policies.catalog import BUILT_IN, built_in
+from weft.testing import node, pod, shape
+
+CARDS = {"small": (10_000, 2), "large": (40_000, 3)}
+GPUS = [(name, gpu) for name, (_, count) in CARDS.items() for gpu in range(count)]
+COLUMNS = (
+    "sm_active_ratio", "gpu_util_ratio", "dram_active_ratio", "memory_copy_ratio",
+    "sm_occupancy_ratio", "memory_used_mib", "memory_free_mib", "memory_free_mib.last",
+    "memory_used_ratio", "memory_used_mib.p80", "memory_free_mib.cov", "window.samples",
+    "memory_free_mib.autocorrelation", "memory_free_mib.predicted", "sm_active_ratio.next",
+    "power_w", "power_limit_w", "encoder_ratio", "decoder_ratio",
+)  # fmt: skip
+HARVEST = Limits(harvest_permille=1500)
+READERS = [policy for policy in BUILT_IN if "signals" in policy.reads]
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((policy.name, {}) for policy in READERS),
+    ("load-aware", {"mode": "pack"}), ("genius", {"compat": "exact"}),
+    ("kube-knots-cbp", {"reading": "cov"}), ("kube-knots-pp", {"reading": "cov"}),
+]  # fmt: skip
+NAMES = ["-".join([name, *map(str, options.values())]) for name, options in VARIANTS]
+
+honest = st.floats(0, 1)
+anything = st.floats(allow_nan=True, allow_infinity=True)
+ages = st.sampled_from([FRESH, FRESH, STALE, MISSING])
+classes = st.sampled_from(["", "batch", "latency-critical", "best-effort"])
+
+
+def scale(column: str) -> float:
+    """What 1 stands for."""
+    if column.startswith("memory_") and "mib" in column and column.endswith(("mib", "last", "p80")):
+        return 10_000.0
+    return {"memory_free_mib.predicted": 10_000.0, "window.samples": 60.0,
+            "power_w": 300.0, "power_limit_w": 300.0}.get(column, 1.0)  # fmt: skip
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, version: int, idle: dict[str, tuple[int, ...]]) -> SignalsChanged:
+    """Some columns, some GPUs MISSING altogether, one metric perhaps stuck at 0 or its maximum."""
+    columns = draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
+    dark = draw(st.lists(st.booleans(), min_size=len(GPUS), max_size=len(GPUS)))
+    spoofed = draw(st.sampled_from([None, *columns]))
+    stuck = draw(st.sampled_from([0.0, 1.0]))
+    told = {}
+    for column in columns:
+        values = [draw(honest) * scale(column) for _ in GPUS]
+        states = [MISSING if out else draw(ages) for out in dark]
+        if column == spoofed:
+            values = [stuck * scale(column) * (4 if "mib" in column else 1)] * len(GPUS)
+            states = [MISSING if out else FRESH for out in dark]
+        told[column] = (np.array(values), np.array(states, dtype=np.int8))
+    return SignalsChanged(snapshot(version, 0, GPUS, told, idle_mib=idle))
+
+
+def known(signals: SignalsView) -> set[tuple[str, int]]:
+    """GPUs of which anything at all is known."""
+    seen = (signals.freshness != MISSING).any(axis=0)
+    return {gpu for gpu, one in zip(signals.source.gpus, seen, strict=True) if one}
+
+
+def promised(engine: Engine, place: Placement) -> int:
+    table = engine.ledger.table
+    row = table.row_of[place.node]
+    return table.memory_used[table.device_row(row, place.shares[0].gpu)]
+
+
+@pytest.mark.parametrize(
+    "policy", [p for p in READERS if not p.unsafe or p.name == "genius"], ids=lambda p: p.name
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_policy_overcommits_beyond_the_declared_limit(
+    policy: type[Policy], data: st.DataObject
+) -> None:
+    nodes = [node(name, gpus=count, memory_mib=mib) for name, (mib, count) in CARDS.items()]
+    engine = Engine([Profile("weft", [policy()])], nodes, limits=HARVEST)
+    live: dict[str, int] = {}
+    for number in range(12):
+        if data.draw(st.booleans()):
+            idle = {uid: (data.draw(st.integers(0, 50_000)),) for uid in live}
+            engine.handle(data.draw(snapshots(number + 1, idle)), number)
+        if live and data.draw(st.integers(0, 3)) == 0:
+            gone = data.draw(st.sampled_from(sorted(live)))
+            engine.handle(PodGone(gone), number)
+            del live[gone]
+        mib = data.draw(st.integers(1, 30_000))
+        asking = pod(f"p{number}", memory_mib=mib, job_class=data.draw(classes))
+        for command in engine.handle(PodAdded(asking), number):
+            if not isinstance(command, Bind):
+                continue
+            place = command.placement
+            total = CARDS[place.node][0]
+            assert promised(engine, place) <= total * 1500 // 1000
+            if (place.node, place.shares[0].gpu) not in known(engine.signals):
+                assert promised(engine, place) <= total, "lent on a GPU that nobody measures"
+            engine.handle(PodBound(place.uid), number)
+            live[place.uid] = mib
+        assert audit(engine.ledger) == []
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_scores_are_finite_integers_whatever_is_told(
+    name: str, options: dict[str, Any], data: st.DataObject
+) -> None:
+    nodes = [node(name, gpus=count, memory_mib=mib) for name, (mib, count) in CARDS.items()]
+    ledger = Ledger([*nodes, node("none")], HARVEST)
+    for number, (where, gpu) in enumerate(data.draw(st.lists(st.sampled_from(GPUS), max_size=8))):
+        ledger.adopt(Placement(f"old-{number}", where, (Share(0, gpu, 6_000, 100),)))
+    told = {}
+    for column in data.draw(st.lists(st.sampled_from(COLUMNS), unique=True)):
+        values = np.array([data.draw(anything) for _ in GPUS])
+        told[column] = (values, np.array([data.draw(ages) for _ in GPUS], dtype=np.int8))
+    policy = built_in().create(name, **options)
+    policy.signals = SignalsView(snapshot(1, 0, GPUS, told))
+    asked = data.draw(
+        st.sampled_from([shape(memory_mib=5_000), shape(milli=300), shape(gpus=1), shape()])
+    )
+    demand = Demand(asked, ledger.table, harvests=policy.harvests)
+    whole, rows = Query(ledger.table, demand), np.array([0, 2])
+    part = Query(ledger.table, demand, rows)
+    on_part = np.isin(ledger.table.device_node, rows)
+    for ask, mine in ((policy.score_nodes, rows), (policy.score_devices, on_part),
+                      (policy.filter_devices, on_part)):  # fmt: skip
+        if not demand.needs and ask != policy.score_nodes:
+            continue
+        answer = ask(whole)
+        if answer is None:
+            continue
+        expected = np.bool_ if ask == policy.filter_devices else np.int64
+        assert answer.dtype == expected
+        assert np.abs(answer.astype(np.int64)).max(initial=0) < 2**50
+        again = ask(part)
+        assert again is not None
+        np.testing.assert_array_equal(again, answer[mine])

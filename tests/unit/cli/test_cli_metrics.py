@@ -1,0 +1,198 @@
+"""`weft metrics`: a table of GPUs, and what is to be mended, from a server's answers."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from commands import Said, Weft
+
+from weft.testing.api_server import FakeApiServer
+
+USED, UTIL = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
+
+
+class FakePrometheus:
+    """Answers each query with the series of the names in it; a fake."""
+
+    def __init__(self) -> None:
+        self.series: list[tuple[dict[str, str], float]] = []
+        self.apart_s, self.age_s = 15.0, 1.0
+        self.status = 200
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                size = int(self.headers["Content-Length"])
+                query = parse_qs(self.rfile.read(size).decode())["query"][0]
+                found = re.search(r'__name__=~"([^"]*)"', query)
+                body = fake.answer(set(found[1].split("|")) if found else set())
+                self.send_response(fake.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, names: set[str]) -> bytes:
+        now = time.time() - self.age_s
+        result = [
+            {"metric": labels,
+             "values": [[now - k * self.apart_s, str(value)] for k in (2, 1, 0)]}
+            for labels, value in self.series if labels["__name__"] in names
+        ]  # fmt: skip
+        told = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    def add(self, name: str, value: float, **labels: str) -> None:
+        self.series.append(({"__name__": name, **labels}, value))
+
+
+@pytest.fixture
+def prometheus() -> Iterator[FakePrometheus]:
+    fake = FakePrometheus()
+    thread = threading.Thread(target=fake.server.serve_forever, daemon=True)
+    thread.start()
+    for index in range(2):
+        where = {"Hostname": "a", "gpu": str(index), "UUID": f"GPU-{index}"}
+        fake.add(USED, 1000.0 * (index + 1), **where)
+        fake.add(UTIL, 50.0, **where)
+    yield fake
+    fake.server.shutdown()
+    thread.join()
+    fake.server.server_close()
+
+
+@pytest.fixture
+def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
+    return Weft(tmp_path, monkeypatch, capsys)
+
+
+def test_a_table_of_gpus(weft: Weft, prometheus: FakePrometheus) -> None:
+    said = weft("metrics", "--url", prometheus.url)
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines()]
+    assert rows[1] == ["a", "0", "1,000", "–", "0.50", "–", "–", "–", "–", "1", "fresh"]
+    assert rows[2][:3] == ["a", "1", "2,000"]
+
+
+def test_the_same_as_json(weft: Weft, prometheus: FakePrometheus) -> None:
+    prometheus.age_s = 50
+    said = weft("metrics", "show", "--url", prometheus.url, "--output", "json")
+    first = json.loads(said.out)[0]
+    assert (first["node"], first["gpu"]) == ("a", 0)
+    assert first["metrics"]["memory_used_mib"]["value"] == 1000
+    assert first["metrics"]["memory_used_mib"]["state"] == "stale"
+    assert 50 <= first["metrics"]["memory_used_mib"]["age_s"] < 60
+
+
+def test_a_check_that_finds_little_names_lines_to_add(
+    weft: Weft, prometheus: FakePrometheus
+) -> None:
+    said = weft("metrics", "check", "--url", prometheus.url)
+    assert said.code == 0
+    assert "sm_active_ratio: no GPU" in said.out
+    assert "DCGM field 1002: DCGM_FI_PROF_SM_ACTIVE, gauge" in said.out
+    assert "good    memory_used_mib: all 2 GPUs" in said.out
+    assert "wrong" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"apart_s": 60.0}, "samples are 60 s apart, telemetry.scrapeSeconds is 15"),
+        ({"age_s": 120.0}, "s old"),
+        ({"age_s": -30.0}, "s in the future"),
+        ({"series": []}, "no sample of any known metric"),
+    ],
+)
+def test_what_is_wrong_is_exit_code_1(
+    weft: Weft, prometheus: FakePrometheus, change: dict[str, Any], says: str
+) -> None:
+    for name, value in change.items():
+        setattr(prometheus, name, value)
+    said = weft("metrics", "check", "--url", prometheus.url)
+    assert said.code == 1
+    assert says in said.out
+
+
+def test_gpus_that_lack_a_needed_metric_and_series_without_uuid(
+    weft: Weft, prometheus: FakePrometheus
+) -> None:
+    prometheus.add(UTIL, 5.0, Hostname="b", gpu="0")
+    said = weft("metrics", "check", "--url", prometheus.url, "--output", "json")
+    found = {one["text"]: one["level"] for one in json.loads(said.out)}
+    assert found["memory_used_mib: 2 of 3 GPUs"] == "wrong"
+    assert found["1 of 5 series have no UUID"] == "advice"
+    assert said.code == 1
+
+
+def test_series_that_name_no_node_are_told_with_an_example(
+    weft: Weft, prometheus: FakePrometheus
+) -> None:
+    prometheus.add(USED, 5.0, gpu="0", job="exporter-without-node")
+    said = weft("metrics", "check", "--url", prometheus.url)
+    assert "1 series belong to no GPU (node)" in said.out
+    assert "exporter-without-node" in said.out
+
+
+def test_no_server_is_one_line(weft: Weft, prometheus: FakePrometheus) -> None:
+    said = weft("metrics")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("weft: error: --url: is missing")
+    prometheus.status = 503
+    said = weft("metrics", "--url", prometheus.url)
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    said = weft("metrics", "--url", "http://127.0.0.1:1")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "127.0.0.1:1" in said.err
+
+
+def test_the_configurations_server_and_names_count(
+    weft: Weft, prometheus: FakePrometheus, tmp_path: Path
+) -> None:
+    prometheus.series = []
+    prometheus.add("our_memory_bytes", 3 * 2**30, Hostname="a", gpu="0")
+    own = {"name": "our_memory_bytes", "metric": "memory_used_mib", "scale": 2**-20}
+    (tmp_path / "weft.yaml").write_text(
+        "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
+        f"telemetry: {json.dumps({'url': prometheus.url, 'names': [own]})}\n"
+    )
+    said = weft("metrics", "--config", tmp_path / "weft.yaml", "--output", "json")
+    assert json.loads(said.out)[0]["metrics"]["memory_used_mib"]["value"] == 3072
+
+
+def test_with_a_cluster_nodes_without_metrics_are_told(
+    weft: Weft, prometheus: FakePrometheus, tmp_path: Path
+) -> None:
+    async def story() -> Said:
+        async with FakeApiServer() as api:
+            for name in ("a", "silent"):
+                gpus = [{"index": index, "memory_mib": 16_000} for index in range(2)]
+                marks = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
+                api.add("nodes", {"metadata": {"name": name, "annotations": marks}})
+            access = tmp_path / "kubeconfig"
+            access.write_text(json.dumps({
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": api.url}}],
+                "users": [{"name": "u", "user": {}}],
+            }))  # fmt: skip
+            asked = ("metrics", "check", "--url", prometheus.url, "--kubeconfig", access)
+            return await asyncio.to_thread(weft, *asked)
+
+    said = asyncio.run(story())
+    assert said.code == 1
+    assert "wrong   node silent: 2 GPUs without metrics" in said.out
+    assert "memory_used_mib: 2 of 4 GPUs" in said.out

@@ -1,0 +1,36 @@
+"""From the configuration to a source: nobody, a server, or the nodes' own exporters."""
+
+import asyncio
+
+from weft.cli.telemetry import options_of, source_of
+from weft.config.form import TelemetrySettings
+from weft.signals.telemetry.exporters import Exporters
+from weft.signals.telemetry.names import Metric
+from weft.signals.telemetry.prometheus import Prometheus
+from weft.signals.telemetry.source import Reading
+from weft.testing.exporter import FakeExporter, PlayedGpu
+
+
+def test_nobody_is_asked_unless_configured() -> None:
+    assert source_of(TelemetrySettings(), dict) is None
+    assert isinstance(source_of(TelemetrySettings(url="http://p:9090"), dict), Prometheus)
+
+
+def test_exporters_are_found_by_the_nodes_addresses() -> None:
+    async def story(port: str) -> Reading:
+        found = TelemetrySettings(exporters=f"http://{{address}}:{port}/metrics")
+        source = source_of(found, lambda: {"a": "127.0.0.1"})
+        assert isinstance(source, Exporters)
+        try:
+            return await source.read([Metric.MEMORY_USED_MIB], 45)
+        finally:
+            await source.close()
+
+    with FakeExporter([PlayedGpu("a", 0, used_mib=700)]) as exporter:
+        reading = asyncio.run(story(exporter.address.rpartition(":")[2]))
+    assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
+
+
+def test_how_often_and_how_far() -> None:
+    found = options_of(TelemetrySettings(interval_seconds=5, scrape_seconds=1, window_seconds=100))
+    assert (found.interval_s, found.scrape_s, found.window_s, found.horizon_s) == (5, 1, 100, 60)

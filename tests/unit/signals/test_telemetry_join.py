@@ -1,0 +1,129 @@
+"""Series find their GPU by UUID, by node and index, or not at all; duplicates count once."""
+
+import pytest
+from telemetry_world import NOW_S, answer, node, one
+
+from weft.model import Gpu, Node
+from weft.signals.telemetry.join import Devices, Joiner, Why
+from weft.signals.telemetry.names import Metric
+
+USED = "DCGM_FI_DEV_FB_USED"
+
+
+def devices(*, uuids: bool = True) -> Devices:
+    return Devices([node("a", uuids=uuids), node("b", uuids=uuids)], {"10.0.0.2": "b"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "row"),
+    [
+        ({"UUID": "GPU-b-1", "Hostname": "elsewhere", "gpu": "0"}, 3),
+        ({"uuid": "gpu-b-1"}, 3),
+        ({"Hostname": "a", "gpu": "1"}, 1),
+        ({"hostname": "a.example.org", "gpu": "1"}, 1),
+        ({"Hostname": "dcgm-exporter-x7k2p", "node": "b", "gpu": "0"}, 2),
+        ({"kubernetes_node": "b", "id": "1"}, 3),
+        ({"instance": "10.0.0.2:9400", "device": "nvidia1"}, 3),
+        ({"nodeName": "a", "minor_number": "1"}, 1),
+        ({"Hostname": "a", "gpu": "7"}, Why.GPU),
+        ({"Hostname": "a", "gpu": "0", "UUID": "GPU-that-was-replaced"}, Why.GPU),
+        ({"instance": "10.9.9.9:9400", "gpu": "0"}, Why.NODE),
+        ({"gpu": "0"}, Why.NODE),
+        ({"UUID": "GPU-a-0", "GPU_I_ID": "3", "GPU_I_PROFILE": "1g.5gb"}, Why.MIG),
+    ],
+)
+def test_labels_in_all_spellings(labels: dict[str, str], row: int | Why) -> None:
+    assert devices().find(labels) == row
+
+
+def test_without_uuids_of_its_own_a_nodes_gpus_go_by_index() -> None:
+    assert devices(uuids=False).find({"Hostname": "a", "gpu": "1", "UUID": "GPU-x"}) == 1
+
+
+def test_a_mig_instance_is_found_by_its_own_uuid_only() -> None:
+    found = Devices([Node("a", (Gpu(0, 1000, uuid="GPU-0"), Gpu(1, 500, uuid="MIG-1", parent=0)))])
+    mig = {"GPU_I_ID": "3", "UUID": "GPU-0"}
+    assert found.find(mig) is Why.MIG
+    assert found.find(mig | {"dra_mig_device_uuid": "MIG-1"}) == 1
+    assert found.find({"GPU_I_ID": "3", "UUID": "MIG-1"}) == 1
+
+
+def joined(*series: object) -> dict[Metric, list[tuple[int, float, float]]]:
+    joiner = Joiner(devices())
+    found = {}
+    for told in joiner.join(answer(*series)):  # type: ignore[arg-type]
+        columns = told.rows.tolist(), told.times.tolist(), told.values.tolist()
+        found[told.metric] = list(zip(*columns, strict=True))
+    return found
+
+
+def test_a_device_value_told_once_for_each_pod_is_not_added_up() -> None:
+    pods = [one(USED, 500, UUID="GPU-a-0", pod=f"p{n}", namespace="d") for n in range(3)]
+    assert joined(*pods) == {Metric.MEMORY_USED_MIB: [(0, NOW_S, 500.0)]}
+
+
+def test_beside_the_pods_own_values_the_device_counts() -> None:
+    whole = one(USED, 700, UUID="GPU-a-0")
+    own = [one(USED, mib, UUID="GPU-a-0", pod=f"p{mib}", namespace="d") for mib in (0, 300, 400)]
+    assert joined(own[0], whole, *own[1:]) == {Metric.MEMORY_USED_MIB: [(0, NOW_S, 700.0)]}
+
+
+def test_processes_are_added_up_and_no_card_is_more_than_busy() -> None:
+    def process(pid: int, util: int, gpu: str) -> object:
+        return one("alnair_gpu_util", util, gpu_uuid=gpu, pid=str(pid))
+
+    found = joined(process(1, 30, "GPU-a-0"), process(2, 45, "GPU-a-0"),
+                   process(3, 80, "GPU-b-1"), process(4, 60, "GPU-b-1"))  # fmt: skip
+    assert found == {Metric.GPU_UTIL_RATIO: [(0, NOW_S, 0.75), (3, NOW_S, 1.0)]}
+
+
+def test_of_two_exporters_the_preferred_name_counts_gpu_by_gpu() -> None:
+    old = [one("dcgm_fb_used", 1, UUID=f"GPU-{n}-0") for n in "ab"]
+    assert joined(*old, one(USED, 2, UUID="GPU-a-0")) == {
+        Metric.MEMORY_USED_MIB: [(0, NOW_S, 2.0), (2, NOW_S, 1.0)]
+    }
+
+
+def test_blanks_and_unjoined_series_bring_nothing_and_are_counted() -> None:
+    joiner = Joiner(devices())
+    found = joiner.join(answer(
+        one(USED, 9223372036854775794, UUID="GPU-a-0"), one(USED, float("nan"), UUID="GPU-a-1"),
+        one(USED, -1, UUID="GPU-b-0"), one(USED, 5, Hostname="nowhere", gpu="0"),
+        one("DCGM_FI_DEV_SOMETHING", 5, UUID="GPU-a-0"), one(USED, 6, UUID="GPU-b-1"),
+    ))  # fmt: skip
+    assert [(one.rows.tolist(), one.values.tolist()) for one in found] == [([3], [6.0])]
+    assert joiner.unjoined == {Why.NODE: 1, Why.NAME: 1}
+    assert "nowhere" in joiner.examples[Why.NODE]
+
+
+def test_two_looks_join_alike_and_count_afresh() -> None:
+    joiner = Joiner(devices())
+    told = answer(one(USED, 5, UUID="GPU-a-1", Hostname="a"), one(USED, 5, Hostname="x"))
+    for _ in range(2):
+        joiner.begin()
+        assert [one.rows.tolist() for one in joiner.join(told)] == [[1]]
+        assert joiner.unjoined == {Why.NODE: 1}
+
+
+def residents(row: int, namespace: str, pod: str) -> str:
+    return {(0, "d", "p"): "uid-p", (0, "d", "q"): "uid-q"}.get((row, namespace, pod), "")
+
+
+def test_pods_own_values_are_told_where_the_ledger_knows_the_pod() -> None:
+    joiner = Joiner(devices())
+    told = answer(
+        one(USED, 700, UUID="GPU-a-0", pod="dcgm-exporter-x", namespace="monitoring"),
+        one(USED, 300, UUID="GPU-a-0", exported_pod="p", exported_namespace="d", pod="dcgm-e"),
+        one(USED, 400, UUID="GPU-a-0", exported_pod="q", exported_namespace="d", pod="dcgm-e"),
+        one(USED, 50, UUID="GPU-a-0", exported_pod="stranger", exported_namespace="d", pod="e"),
+    )
+    found = joiner.pods(told, residents)
+    assert {(one.pod, one.row, one.value) for one in found} == {
+        ("uid-p", 0, 300.0), ("uid-q", 0, 400.0),
+    }  # fmt: skip
+
+
+def test_a_device_value_under_a_pods_name_is_no_value_of_the_pod() -> None:
+    """Older exporters tell the device's value once for each pod and nothing without a pod."""
+    pods = [one(USED, 500, UUID="GPU-a-0", pod=pod, namespace="d") for pod in "pq"]
+    assert Joiner(devices()).pods(answer(*pods), residents) == []
