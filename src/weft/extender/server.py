@@ -14,12 +14,13 @@ from typing import NamedTuple
 from aiohttp import web
 
 import weft
-from weft.extender.connection import LINGER_S, Connection, ServerOptions, Watch
+from weft.extender.connection import LINGER_S, ExtenderConnection, ServerOptions
 from weft.extender.metrics import Metrics
 from weft.extender.protocol import ErrorAnswer, encode
 from weft.extender.reports import inspect, status
 from weft.extender.routes import PRIORITIZE_VERBS, Route
 from weft.extender.service import Extender, Reply
+from weft.serving.connection import Connection
 
 log = logging.getLogger("weft.extender")
 
@@ -51,7 +52,7 @@ class Server:
     ) -> None:
         self.options = options or ServerOptions()
         self.metrics = Metrics()
-        self._watch = Watch(self.options, self.metrics)
+        self._opened: set[Connection] = set()
         self._extender = extender
         self._buffered = 0
         self._posts: dict[str, tuple[Route, str, Answering]] = {}
@@ -86,10 +87,11 @@ class Server:
         self._manager.pre_shutdown()  # else idle connections are waited for
         await self._manager.shutdown(self.options.drain_s)
 
-    def _connection(self) -> Connection:
-        return Connection(
-            self._watch, self._manager, keepalive_timeout=self.options.idle_timeout_s,
-            access_log=None, auto_decompress=False, lingering_time=LINGER_S,
+    def _connection(self) -> ExtenderConnection:
+        return ExtenderConnection(
+            self.options, self.metrics, self._opened, self._manager, access_log=None,
+            keepalive_timeout=self.options.idle_timeout_s, auto_decompress=False,
+            lingering_time=LINGER_S,
         )  # fmt: skip
 
     # --- paths -----------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Server:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, ExtenderConnection)
         connection.answering(True)
         close = True
         try:
@@ -172,7 +174,7 @@ class Server:
                 await answer.write_eof()
         except TimeoutError:
             connection = request.protocol
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, ExtenderConnection)
             connection.too_slow()
         except ConnectionError:
             pass  # who asked is gone

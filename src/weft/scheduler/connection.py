@@ -1,10 +1,12 @@
-"""A connection that must say what it wants in time, and the limits of all of them."""
+"""The limits of the pages' connections, with reasons."""
 
 import asyncio
 from typing import Any
 
 import msgspec
 from aiohttp import web
+
+from weft.serving.connection import Connection, Limits
 
 
 class HttpOptions(msgspec.Struct, frozen=True):
@@ -26,69 +28,24 @@ class HttpOptions(msgspec.Struct, frozen=True):
     close_s: float = 2
 
 
-class Connection(web.RequestHandler):
-    """Closed if it is one too many, or silent while a request's head is due."""
+class PageConnection(Connection):
+    """Closed too if its answer is not taken in time."""
 
     def __init__(
-        self, options: HttpOptions, opened: "set[Connection]", manager: web.Server, **how: Any
+        self, options: HttpOptions, opened: set[Connection], manager: web.Server, **how: Any
     ) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), **how)
-        self._options, self._opened = options, opened
-        self._timer: asyncio.TimerHandle | None = None
-        self._answering = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """One more, if there is room."""
-        super().connection_made(transport)
-        self._opened.add(self)
-        if len(self._opened) > self._options.most_connections:
-            self._abort()
-        else:
-            self._expect_head()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """One less."""
-        self._opened.discard(self)
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes: the beginning of a request, or more of it."""
-        if not self._answering and self._timer is None:
-            self._expect_head()
-        super().data_received(data)
+        limits = Limits(options.head_timeout_s, options.most_connections)
+        super().__init__(limits, opened, manager, **how)
+        self._answer_timeout_s = options.answer_timeout_s
 
     def answering(self, now: bool) -> None:
-        """Whether a request is being answered; before that its head is waited for."""
-        self._answering = now
-        self._stop_waiting()
+        """Once answered, the answer has to be taken."""
+        super().answering(now)
         if not now:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._options.answer_timeout_s, self._abort_unless_taken)
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:  # fmt: skip
-        """What is no HTTP is told so in a few words; nothing of it is sent back or logged."""
-        response = web.Response(status=status, text="this is no HTTP request that Weft can read")
-        response.force_close()
-        return response
-
-    def _expect_head(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._options.head_timeout_s, self._abort)
-
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            loop.call_later(self._answer_timeout_s, self._abort_unless_taken)
 
     def _abort_unless_taken(self) -> None:
         transport = self.transport
         if isinstance(transport, asyncio.Transport) and transport.get_write_buffer_size():
             transport.abort()
-
-    def _abort(self) -> None:
-        if isinstance(self.transport, asyncio.Transport):
-            self.transport.abort()

@@ -24,9 +24,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from weft.model import BadInputError
-from weft.scheduler.connection import Connection, HttpOptions
+from weft.scheduler.connection import HttpOptions, PageConnection
 from weft.scheduler.explaining import Explainer
 from weft.scheduler.observed import Observed
+from weft.serving.connection import Connection
 
 log = logging.getLogger("weft.scheduler")
 
@@ -113,9 +114,9 @@ class Pages:
             self._manager.pre_shutdown()  # else idle connections are waited for
             await self._manager.shutdown(self.options.close_s)
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> PageConnection:
         assert self._manager is not None
-        return Connection(
+        return PageConnection(
             self.options, self._opened, self._manager, access_log=None, lingering_time=0.0,
             keepalive_timeout=self.options.idle_timeout_s, auto_decompress=False,
         )  # fmt: skip
@@ -124,7 +125,7 @@ class Pages:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, PageConnection)
         connection.answering(True)
         try:
             async with asyncio.timeout(self.options.answer_timeout_s):
