@@ -47,17 +47,19 @@ def cluster(gpus: int) -> list[Node]:
 
 
 def samples(gpus: int, ticks: int) -> dict[Metric, np.ndarray]:
-    """Every metric in the exporter's unit, [gpus, samples + ticks]."""
+    """Every metric in the exporter's unit, [gpus, samples + ticks]; memory adds up to a card's."""
     rng = np.random.default_rng(42)
     found = {}
     for metric in METRICS:
         waves = rng.uniform(0.2, 0.8, (gpus, 1)) + rng.normal(0, 0.01, (gpus, SAMPLES + ticks))
         share = np.clip(waves, 0.001, 0.95)
-        scale = {Metric.MEMORY_FREE_MIB: 18_000, Metric.MEMORY_USED_MIB: 18_000,
+        scale = {Metric.MEMORY_FREE_MIB: 1, Metric.MEMORY_USED_MIB: 18_000,
                  Metric.MEMORY_RESERVED_MIB: 600, Metric.GPU_UTIL_RATIO: 100,
                  Metric.POWER_W: 400, Metric.SM_CLOCK_MHZ: 1980}  # fmt: skip
         values = share * scale.get(metric, 1)
         found[metric] = np.round(values, 6 if metric not in scale else 0)
+    taken = found[Metric.MEMORY_USED_MIB] + found[Metric.MEMORY_RESERVED_MIB]
+    found[Metric.MEMORY_FREE_MIB] = CARD_MIB - taken
     return found
 
 

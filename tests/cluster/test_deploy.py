@@ -8,7 +8,7 @@ import pytest
 import yaml
 from control_plane import ControlPlane
 from kube_api import ApiError, Object
-from weft_process import EXTENDER, Weft, all_bound, audited, nodes, pod
+from weft_process import EXTENDER, Weft, all_bound, audited, bound, nodes, pod
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "scheduler.yaml"
 USER = "system:serviceaccount:weft-system:weft-scheduler"
@@ -32,6 +32,15 @@ def installed(control_plane: ControlPlane) -> None:
                 raise
 
 
+def ran_out(plane: ControlPlane, namespace: str, name: str) -> None:
+    """The pod's container has run out of GPU memory, and runs again."""
+    ended = {"exitCode": 1, "reason": "Error", "message": "CUDA out of memory"}
+    one = {"name": "main", "image": "none", "imageID": "", "ready": True, "restartCount": 1}
+    one |= {"state": {"running": {}}, "lastState": {"terminated": ended}}
+    status = {"phase": "Running", "containerStatuses": [one]}
+    plane.api.patch("Pod", name, {"status": status}, namespace, part="status")
+
+
 def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, installed: None
 ) -> None:
@@ -44,16 +53,24 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     process.start()
     process.until(r"leading, term \d+")
     limits = {"elasticgpu.io/gpu-memory": 10_000}
-    control_plane.create_pods(namespace, [pod(f"p{n}", "weft", limits) for n in range(3)])
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True, "uid": "u"}
+    pods = [pod(f"p{n}", "weft", limits, ownerReferences=[job]) for n in range(3)]
+    control_plane.create_pods(namespace, pods)
 
     def told(pods: list[Object]) -> bool:
         conditions = [c for p in pods for c in p.get("status", {}).get("conditions", [])]
-        return any("GPU nodes: " in c.get("message", "") for c in conditions)
+        refused = any("GPU nodes: " in c.get("message", "") for c in conditions)
+        return refused and bound(pods) == 2  # bindings may still be on their way
 
     control_plane.api.wait_for(told, "Pod", namespace, timeout_s=10)
     assert len(audited(control_plane, namespace).holdings) == 2
     mark = {"weft.dev/role": "leader"}
     assert control_plane.api.get("Pod", "weft-0", "weft-system")["metadata"]["labels"] == mark
+    ran_out(control_plane, namespace, "p0")
+    control_plane.api.wait_for(
+        lambda maps: any(f"{namespace}.Job.train" in (m.get("data") or {}) for m in maps),
+        "ConfigMap", "kube-system", timeout_s=10,
+    )  # fmt: skip
     control_plane.api.delete("Pod", "p0", namespace)
     control_plane.api.delete("Pod", "p1", namespace)
     control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=10)
@@ -61,6 +78,19 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     assert {"Scheduled", "FailedScheduling"} <= {event["reason"] for event in events}
     assert process.end(signal.SIGTERM) == 0
     assert not re.search("forbidden|Traceback", process.said), process.said
+
+
+def test_its_rights_suffice_to_find_a_metrics_server_and_exporters(
+    control_plane: ControlPlane, installed: None
+) -> None:
+    api = control_plane.api_for(USER, *GROUPS)
+    try:
+        for listed in ("services", "pods"):
+            assert api.request("GET", f"/api/v1/{listed}")["kind"].endswith("List")
+        with pytest.raises(ApiError, match="forbidden"):  # asked directly: no need for the proxy
+            api.request("GET", "/api/v1/namespaces/default/services/http:p:9090/proxy/")
+    finally:
+        api.close()
 
 
 def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:

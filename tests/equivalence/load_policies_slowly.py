@@ -23,6 +23,7 @@ class WatchedCard(Card):
         self.seen: dict[str, tuple[float, int]] = {}
         self.idle_mib = 0
         self.harvesting = False
+        self.closed = False  # lent from since the last look
         self.others = 0
 
     @property
@@ -39,8 +40,10 @@ class WatchedCard(Card):
 
     @property
     def free(self):
-        if not (self.serves and self.harvesting):
+        if not (self.serves and self.harvesting) or not self.pods:
             return self.strict
+        if self.closed:
+            return 0
         within = self.total - self.reserve - self.promised + self.idle_mib
         return max(0, min(self.total * self.harvest_permille // 1000 - self.promised, within))
 
@@ -124,11 +127,19 @@ def gate_shut(card: WatchedCard, claim: GpuClaim) -> bool:
             return True
         if (dram is not None and dram >= 0.4) or (occupancy is not None and occupancy >= 0.45):
             return True
+    return lacks_memory(card, asks(card, claim), 2048)
+
+
+def lacks_memory(card: WatchedCard, asked: int, margin: int) -> bool:
+    """Too little is measured free, and requests do not say why that may be."""
     free = card.reading("memory_free_mib.last", "memory_free_mib")
     if free is None:
         used = memory_share(card)
         free = None if used is None else (1 - used) * card.total
-    return free is not None and free < asks(card, claim) + 2048
+    if free is None or free >= asked + margin:
+        return False
+    promised = max(card.promised, card.reading("memory_promised_mib") or 0)
+    return not (asked <= card.strict and card.total - free <= promised + card.reserve)
 
 
 def measured_load(card: WatchedCard) -> float:
@@ -224,12 +235,17 @@ class KubeKnotsCbp(Watching):
         asked = asks(card, shape.claims[claim])
         if card.others == 0:
             return True
-        if not trusted(card):
-            return asked <= card.strict
-        return self.admits(card, asked, shape.job_class == "latency-critical")
+        return asked <= card.strict or self.willing(card, asked, shape)
 
-    def admits(self, card, asked, critical):
+    def willing(self, card, asked, shape):
+        return trusted(card) and self.admits(card, asked, shape)
+
+    def admits(self, card, asked, shape):
+        critical = shape.job_class == "latency-critical"
         cov = card.reading("memory_free_mib.cov")
+        together = card.reading(f"correlation.{shape.application}")
+        if self.correlation and together is not None:
+            return together < 0.5
         small = self.correlation and critical and asked * 10 <= card.total
         return small or (cov is not None and cov < 0.5)
 
@@ -239,18 +255,29 @@ class KubeKnotsCbp(Watching):
             return -idle_cards(machine)
         if not trusted(card):
             return 10**12 - room_asked(card, claim)
-        return 2 * 10**12 + card.free if card.others else -room_asked(card, claim)
+        if not card.others:
+            return -room_asked(card, claim)
+        if self.willing(card, asks(card, claim), shape):
+            return 2 * 10**12 + card.free
+        return -(10**12) - room_asked(card, claim)
 
 
 class KubeKnotsPp(KubeKnotsCbp):
-    def admits(self, card, asked, critical):
-        yes = super().admits(card, asked, critical)
+    def allows(self, machine, gpu, shape, claim):
+        card = machine.cards[gpu]
+        next_sm = card.reading("sm_active_ratio.next")
+        full = trusted(card) and next_sm is not None and next_sm + 0.15 > 1.0
+        if card.others and full and shape.job_class == "latency-critical":
+            return False
+        return super().allows(machine, gpu, shape, claim)
+
+    def admits(self, card, asked, shape):
+        yes = super().admits(card, asked, shape)
         trend = card.reading("memory_free_mib.autocorrelation")
         predicted = card.reading("memory_free_mib.predicted")
         if trend is not None and trend > 0 and predicted is not None:
             yes = yes or asked <= min(math.trunc(predicted), card.total) - card.reserve
-        next_sm = card.reading("sm_active_ratio.next")
-        return yes and not (critical and next_sm is not None and next_sm + 0.15 > 1.0)
+        return yes
 
 
 class Ferikoglou(Watching):

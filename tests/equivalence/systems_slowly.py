@@ -2,7 +2,7 @@
 
 import math
 
-from load_policies_slowly import WatchedCard, Watching, asks, memory_share
+from load_policies_slowly import WatchedCard, Watching, asks, lacks_memory, memory_share
 from placing_slowly import asks_memory
 from policies_slowly import NanoBinpack, NanoSpread
 
@@ -26,8 +26,7 @@ class Genius(Watching):
 
     def allows(self, machine, gpu, shape, claim):
         card = machine.cards[gpu]
-        free = measured_free(card)
-        return free is None or free >= asks(card, shape.claims[claim])
+        return not lacks_memory(card, asks(card, shape.claims[claim]), 0)
 
     def node_score(self, machine, shape):
         if shape.claims or not machine.cards:
@@ -63,7 +62,9 @@ class GeniusExact(Watching):
     """contracts.md 6; unknown readings are 0, and so are terms that divide by 0."""
 
     def allows(self, machine, gpu, shape, claim):
-        return Genius.allows(self, machine, gpu, shape, claim)
+        card = machine.cards[gpu]
+        free = measured_free(card)
+        return free is None or free >= asks(card, shape.claims[claim])
 
     def gpu_score(self, machine, gpu, shape, claim):
         return 0

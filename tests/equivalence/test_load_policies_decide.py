@@ -44,7 +44,15 @@ RATIOS = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio", "dram_ac
           "memory_copy_ratio", "sm_occupancy_ratio", "sm_active_ratio.next", "memory_used_ratio",
           "encoder_ratio", "decoder_ratio")  # fmt: skip
 MEMORY = ("memory_used_mib", "memory_free_mib", "memory_free_mib.last", "memory_used_mib.p80",
-          "memory_free_mib.predicted")  # fmt: skip
+          "memory_free_mib.predicted", "memory_promised_mib")  # fmt: skip
+
+
+EDGES = {
+    "memory_free_mib.cov": (0.0, 0.2, 0.49, 0.5, 0.9),
+    "memory_free_mib.autocorrelation": (-0.4, 0.0, 0.35, 0.36, 0.9),
+    "correlation": (-1.0, 0.0, 0.49, 0.5, 1.0),
+    "window.samples": (5.0, 19.0, 20.0, 60.0, 60.0),
+}
 
 
 def a_value(dice: random.Random, column: str, total: int) -> float:
@@ -54,17 +62,13 @@ def a_value(dice: random.Random, column: str, total: int) -> float:
         return dice.choice([-1.0, 2.0]) if odd else dice.choice([0.0, 1.0, dice.random()])
     if column in MEMORY:
         return dice.choice([-5.0, 1e9]) if odd else float(dice.randint(0, total))
-    if column == "memory_free_mib.cov":
-        return dice.choice([0.0, 0.2, 0.49, 0.5, 0.9])
-    if column == "memory_free_mib.autocorrelation":
-        return dice.choice([-0.4, 0.0, 0.35, 0.36, 0.9])
-    if column == "window.samples":
-        return float(dice.choice([5, 19, 20, 60, 60]))
-    return dice.uniform(20, 300)
+    edges = EDGES.get(column.partition(".train")[0].partition(".serve")[0])
+    return dice.choice(edges) if edges else dice.uniform(20, 300)
 
 
 COLUMNS = (*RATIOS, *MEMORY, "memory_free_mib.cov", "memory_free_mib.autocorrelation",
-           "window.samples", "power_w", "power_limit_w")  # fmt: skip
+           "window.samples", "power_w", "power_limit_w", "correlation.train",
+           "correlation.serve")  # fmt: skip
 
 
 class Watch:
@@ -81,7 +85,7 @@ class Watch:
         cards = [(m.name, g, card) for m in self.machines for g, card in enumerate(m.cards)]
         columns = {}
         for _, _, card in cards:
-            card.seen, card.idle_mib = {}, 0
+            card.seen, card.idle_mib, card.closed = {}, 0, False
         for column in self.columns:
             values, ages = np.zeros(len(cards)), np.zeros(len(cards), dtype=np.int8)
             for at, (_, _, card) in enumerate(cards):
@@ -113,7 +117,12 @@ def replay(dice: random.Random, policy, reference) -> None:
     nodes = [a_node(dice, number) for number in range(dice.randint(2, 6))]
     classes = ["", "batch", "latency-critical", "best-effort"]
     shapes = [
-        msgspec.structs.replace(a_shape(dice), job_class=dice.choice(classes)) for _ in range(5)
+        msgspec.structs.replace(
+            a_shape(dice),
+            job_class=dice.choice(classes),
+            application=dice.choice(["", "train", "serve", "other"]),
+        )
+        for _ in range(5)
     ]
     engine = Engine([Profile("weft", [policy])], nodes, limits=Limits(1000, HARVEST), seed=7)
     machines = [slowly.WatchedMachine(node, HARVEST) for node in nodes]
@@ -134,6 +143,9 @@ def replay(dice: random.Random, policy, reference) -> None:
             machine, chosen = expected
             assert got == (machine.name, chosen), (uid, shape)
             engine.handle(PodBound(uid), number)
+            if len(chosen) == 1:
+                card = machine.cards[chosen[0][1]]
+                card.closed |= card.charge(shape.claims[0])[0] > card.strict
             machine.place(shape, chosen)
             placed[uid] = [machine, shape, chosen, []]
         if placed and dice.random() < 0.3:

@@ -33,11 +33,17 @@ from weft.ledger import Limits, audit
 from weft.model import Node, Placement, PodRequest
 from weft.signals.freshness import freshness_of
 from weft.signals.holds import Cards, Residents, holds, idle_by_uid, rows_of, told
+from weft.signals.peaks import Watch
 from weft.testing import node, shape
 
 S = 1_000_000_000
 CARD, RESERVE, CONTEXT, SCRAPE_S, SAMPLES = 10_000, 512, 100, 5, 30
+APPLICATIONS = {"a": 6_000, "b": 9_000}
 CLASSES = ("", "", "batch", "best-effort", "latency-critical")
+
+
+def asked(pod: PodRequest) -> int:
+    return pod.shape.claims[0].memory.value
 
 
 class Harvesting(Policy):
@@ -78,6 +84,10 @@ class World:
         self.seen: dict[str, int] = {}
         self.history: list[tuple[int, dict[str, int]]] = []
         self.warmed: dict[str, bool] = {}
+        self.watch = Watch()
+        self.knows_pods = random.random() < 0.7  # the exporter
+        self.used: dict[tuple[str, int], set[int]] = {}
+        self.measured: set[tuple[str, int]] = set()
         self.hits: Counter[str] = Counter()
         self.now = self.version = self.made = 0
         self.closed: set[tuple[str, int]] = set()
@@ -109,9 +119,12 @@ class World:
     def add(self) -> None:
         self.made += 1
         uid = f"p{self.made}"
+        application = self.random.choice(("", "", *APPLICATIONS))
+        sizes = (300, 1_000, 2_000, 3_000, 6_000, 9_000)
         asks = shape(
-            memory_mib=self.random.choice((300, 1_000, 2_000, 3_000, 6_000, 9_000)),
+            memory_mib=APPLICATIONS.get(application) or self.random.choice(sizes),
             job_class=self.random.choice(CLASSES),
+            application=application,
         )
         profile = self.random.choice(("lends", "lends", "lends", "strict"))
         self.pods[uid] = PodRequest(
@@ -143,6 +156,15 @@ class World:
     def place_of(self, uid: str) -> tuple[int, int]:
         """When it was bound: those that the API does not show yet last, as they were decided."""
         return self.seen.get(uid, 1 << 62), self.order.index(uid)
+
+    def complete(self, uid: str) -> None:
+        """It ends; what it was told to have used at most is what is known of its kind."""
+        pod, peak = self.pods[uid], self.engine.signals.source.peaks_mib.get(uid)
+        if peak is not None:
+            self.hits["a run was seen whole"] += 1
+            kind = pod.shape.application or pod.workload, asked(pod)
+            self.used.setdefault(kind, set()).add(peak)
+        self.gone(uid, completed=True)
 
     def gone(self, uid: str, **how: Any) -> None:
         self.bound.pop(uid, None)
@@ -199,6 +221,7 @@ class World:
         table = self.engine.ledger.table
         held = list(self.engine.ledger.holdings.values())
         rows = rows_of(table, held)
+        held_by = {one.placement.uid: one for one in held}
         ages = np.array([(self.now - at) / S for at, _ in past])
         bound = [self.bound.get(uid) for uid in rows.uids]
         own = np.array(
@@ -208,8 +231,8 @@ class World:
         np.add.at(used, rows.gpu, np.nan_to_num(own))
         used[used > 0] += CONTEXT // 2
         fresh = np.full(table.devices, freshness_of(ages[-1:], SCRAPE_S)[0], dtype=np.int8)
-        if self.honest and self.random.random() < 0.5:
-            own[:] = np.nan  # an exporter that knows no pods
+        if self.honest and not self.knows_pods:
+            own[:] = np.nan
         if not self.honest:
             self._spoil(own, used, fresh)
         residents = Residents(
@@ -217,6 +240,7 @@ class World:
             np.array([np.nan if p is None else (self.now - p.bound_ns) / S for p in bound]),
             np.array([self.pods[u].shape.job_class != "latency-critical" for u in rows.uids], bool),
             np.array([self.warmed.get(uid, False) for uid in rows.uids], dtype=bool), own,
+            rows.expected_mib,
         )  # fmt: skip
         answer = holds(residents, Cards(table.device_memory_total, used, fresh), ages)
         self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
@@ -224,13 +248,19 @@ class World:
         self.hits["memory is idle"] += bool(idle)
         empty = SignalsSnapshot(self.version, self.now, tuple(self.gpus))
         for uid in idle:
-            pod = self.bound[uid]
-            assert self.now - pod.bound_ns >= 60 * S, "a pod lends before it has warmed up"
-            assert pod.request.shape.job_class != "latency-critical"
-        self.tell(SignalsChanged(told(empty, table, answer, idle)))
-        for row in np.flatnonzero(answer.freshness == FRESH).tolist():
+            pod = self.bound.get(uid)
+            if not held_by[uid].expected_mib:
+                assert pod is not None
+                assert self.now - pod.bound_ns >= 60 * S, "a pod lends before it has warmed up"
+            assert self.pods[uid].shape.job_class != "latency-critical"
+        peaks = self.watch.look(rows.uids, residents, answer)
+        fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
+        self.measured = {self.gpus[row] for row in fresh_now}
+        self.tell(SignalsChanged(told(empty, table, answer, idle, peaks)))
+        for row in fresh_now:
             there = set(self.engine.ledger.occupants(*self.gpus[row]))
-            if table.short_of(row) > 0 and not there & self.leaving:
+            lent_since = self.gpus[row] in self.closed  # what it is short of is held back then
+            if table.short_of(row) > 0 and not there & self.leaving and not lent_since:
                 assert not self.borrowers(self.gpus[row]), "a borrower stays though it must go"
 
     def _spoil(self, own: np.ndarray, used: np.ndarray, fresh: np.ndarray) -> None:
@@ -305,7 +335,16 @@ class World:
         assert max(self.limits) > 1000
         assert gpu not in self.closed, "harvested twice between two looks"
         self.closed.add(gpu)
-        assert sum(others.values()) + share.memory_mib <= CARD - RESERVE, "more is lent than idle"
+        for_it = self.engine.ledger.holdings[command.pod.uid].expected_mib or share.memory_mib
+        if for_it < share.memory_mib:
+            self.hits["room for a learnt peak"] += 1
+            assert gpu in self.measured, "a learnt peak is gone by where nothing is measured"
+            assert for_it >= self.learnt(command.pod), "less than was learnt"
+        assert sum(others.values()) + for_it <= CARD - RESERVE, "more is lent than idle"
+
+    def learnt(self, pod: PodRequest) -> int:
+        """The most that any pod like it used, of those that completed under our eyes."""
+        return max(self.used.get((pod.shape.application or pod.workload, asked(pod)), {0}))
 
     def _check_eviction(self, command: Evict, gone: set[tuple[str, int]]) -> None:
         uid, why = command.placement.uid, command.record.eviction
@@ -339,14 +378,16 @@ class World:
 def step(world: World) -> None:
     """One random thing happens."""
     random = world.random
-    kinds = (("add", 8), ("answer", 9), ("gone", 1), ("time", 11), ("look", 12), ("evicted", 2))
-    match random.choices([k for k, _ in kinds], [weight for _, weight in kinds])[0]:
+    kinds = {"add": 8, "answer": 9, "gone": 1, "done": 4, "time": 11, "look": 12, "evicted": 2}
+    match random.choices(list(kinds), list(kinds.values()))[0]:
         case "add" if len(world.pods) < 24:
             world.add()
         case "answer" if world.flying:
             world.answer()
         case "gone" if world.pods:
             world.gone(random.choice(list(world.pods)))
+        case "done" if world.bound:
+            world.complete(random.choice(list(world.bound)))
         case "time":
             world.pass_time(random.choice((5, 5, 10, 70)))
         case "look":

@@ -7,6 +7,7 @@ from test_harvest_world import walk
 
 from weft.engine import lending
 from weft.engine.lending import Lending
+from weft.engine.peaks import Peaks
 from weft.framework.demand import Demand
 from weft.ledger import Ledger
 from weft.ledger.table import Table
@@ -32,9 +33,9 @@ def the_lender_goes_first(patch: pytest.MonkeyPatch) -> None:
 def all_borrowers_at_once(patch: pytest.MonkeyPatch) -> None:
     look = Lending.look
 
-    def forgetful(self: Lending, signals):  # type: ignore[no-untyped-def]
+    def forgetful(self: Lending, *told):  # type: ignore[no-untyped-def]
         self._leaving.clear()
-        return look(self, signals)
+        return look(self, *told)
 
     patch.setattr(Lending, "look", forgetful)
 
@@ -86,11 +87,40 @@ def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("weft.engine.lessons.Lessons.shape_of", lambda self, pod: pod.shape)
 
 
+def what_is_asked_is_forgotten_where_a_peak_is_known(patch: pytest.MonkeyPatch) -> None:
+    derive = Table._derive_device
+
+    def without(self: Table, device: int) -> None:
+        derive(self, device)
+        self.device_unpromised[device] = 1 << 40
+
+    patch.setattr(Table, "_derive_device", without)
+
+
+def learnt_peaks_are_gone_by_where_nothing_is_measured(patch: pytest.MonkeyPatch) -> None:
+    def all_measured(self: Ledger, measured=None):  # type: ignore[no-untyped-def]
+        self.table.measured[:] = True
+
+    patch.setattr(Ledger, "set_measured", all_measured)
+
+
+def a_newcomer_is_held_at_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds, "_expected", lambda residents, *_: 0.0 * residents.asked_mib)
+
+
+def half_of_a_peak_is_learnt(patch: pytest.MonkeyPatch) -> None:
+    ran = Peaks.ran
+    patch.setattr(Peaks, "ran", lambda self, pod, most_mib: ran(self, pod, most_mib // 2))
+
+
 MUTANTS = [
     newly_bound_pods_lend_at_once, two_harvests_between_two_looks, the_lender_goes_first,
     all_borrowers_at_once, nobody_goes, the_reserve_is_lent_too, latency_critical_pods_borrow,
     latency_critical_pods_go, idle_memory_is_measured_twice, the_declared_limit_is_forgotten,
     harvests_are_not_on_the_record, failed_pods_borrow_again,
+    what_is_asked_is_forgotten_where_a_peak_is_known,
+    learnt_peaks_are_gone_by_where_nothing_is_measured, a_newcomer_is_held_at_nothing,
+    half_of_a_peak_is_learnt,
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.config.form import ExtenderSettings
+    from weft.config.form import ExtenderSettings, TelemetrySettings
 
 config_app = typer.Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
 
@@ -22,6 +22,7 @@ def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAM
     found = read(file)
     made = profiles(found, registry(), str(file))
     _check_extender(found.extender, str(file))
+    _check_telemetry(found.telemetry, str(file))
     print(f"{file}: good; profiles {', '.join(profile.name for profile in made)}")
 
 
@@ -40,6 +41,17 @@ def _check_extender(found: "ExtenderSettings", where: str) -> None:
     try:
         if found.enabled:
             routes_of(found, registry().names())
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error.where}", error.what) from error
+
+
+def _check_telemetry(found: "TelemetrySettings", where: str) -> None:
+    """Its certificates, its token and its password, as they are read when it starts."""
+    from weft.cli.telemetry import access_of
+
+    try:
+        access_of(found).tls()
+        access_of(found).credentials()
     except BadInputError as error:
         raise BadInputError(f"{where}: {error.where}", error.what) from error
 

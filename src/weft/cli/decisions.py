@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.explaining import DEFAULT_SERVICE, Source, ask, live_lines
+from weft.cli.explaining import DEFAULT_SERVICE, Source, ask, live_lines, metrics_lines
 from weft.cli.output import ListOutput
 from weft.model.errors import BadInputError
 
@@ -83,6 +83,8 @@ def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
 def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
     from weft.engine.lending import eviction_in_words, harvest_in_words
+    from weft.engine.lessons import charged_in_words
+    from weft.engine.without import Place
 
     record, pod = found.record, found.pod
     head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
@@ -100,6 +102,8 @@ def lines_of(found: "Explanation") -> list[str]:
         lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
     else:
         lines.append("  fits nowhere")
+    lines += [f"  {charged_in_words(record.charged)}"] if record.charged else []
+    lines += metrics_lines(found.metrics, Place(record.node, record.shares))
     lines.append(f"  {found.summary}")
     if record.outcome == "unschedulable":
         lines.append("  it would fit, if you")

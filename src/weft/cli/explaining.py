@@ -8,6 +8,7 @@ from urllib.parse import quote
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.engine.without import Metrics, Place
     from weft.kube.client import Answer
     from weft.kube.config import Endpoint
     from weft.scheduler.explaining import Explanation
@@ -116,6 +117,7 @@ def live_lines(body: bytes) -> list[str]:
     """The answer as sentences."""
     import msgspec
 
+    from weft.engine.without import Place
     from weft.scheduler.explaining import Explanation
 
     try:
@@ -134,7 +136,36 @@ def live_lines(body: bytes) -> list[str]:
         + "".join(f", {name} {score}" for name, score in one.scores.items())
         for number, one in enumerate(found.candidates)
     ]
+    place = Place(found.node, found.shares)
+    lines += metrics_lines(found.metrics, place, again=bool(found.node))
     return lines + _changes(found) + _notes(found)
+
+
+def metrics_lines(found: "Metrics | None", place: "Place", *, again: bool = False) -> list[str]:
+    """What metrics had to do with a decision for `place`; `again`: it was decided once more now."""
+    from weft.engine.without import in_words
+
+    if found is None:
+        return []
+    looked = f"looked at {found.looked_s:.0f} s before"
+    lines = [f"  metrics of GPU {one.gpu}, {looked}: {in_words(one)}" for one in found.gpus]
+    if found.kept_out_gpus:
+        gpus = f"{found.kept_out_gpus} GPU{'s' * (found.kept_out_gpus > 1)}"
+        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
+        lines += [f"    - {one.node} GPU {one.gpu}: {in_words(one)}" for one in found.kept_out]
+    if found.without is not None:
+        without = "without metrics" + ", decided again now" * again
+        lines.append(f"  {without}: {_place_in_words(found.without, place)}")
+    return lines
+
+
+def _place_in_words(without: "Place", place: "Place") -> str:
+    if not without.node:
+        return "nowhere" if place.node else "nowhere either"
+    gpus = sorted({share.gpu for share in without.shares})
+    if without.node == place.node and gpus == sorted({share.gpu for share in place.shares}):
+        return "the same place"
+    return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
 
 
 def _changes(found: "Explanation") -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cli.telemetry import aliases_of, options_of, source_of
+from weft.cli.telemetry import Around, aliases_of, options_of, source_of
 from weft.config.form import Configuration, LeaseSettings
 from weft.config.read import profiles as made_of
 from weft.extender.configured import listening_of, routes_of
@@ -26,12 +26,13 @@ from weft.framework.registry import Registry
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
+from weft.kube.kept import Kept
 from weft.kube.lease import Elector, LeaseOptions
 from weft.kube.sources import Rule
 from weft.ledger import Limits
 from weft.live.cluster import Cluster
 from weft.live.looked import LookedMetrics
-from weft.live.looking import Looking, addresses_of
+from weft.live.looking import Looking, addresses_of, devices_of
 from weft.live.telling import Teller, TellingOptions
 from weft.live.typical import TypicalInput
 from weft.record import Header, PolicyUse, ProfileUse
@@ -77,6 +78,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 request_timeout_s=config.client.request_timeout_seconds,
             ),
             may_bind=elector.may_bind if elector else None, limits=limits,
+            kept=_kept(client, config),
         )  # fmt: skip
         telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
         teller = Teller(live, client, socket.gethostname(), telling)
@@ -92,11 +94,13 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
             )  # fmt: skip
             process.early.append(Recording(live, header, hosting.decisions))
         process.parts += [_Typical(live), _Memory()]
-        source = source_of(config.telemetry, lambda: addresses_of(live))
+        around = Around(lambda: addresses_of(live), lambda: devices_of(live), client)
+        source = source_of(config.telemetry, around)
         if source is not None:
             looking = Looking(
                 live, source, options_of(config.telemetry), aliases_of(config.telemetry)
             )
+            live.ends.peak_mib = looking.measuring.peak_mib
             pages.collectors.append(LookedMetrics(looking))
             process.parts.append(_Looking(looking, source))
         if config.extender.enabled:
@@ -110,6 +114,12 @@ def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
     """A candidate with a name of its own: the host's, and chance, for every process is new."""
     options = LeaseOptions(lease.namespace, lease.name, lease.duration_seconds, lease.renew_seconds)
     return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
+
+
+def _kept(client: ApiClient, config: Configuration) -> Kept | None:
+    """Where lessons are kept, if anywhere."""
+    name = config.lessons.name
+    return Kept(client, config.lease.namespace, name) if name else None
 
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:

@@ -4,7 +4,7 @@ import math
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,9 +13,13 @@ from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cli.telemetry import Around
     from weft.config.form import TelemetrySettings
+    from weft.kube.client import ApiClient
     from weft.model import Node
     from weft.signals.telemetry.checking import Finding, Looked
+    from weft.signals.telemetry.join import Devices
+    from weft.signals.telemetry.source import Source
 
 
 class Action(StrEnum):
@@ -40,21 +44,30 @@ def metrics(
 ) -> None:
     """Show what Weft sees of the GPUs, or check what it lacks; exit code 1 where it is too little.
 
-    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name.
+    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name. With
+    one of them, and no server named, one is looked for in the cluster.
     """
     import asyncio
 
     from msgspec.structs import replace
 
     from weft.cli.scheduler import configuration
+    from weft.config.addresses import check_url
 
     found = configuration(config, None, None).telemetry
     if url:
-        found = replace(found, url=url, exporters="")
-    if not found.url:
-        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+        check_url(url, "--url")
+        found = replace(found, url=url, exporters="", discover="")
     asks = cluster or kubeconfig is not None or bool(context)
-    looked = asyncio.run(_look(found, (kubeconfig, context) if asks else None))
+    if not (found.url or found.exporters or found.discover):
+        if not asks:
+            what = (
+                "is missing: name a metrics server, or one in --config, or look for one: --cluster"
+            )
+            raise BadInputError("--url", what)
+        found = replace(found, discover="servers")
+    needs = asks or not found.url
+    looked = asyncio.run(_look(found, (kubeconfig, context) if needs else None))
     if action is Action.show:
         _show(looked, output)
     else:
@@ -62,58 +75,93 @@ def metrics(
 
 
 async def _look(found: "TelemetrySettings", where: tuple[Path | None, str] | None) -> "Looked":
-    """One look, further back than a usual one."""
+    """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
+    from weft.cli.telemetry import Around
+    from weft.kube.client import ApiClient
+    from weft.kube.config import load
+    from weft.signals.telemetry.join import Devices
+
+    if where is None:
+        return await _read(found, Around(), None)
+    kubeconfig, context = where
+    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    async with ApiClient(endpoint) as client:
+        cluster = await _cluster(client)
+        devices = Devices(cluster.nodes, cluster.names)
+        around = Around(lambda: cluster.addresses, lambda: devices, client)
+        return await _read(found, around, devices)
+
+
+async def _read(
+    found: "TelemetrySettings", around: "Around", devices: "Devices | None"
+) -> "Looked":
+    """What the source tells; without `devices` they are those that it tells of."""
     from weft.cli.telemetry import aliases_of, source_of
     from weft.signals.telemetry.checking import Looked, discover
     from weft.signals.telemetry.join import Devices, Joiner
     from weft.signals.telemetry.source import DEFAULT_METRICS
     from weft.signals.telemetry.window import Window
 
-    source, aliases = source_of(found, dict), aliases_of(found)
+    source, aliases = source_of(found, around), aliases_of(found)
     assert source is not None
     try:
         reading = await source.read(DEFAULT_METRICS, found.window_seconds)
     finally:
         await source.close()
-    errors = [asked.error for asked in reading.asked if asked.error is not None]
-    if errors:
-        raise BadInputError("metrics", str(errors[0]))
-    nodes, addresses = await _nodes(*where) if where else (discover(reading.answers, aliases), {})
+    errors = [str(asked.error) for asked in reading.asked if asked.error is not None]
+    if errors and not reading.answers:
+        raise BadInputError("metrics", errors[0])
     now_s = time.time()
-    joiner = Joiner(Devices(nodes, addresses), aliases)
+    joiner = Joiner(devices or Devices(discover(reading.answers, aliases)), aliases)
     samples = max(2, round(found.window_seconds / found.interval_seconds))
     gpus = len(joiner.devices)
     window = Window(DEFAULT_METRICS, gpus, samples, found.interval_seconds, now_s)
     for answer in reading.answers:
         for one in joiner.join(answer):
             window.put(one.metric, one.rows, one.times, one.values, now_s)
-    return Looked(reading.answers, joiner, window, now_s, found.scrape_seconds)
+    notes = _notes(source, reading.where, errors)
+    return Looked(reading.answers, joiner, window, now_s, found.scrape_seconds, notes)
 
 
-async def _nodes(kubeconfig: Path | None, context: str) -> tuple[list["Node"], dict[str, str]]:
-    """The cluster's nodes, and their addresses."""
-    from weft.kube.client import ApiClient
-    from weft.kube.codec import NODES, Skips
-    from weft.kube.config import load
+def _notes(source: "Source", where: str, errors: list[str]) -> "list[Finding]":
+    """Who was asked and why, who else could be, and who did not answer."""
+    from weft.live.finding import Discovered
+    from weft.signals.telemetry.checking import Finding
+
+    notes = [Finding("wrong", f"no answer: {error}") for error in dict.fromkeys(errors)]
+    if isinstance(source, Discovered):
+        choice = source.choice
+        notes.append(Finding("good", f"asked: {choice.taken}"))
+        notes += [Finding("good", f"not asked: {other}") for other in choice.others]
+        notes += [Finding("advice", problem) for problem in choice.problems]
+    else:
+        notes.append(Finding("good", f"asked: {where}"))
+    return notes
+
+
+class Cluster(NamedTuple):
+    """The cluster's nodes; node → InternalIP of those with GPUs; every other word for a node."""
+
+    nodes: "list[Node]"
+    addresses: dict[str, str]
+    names: dict[str, str]
+
+
+async def _cluster(client: "ApiClient") -> Cluster:
+    """The nodes, as the API shows them."""
+    from weft.kube.codec import NODES
     from weft.kube.inventory import inventory
-    from weft.kube.structs import KubeNode
+    from weft.kube.services import everything
 
-    skips = Skips()
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
-    async with ApiClient(endpoint) as client:
-        listed: list[KubeNode] = []
-        query = {"limit": "500"}
-        while True:
-            page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), skips)
-            listed += page.items
-            if not page.next:
-                break
-            query["continue"] = page.next
-    nodes = [inventory(node)[0] for node in listed]
-    addresses = {
-        one.address: node.metadata.name for node in listed for one in node.status.addresses or ()
-    }
-    return nodes, addresses
+    found = Cluster([], {}, {})
+    for one in await everything(client, NODES):
+        name = one.metadata.name
+        found.nodes.append(inventory(one)[0])
+        for address in one.status.addresses or ():
+            found.names[address.address] = name
+            if address.type == "InternalIP" and found.nodes[-1].gpus:
+                found.addresses.setdefault(name, address.address)
+    return found
 
 
 def _rows(looked: "Looked") -> list[dict[str, Any]]:

@@ -1,16 +1,36 @@
 """From the configuration to a source of numbers: which server, or which exporters, and how."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from weft.config.form import TelemetrySettings
+from weft.kube.client import ApiClient
+from weft.live.finding import Discovered, Wish
+from weft.live.finding_exporters import DiscoveredExporters, ExporterWish
 from weft.live.looking import LookingOptions
+from weft.model import BadInputError
 from weft.signals.telemetry.exporters import Exporters
+from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import Alias, with_own
 from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
 from weft.signals.telemetry.source import Source
+from weft.signals.telemetry.transport import Access
 
-Addresses = Callable[[], Mapping[str, str]]
-"""Node name → address."""
+_NOWHERE = "http://nowhere"
+"""Stands for the address of a server that is yet to be found."""
+
+
+class Around(NamedTuple):
+    """The cluster, as far as a source needs it: its nodes' addresses, the ledger's GPUs, its API.
+
+    Without a `client` nothing can be discovered.
+    """
+
+    addresses: Callable[[], Mapping[str, str]] = dict
+    devices: Callable[[], Devices] = lambda: Devices([])
+    client: ApiClient | None = None
 
 
 def aliases_of(found: TelemetrySettings) -> dict[str, Alias]:
@@ -18,28 +38,55 @@ def aliases_of(found: TelemetrySettings) -> dict[str, Alias]:
     return with_own((own.name, own.metric, own.scale) for own in found.names)
 
 
-def source_of(found: TelemetrySettings, addresses: Addresses) -> Source | None:
-    """Where numbers come from; None where nobody is named."""
+def source_of(found: TelemetrySettings, around: Around) -> Source | None:
+    """Where numbers come from; None where nobody is named. `BadInputError` names a wrong file."""
     aliases = aliases_of(found)
     if found.url:
         return Prometheus(prometheus_options(found), aliases)
     if found.exporters:
 
         def targets() -> dict[str, str]:
-            return {node: found.exporters.replace("{address}", address)
-                    .replace("{node}", node) for node, address in addresses().items()}  # fmt: skip
+            page = found.exporters
+            return {
+                node: page.replace("{address}", address).replace("{node}", node)
+                for node, address in around.addresses().items()
+            }
 
-        return Exporters(targets, timeout_s=found.timeout_seconds, aliases=aliases)
-    return None
+        return Exporters(
+            targets, timeout_s=found.timeout_seconds, access=access_of(found), aliases=aliases
+        )
+    return _discovered(found, around) if found.discover else None
+
+
+def _discovered(found: TelemetrySettings, around: Around) -> Source:
+    client = around.client
+    if client is None:
+        raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
+    proxied = not client.endpoint.inside
+    if found.discover == "servers":
+        wish = Wish(prometheus_options(found), found.namespaces, proxied, aliases_of(found))
+        return Discovered(client, wish, around.devices)
+    return DiscoveredExporters(client, ExporterWish(
+        found.exporter_selectors, found.namespaces, proxied, access_of(found),
+        found.timeout_seconds, aliases_of(found),
+    ))  # fmt: skip
+
+
+def access_of(found: TelemetrySettings) -> Access:
+    """Who asks, and whom to believe."""
+    return Access(
+        username=found.username, password_file=found.password_file,
+        bearer_token_file=found.bearer_token_file, authority_file=found.authority_file,
+        certificate_file=found.certificate_file, key_file=found.key_file, verify=found.verify,
+        headers=found.headers,
+    )  # fmt: skip
 
 
 def prometheus_options(found: TelemetrySettings) -> PrometheusOptions:
     """How the server is asked."""
     return PrometheusOptions(
-        found.url, timeout_s=found.timeout_seconds, username=found.username,
-        password_file=found.password_file, bearer_token_file=found.bearer_token_file,
-        authority_file=found.authority_file, verify=found.verify, headers=found.headers,
-        partial=found.partial_response, selector=found.selector,
+        found.url or _NOWHERE, timeout_s=found.timeout_seconds, partial=found.partial_response,
+        selector=found.selector, **msgspec.structs.asdict(access_of(found)),
     )  # fmt: skip
 
 

@@ -76,6 +76,10 @@ def _check_names(found: Configuration) -> None:
     if not is_label(lease.namespace):
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
+    if found.lessons.name and not is_subdomain(found.lessons.name):
+        name = found.lessons.name
+        what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
+        raise BadInputError("lessons.name", what)
     for section, address in (("http", found.http.address), ("extender", found.extender.address)):
         if not is_host(address):
             what = f"{address!r} is no IP address or host name; write 0.0.0.0 for all addresses"

@@ -53,6 +53,12 @@ class LimitsSettings(Form, frozen=True):
     harvest: float = 1.0
 
 
+class LessonsSettings(Form, frozen=True):
+    """Where it is kept which workloads ran out of GPU memory: a ConfigMap beside the Lease."""
+
+    name: str = "weft-lessons"
+
+
 class InventoryRule(Form, frozen=True):
     """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
 
@@ -112,11 +118,17 @@ class OwnMetric(Form, frozen=True):
     scale: float = 1.0
 
 
+DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+
+
 class TelemetrySettings(Form, frozen=True):
     """Where and how Weft looks at what the GPUs do."""
 
     url: str = ""
     exporters: str = ""
+    discover: Literal["", "servers", "exporters"] = ""
+    namespaces: tuple[str, ...] = ()
+    exporter_selectors: tuple[str, ...] = DEFAULT_EXPORTERS
     interval_seconds: float = 15
     scrape_seconds: float = 15
     window_seconds: float = 300
@@ -126,6 +138,8 @@ class TelemetrySettings(Form, frozen=True):
     password_file: str = ""
     bearer_token_file: str = ""
     authority_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
     verify: bool = True
     headers: dict[str, str] = {}
     partial_response: bool = False
@@ -153,6 +167,7 @@ class Configuration(Form, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
+    lessons: LessonsSettings = LessonsSettings()
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()

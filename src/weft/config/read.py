@@ -13,13 +13,12 @@ from weft.config.form import (
     KIND,
     Configuration,
     ExtenderSettings,
-    TelemetrySettings,
 )
+from weft.config.telemetry import check_telemetry, telemetry_files
 from weft.config.text import load
 from weft.framework import Plugin, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
-from weft.signals.telemetry.names import Metric
 
 MOST_PROMISED = 10
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -33,7 +32,7 @@ def read(path: Path) -> Configuration:
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
     found = decode(text, str(path))
-    _check_files(found.extender, str(path))
+    _check_files(found, str(path))
     return found
 
 
@@ -108,6 +107,7 @@ def _check(found: Configuration, where: str) -> None:
     _check_profiles(found, where)
     try:
         check_bounds(found)
+        check_telemetry(found.telemetry)
     except BadInputError as error:
         raise BadInputError(_place(where, error.where), error.what) from error
     client, lease = found.client, found.lease
@@ -123,39 +123,6 @@ def _check(found: Configuration, where: str) -> None:
             at = _place(where, f"limits.{name}")
             raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
     _check_extender(found.extender, where)
-    _check_telemetry(found.telemetry, where)
-
-
-def _check_telemetry(found: TelemetrySettings, where: str) -> None:
-    for field, value in (
-        ("intervalSeconds", found.interval_seconds), ("scrapeSeconds", found.scrape_seconds),
-        ("horizonSeconds", found.horizon_seconds), ("timeoutSeconds", found.timeout_seconds),
-    ):  # fmt: skip
-        if value <= 0:
-            raise BadInputError(_place(where, f"telemetry.{field}"), f"{value} must be more than 0")
-    if found.window_seconds < 2 * found.interval_seconds:
-        at = _place(where, "telemetry.windowSeconds")
-        raise BadInputError(at, f"{found.window_seconds:g} is less than two intervalSeconds")
-    if found.window_seconds > 240 * found.interval_seconds:
-        at = _place(where, "telemetry.windowSeconds")
-        raise BadInputError(at, f"{found.window_seconds:g} is more than 240 intervalSeconds")
-    if found.horizon_seconds > found.window_seconds:
-        at = _place(where, "telemetry.horizonSeconds")
-        raise BadInputError(at, f"{found.horizon_seconds:g} is more than windowSeconds")
-    if found.url and found.exporters:
-        raise BadInputError(_place(where, "telemetry.exporters"), "and url exclude each other")
-    for field, text in (("url", found.url), ("exporters", found.exporters)):
-        if text and not re.match(r"https?://[^/\s]+", text):
-            at = _place(where, f"telemetry.{field}")
-            raise BadInputError(at, f"{text!r} is no http:// or https:// URL")
-    if found.username and found.bearer_token_file:
-        at = _place(where, "telemetry.username")
-        raise BadInputError(at, "and bearerTokenFile exclude each other")
-    for i, own in enumerate(found.names):
-        if own.metric not in list(Metric):
-            known = ", ".join(Metric)
-            at = _place(where, f"telemetry.names[{i}].metric")
-            raise BadInputError(at, f"{own.metric!r} is unknown; write one of {known}")
 
 
 def _check_extender(found: ExtenderSettings, where: str) -> None:
@@ -175,12 +142,14 @@ def _check_extender(found: ExtenderSettings, where: str) -> None:
         raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
 
 
-def _check_files(found: ExtenderSettings, where: str) -> None:
+def _check_files(found: Configuration, where: str) -> None:
     """Files that are named are there and can be read; what is in them is for who uses them."""
-    for field, name in (
-        ("certificateFile", found.certificate_file),
-        ("keyFile", found.key_file),
-        ("clientAuthorityFile", found.client_authority_file),
+    extender = found.extender
+    for field, name, kind in (
+        ("extender.certificateFile", extender.certificate_file, "a PEM file"),
+        ("extender.keyFile", extender.key_file, "a PEM file"),
+        ("extender.clientAuthorityFile", extender.client_authority_file, "a PEM file"),
+        *telemetry_files(found.telemetry),
     ):
         if name:
             try:
@@ -188,8 +157,8 @@ def _check_files(found: ExtenderSettings, where: str) -> None:
                     pass
             except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                 why = error.strerror if isinstance(error, OSError) else error
-                at = _place(where, f"extender.{field}")
-                raise BadInputError(at, f"{name} cannot be read: {why}; name a PEM file") from error
+                at = _place(where, field)
+                raise BadInputError(at, f"{name} cannot be read: {why}; name {kind}") from error
 
 
 def _place(where: str, field: str) -> str:

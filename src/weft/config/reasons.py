@@ -37,6 +37,8 @@ REASONS: dict[str, str] = {
     "limits.harvest": "how much a harvesting policy may promise, where the difference is measured "
     "idle; 1 lends nothing: whoever wants it declares how far, as 1.5, and borrowers may be "
     "evicted",
+    "lessons.name": "of a ConfigMap in lease.namespace: what workloads that ran out of GPU memory "
+    "are charged, so that a restarted Weft knows; empty keeps it in memory alone",
     "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
     "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
     "free one",
@@ -64,6 +66,13 @@ REASONS: dict[str, str] = {
     "policy sees what GPUs do, and each decides by requests",
     "telemetry.exporters": "instead of a metrics server, the page of each node's exporter, such as "
     "http://{address}:9400/metrics; for small clusters, for nobody keeps what was before",
+    "telemetry.discover": "servers: look for a metrics server among the cluster's Services; "
+    "exporters: for the nodes' exporters among its pods. Empty, for whom Weft listens to is yours "
+    "to say",
+    "telemetry.namespaces": "where discover looks; all, but then nobody is given credentials, for "
+    "anyone who may make a Service could ask for them",
+    "telemetry.exporterSelectors": "labels of exporters' pods; dcgm-exporter's own and the GPU "
+    "operator's",
     "telemetry.intervalSeconds": "time between two looks; policies need no more, and forecasts are "
     "made in these steps",
     "telemetry.scrapeSeconds": "how often the server asks the exporters; a sample older than two "
@@ -71,11 +80,13 @@ REASONS: dict[str, str] = {
     "telemetry.windowSeconds": "how far back peaks and forecasts look; twenty looks, the fewest "
     "that Kube-Knots' rules admit",
     "telemetry.horizonSeconds": "how far ahead forecasts look",
-    "telemetry.timeoutSeconds": "an answer that takes longer is none; less than intervalSeconds",
+    "telemetry.timeoutSeconds": "an answer that takes longer is none; the next look waits for it",
     "telemetry.username": "of HTTP's basic authentication; none",
-    "telemetry.passwordFile": "its password",
+    "telemetry.passwordFile": "its password, read again every minute",
     "telemetry.bearerTokenFile": "a token, read again every minute; none",
     "telemetry.authorityFile": "PEM; who signed the server's certificate. None: the system's",
+    "telemetry.certificateFile": "PEM; shown to a server that asks who we are. None",
+    "telemetry.keyFile": "PEM, of the certificate",
     "telemetry.verify": "whether the certificate is looked at",
     "telemetry.headers": "sent with every question, as X-Scope-OrgID to Mimir; none",
     "telemetry.partialResponse": "Thanos may leave out stores that do not answer; off, for a "

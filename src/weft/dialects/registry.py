@@ -36,6 +36,8 @@ ALL: tuple[System, ...] = (
     Nvidia(),
 )
 NONE = Plain()
+RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
+"""Every extended resource that some dialect reads as asking for GPUs."""
 
 _BY_NAME: dict[str, System] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.

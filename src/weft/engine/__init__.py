@@ -29,7 +29,7 @@ from weft.engine.events import (
     Wake,
 )
 from weft.engine.lending import Eviction, Harvest
-from weft.engine.lessons import Lesson
+from weft.engine.lessons import Lesson, OutOfMemory
 from weft.engine.records import Candidate, Record
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "LessonsTold",
     "NodesChanged",
     "NotEvicted",
+    "OutOfMemory",
     "Permit",
     "PodAdded",
     "PodBound",

@@ -51,16 +51,18 @@ class Assessment:
 
 
 class Assessor:
-    """Keeps `Assessment`s true to the ledger. One per engine."""
+    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`."""
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
         self._ledger = ledger
         self._keep = keep
+        self.forgotten = 0
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
 
     def forget(self) -> None:
         """Drop every answer (a policy's own state changed)."""
         self._known.clear()
+        self.forgotten += 1
 
     def assess(self, profile: Profile, shape: Shape) -> Assessment:
         """The answers for `shape` as of the ledger's current version."""

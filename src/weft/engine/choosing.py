@@ -1,11 +1,25 @@
-"""Which devices of the chosen node the pod gets, as shares."""
+"""Which node is chosen, and which of its devices the pod gets, as shares."""
 
 import numpy as np
 
 from weft.engine.assess import Assessment
-from weft.framework import Demand, Need, Policy, Profile, Query, placing
+from weft.framework import NEVER, Demand, Need, Policy, Profile, Query, placing
 from weft.ledger.table import Ints, Table
 from weft.model import Share
+
+
+def best_row(known: Assessment, profile: Profile, key: str) -> int:
+    """The row of the best node, −1 where none fits; `key` is for policies that draw."""
+    if len(known.total) == 0:
+        return -1
+    row = int(known.total.argmax())
+    best = known.total[row]
+    if best == NEVER:
+        return -1
+    if profile.breaks_ties:
+        rows = (known.total == best).nonzero()[0]
+        row = int(rows[profile.lead.choose_node(rows, key)])
+    return row
 
 
 def shares_on(

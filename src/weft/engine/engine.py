@@ -43,11 +43,12 @@ from weft.engine.events import (
 )
 from weft.engine.explain import best_nodes
 from weft.engine.lending import Eviction, Lending
-from weft.engine.lessons import Lessons, workload_of
+from weft.engine.lessons import Lessons, OutOfMemory, workload_of
+from weft.engine.peaks import Peaks, whose
 from weft.engine.placed import Placed
 from weft.engine.queue import Queue, Waiting
-from weft.engine.records import Candidate, Outcome, Record
-from weft.framework import NEVER, Profile
+from weft.engine.records import Outcome, Record
+from weft.framework import Profile
 from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.ledger import FAR, STRICT, Holding, Ledger, Limits
 from weft.model import Code, Node, Placement, PodRequest, Shape, Share
@@ -76,7 +77,7 @@ class Engine:
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
         self.lending = Lending(self.ledger)
-        self.lessons = Lessons()
+        self.lessons, self.peaks = Lessons(), Peaks()
         self.assessor = Assessor(self.ledger)
         self.queue = Queue()
         self.placed: dict[str, Placed] = {}
@@ -122,6 +123,8 @@ class Engine:
                 self._signals_changed(event.signals, now_ns, out)
             case Tick():
                 self._tick(now_ns)
+            case OutOfMemory():
+                self._learn(event, self.placed.get(event.placement.uid), out)
             case _:
                 self._hear(event, now_ns)
 
@@ -165,11 +168,23 @@ class Engine:
             return
         if event.out_of_memory and held.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
-            lesson = self.lessons.learn(workload, held.placement, event.peak_mib, self.ledger)
-            out.append(Learnt(workload, lesson))
+            end = OutOfMemory(held.placement, workload, uid, event.peak_mib, over=True)
+            self._learn(end, placed, out)
+        elif (
+            placed is not None and event.completed
+            and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
+        ):  # fmt: skip
+            self.queue.wake_all(now_ns, rested=True)
         if placed is not None and held.state == "reserved":
             placed.tell_lost()
         self._room_on(held.placement.node, now_ns)
+
+    def _learn(self, event: OutOfMemory, placed: Placed | None, out: list[Command]) -> None:
+        lesson = self.lessons.learn(event, self.ledger)
+        if lesson is not None:
+            out.append(Learnt(event.workload, lesson))
+            if placed is not None:
+                self.peaks.ran_out(placed.pod, lesson.least_mib)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
@@ -223,13 +238,12 @@ class Engine:
         if source.version <= self.signals.version:
             return
         before, self.signals = self.signals, SignalsView(source)
-        readers = [
-            policy for profile in self.profiles.values() for policy in profile.policies
-            if "signals" in policy.reads
-        ]  # fmt: skip
+        policies = (policy for profile in self.profiles.values() for policy in profile.policies)
+        readers = [policy for policy in policies if "signals" in policy.reads]
         for policy in readers:
             policy.signals = self.signals
-        for held, eviction in self.lending.look(self.signals):
+        needs = {uid: self.peaks.expected_mib(placed.pod) for uid, placed in self.placed.items()}
+        for held, eviction in self.lending.look(self.signals, needs):
             self._evict(held, eviction, now_ns, out)
         if readers:
             moved = self.signals.moved(before, self.ledger.table)
@@ -237,7 +251,7 @@ class Engine:
                 moved = np.arange(self.ledger.table.count)
             self.ledger.touch(moved)
         if readers or self.ledger.table.harvests:
-            self.queue.wake_all(now_ns)
+            self.queue.wake_all(now_ns, rested=True)
 
     def _evict(self, held: Holding, eviction: Eviction, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
@@ -248,7 +262,8 @@ class Engine:
         record = Record(
             self._seq, now_ns, pod.uid, pod.namespace, pod.name,
             placed.profile.name if placed else "", placed.tries if placed else 0,
-            self.ledger.version, "evicted", placement.node, placement.shares, eviction=eviction,
+            self.ledger.version - self.ledger.tried, "evicted", placement.node, placement.shares,
+            eviction=eviction,
         )  # fmt: skip
         out.append(Evict(placement, record))
 
@@ -283,11 +298,13 @@ class Engine:
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
-        row = self._best_row(known, profile, key)
+        row = choosing.best_row(known, profile, key)
         if row < 0:
             self.queue.park(waiting, known.shape, known.demand, now_ns)
             record = self._record(waiting, known, now_ns, "unschedulable")
             out.append(Unschedulable(pod, record))
+            return
+        if self.queue.give_way(waiting, known.shape):
             return
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
@@ -331,6 +348,8 @@ class Engine:
     def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
         """Which nodes fit the pod and how good they are, now: a pure question."""
         shape = self.lessons.shape_of(pod)
+        if profile.harvests and self.ledger.table.harvests:
+            shape = self.peaks.shape_of(pod, shape)
         for policy in profile.pre_filters:
             shape = policy.pre_filter(shape)
         return self.assessor.assess(profile, shape)
@@ -345,13 +364,10 @@ class Engine:
             pod.uid, self.ledger.table.nodes[row].name, shares,
             shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
         )  # fmt: skip
-        harvested = self.lending.placed(placement, shape.job_class)
+        harvested = self.lending.placed(placement, shape, whose(pod))
         record = self._record(waiting, known, now_ns, "placed", row, shares)
-        if harvested:
-            record = msgspec.structs.replace(record, harvested=harvested)
-        if not self.ledger.reserve(
-            placement, now_ns + self.bind_timeout_ns, harvest=known.demand.harvests
-        ):
+        record = msgspec.structs.replace(record, harvested=harvested) if harvested else record
+        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         self.lending.close()
         placed = self.placed[pod.uid] = Placed(waiting, record)
@@ -364,18 +380,6 @@ class Engine:
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))
 
-    def _best_row(self, known: Assessment, profile: Profile, key: str) -> int:
-        if len(known.total) == 0:
-            return -1
-        row = int(known.total.argmax())
-        best = known.total[row]
-        if best == NEVER:
-            return -1
-        if profile.breaks_ties:
-            rows = (known.total == best).nonzero()[0]
-            row = int(rows[profile.lead.choose_node(rows, key)])
-        return row
-
     def _record(
         self, waiting: Waiting, known: Assessment, now_ns: int, outcome: Outcome,
         row: int = -1, shares: tuple[Share, ...] = (),
@@ -384,13 +388,12 @@ class Engine:
         pod = waiting.pod
         return Record(
             self._seq, now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
-            waiting.tries, known.version, outcome,
+            waiting.tries, self.ledger.version - self.ledger.tried, outcome,
             self.ledger.table.nodes[row].name if row >= 0 else "",
             shares,
             int(known.total[row]) if row >= 0 else 0,
             tuple(known.counts.tolist()),
-            self._top(known, waiting.profile) if self.keep_top else (),
+            tuple(best_nodes(self.ledger.table, known, waiting.profile, self.keep_top))
+            if self.keep_top else (),
+            charged=self.lessons.charged(pod),
         )  # fmt: skip
-
-    def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:
-        return tuple(best_nodes(self.ledger.table, known, profile, self.keep_top))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft.engine.lessons import Lesson
+from weft.engine.lessons import Lesson, OutOfMemory
 from weft.engine.records import Record
 from weft.framework.signals import SignalsSnapshot
 from weft.model import Code, Node, Placement, PodRequest
@@ -66,13 +66,15 @@ class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
 
     `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 where
-    nobody saw it); `workload` whose pods those like it are ("": its own).
+    nobody saw it); `workload` whose pods those like it are ("": its own); `completed` that it ran
+    to its end: what it used at most is what one like it will need.
     """
 
     uid: str
     out_of_memory: bool = False
     peak_mib: int = 0
     workload: str = ""
+    completed: bool = False
 
 
 class Permit(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -115,7 +117,7 @@ class LessonsTold(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 Event = (
     NodesChanged | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone | Permit
-    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold
+    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory
 )  # fmt: skip
 
 

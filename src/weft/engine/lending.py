@@ -13,7 +13,7 @@ Best-effort pods go first. Latency-critical ones never borrow, never lend, and n
 numbers send a pod away: not knowing is a reason to lend nothing, and none to evict.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from weft.framework.signals import FRESH, SignalsView
 from weft.ledger import FAR, Holding, Ledger
 from weft.ledger.table import Bools
-from weft.model import Placement
+from weft.model import Placement, Shape
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 NEED, BEYOND, USED = "memory_need_mib", "memory_beyond_mib", "memory_used_mib.last"
@@ -38,11 +38,18 @@ class Lender(msgspec.Struct, frozen=True, gc=False):
 
 
 class Harvest(msgspec.Struct, frozen=True, gc=False):
-    """Of this GPU so much was given away beyond its strictly free memory, and whose it is."""
+    """Of this GPU so much was given away beyond its strictly free memory, and whose it is.
+
+    Where `expected_mib` is not 0, room was found not for what the pod asked but for that: what pods
+    `like` it used at most, and a little more.
+    """
 
     gpu: int
     harvested_mib: int
     lenders: tuple[Lender, ...] = ()
+    asked_mib: int = 0
+    expected_mib: int = 0
+    like: str = ""
 
 
 class Grown(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +77,13 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
     """What was harvested and of whom; `name` makes a name of a UID."""
     whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
-    return f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
+    text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
+    if one.expected_mib:
+        text += (
+            f"; room for {one.expected_mib:,} MiB, the learnt peak of {one.like}, instead of the "
+            f"{one.asked_mib:,} asked"
+        )
+    return text
 
 
 def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
@@ -88,8 +101,8 @@ def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
 class _Terms(msgspec.Struct, frozen=True, gc=False):
     """When a pod was bound (those the API has not shown yet last), and its class.
 
-    The API tells whole seconds; within one, `number` is the order of this engine's own decisions. A
-    loan needs a lender that has warmed up, so that lender and borrower never tie.
+    The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
+    Between the lender's binding and the loan is a look, so that they hardly ever tie.
     """
 
     bound_ns: int
@@ -111,10 +124,13 @@ class Lending:
 
     # --- what pods do ---
 
-    def placed(self, placement: Placement, job_class: str) -> tuple[Harvest, ...]:
-        """This is about to be reserved; what of it is harvested."""
+    def placed(self, placement: Placement, shape: Shape, like: str = "") -> tuple[Harvest, ...]:
+        """This is about to be reserved for `shape`; what of it is harvested.
+
+        `like` is whose peak is expected, if any is.
+        """
         self._number += 1
-        self._terms[placement.uid] = _Terms(FAR, self._number, job_class)
+        self._terms[placement.uid] = _Terms(FAR, self._number, shape.job_class)
         table = self._ledger.table
         row = table.row_of.get(placement.node)
         if not table.harvests or row is None or len(placement.shares) != 1:
@@ -130,7 +146,10 @@ class Lending:
             if (idle := _on_gpu(held, share.gpu)[1])
         )
         self._closed.add((placement.node, share.gpu))
-        return (Harvest(share.gpu, beyond, lenders),)
+        expected = shape.claims[0].expected_mib
+        if not 0 < expected < share.memory_mib:
+            return (Harvest(share.gpu, beyond, lenders),)
+        return (Harvest(share.gpu, beyond, lenders, share.memory_mib, expected, like),)
 
     def close(self) -> None:
         """Lend nothing more of what was just harvested, until it was looked at again."""
@@ -159,22 +178,40 @@ class Lending:
 
     # --- a look at the GPUs ---
 
-    def look(self, signals: SignalsView) -> list[tuple[Holding, Eviction]]:
-        """Take over what was measured; who has to go."""
+    def look(
+        self, signals: SignalsView, needs: Mapping[str, int] | None = None
+    ) -> list[tuple[Holding, Eviction]]:
+        """Take over what was measured; who has to go.
+
+        `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
+        so much of them is never idle, however little they use now.
+        """
         ledger, table = self._ledger, self._ledger.table
         before = {uid: held.idle_mib for uid, held in ledger.holdings.items() if held.idle_mib}
-        ledger.set_idle(signals.source.idle_mib)
+        ledger.set_idle(dict(self._idle(signals, needs or {})))
         self._closed.clear()
         self._beyond = dict(self._found_beyond(signals))
         ledger.hold_back(self._beyond)
         if not table.harvests:
             return []
-        found = []
-        for device in np.flatnonzero(table.lent() & self._fresh(signals)).tolist():
+        found, fresh = [], self._fresh(signals)
+        ledger.set_measured(fresh)
+        for device in np.flatnonzero(table.lent() & fresh).tolist():
             if table.short_of(device) > 0 and (leaves := self._who_goes(device, before)):
                 self._leaving.add(leaves[0].placement.uid)
                 found.append(leaves)
         return found
+
+    def _idle(
+        self, signals: SignalsView, needs: Mapping[str, int]
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What is idle by measurement, less what will be needed later."""
+        for uid, told in signals.source.idle_mib.items():
+            held, need = self._ledger.holdings.get(uid), needs.get(uid, 0)
+            if held is None or not need or len(told) != 1:
+                yield uid, told
+            else:
+                yield uid, (min(told[0], held.placement.shares[0].memory_mib - need),)
 
     def _found_beyond(self, signals: SignalsView) -> Iterator[tuple[_Gpu, int]]:
         table = self._ledger.table

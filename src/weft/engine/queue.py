@@ -5,8 +5,10 @@
           fails │ │ back-off over
                 ▼ │
              PARKED ──an event that could help──▶ BACKING OFF
-Pods of one profile and shape fit alike, so only the first of each parked group is woken; when it
-gets a place or leaves before its turn, the next one is.
+Pods of one profile and shape fit alike, so only the first of each parked group is woken: its scout.
+When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
+woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
+that came before it are tried (`give_way`), whether they rest or are parked.
 """
 
 import heapq
@@ -27,9 +29,15 @@ Key = tuple[int, ...]
 
 
 class Waiting:
-    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits."""
+    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
-    __slots__ = ("key", "pod", "profile", "ready_ns", "shape", "state", "tries", "woken")
+    `woken` says that it left its group for a try, `rested` that news which come at a steady pace
+    (a look at the GPUs) are why: it needs no rest before the try, nor after it.
+    """
+
+    __slots__ = (
+        "key", "pod", "profile", "ready_ns", "rested", "shape", "state", "tries", "woken",
+    )  # fmt: skip
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
@@ -38,7 +46,12 @@ class Waiting:
         self.tries = 0
         self.ready_ns = 0
         self.state = "active"
-        self.woken = False
+        self.woken = self.rested = False
+
+    @property
+    def group(self) -> tuple[str, Shape]:
+        """The key of the group that it was parked in last."""
+        return self.profile.name, self.shape
 
 
 class Group:
@@ -77,6 +90,12 @@ class Group:
                 return False
         return True
 
+    def first(self) -> Waiting | None:
+        """The one to be tried first; those that left are dropped on the way."""
+        while self.heap and self.heap[0][1].state != "parked":
+            heapq.heappop(self.heap)
+        return self.heap[0][1] if self.heap else None
+
     def tidy(self) -> None:
         """Drop pods that left, once they are most of the heap."""
         if len(self.heap) > 2 * self.parked + 8:
@@ -98,8 +117,9 @@ class Queue:
         self._active: dict[str, list[tuple[Key, Waiting]]] = {}
         self._backoff: list[tuple[int, int, Waiting]] = []
         self._parked: dict[tuple[str, Shape], Group] = {}
+        self._scouts: dict[tuple[str, Shape], Waiting] = {}
         self._known: dict[str, Waiting] = {}
-        self._seq = 0
+        self._seq = self._held = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -142,8 +162,9 @@ class Queue:
             return
         was, waiting.state = waiting.state, "gone"
         if was != "parked":
+            self._no_scout(waiting)
             self.next_of_group(waiting, now_ns)
-        elif (group := self._parked.get((waiting.profile.name, waiting.shape))) is not None:
+        elif (group := self._parked.get(waiting.group)) is not None:
             self._leave(group)
             group.tidy()
 
@@ -164,7 +185,29 @@ class Queue:
         waiting = heapq.heappop(best)[1]
         waiting.state = "trying"
         waiting.tries += 1
+        self._no_scout(waiting)
         return waiting
+
+    def give_way(self, waiting: Waiting, shape: Shape) -> bool:
+        """Whether a pod of this shape that came before `waiting` still rests or is parked.
+
+        To be asked before `waiting` takes a place: then that one is tried first, and this again.
+        """
+        key = waiting.profile.name, shape
+        group, scout = self._parked.get(key), self._scouts.get(key)
+        there = [group.first() if group is not None else None, scout]
+        ahead = [one for one in there if one is not None and one.state in {"parked", "backoff"}]
+        first = min(ahead, key=lambda one: one.key, default=waiting)
+        if first.key >= waiting.key:
+            return False
+        if first.state == "parked" and group is not None:
+            heapq.heappop(group.heap)
+            first.woken = True
+            self._leave(group)
+        self._activate(first)
+        waiting.tries -= 1
+        self._activate(waiting)
+        return True
 
     def done(self, waiting: Waiting) -> None:
         """It has a place."""
@@ -173,16 +216,22 @@ class Queue:
 
     def next_of_group(self, waiting: Waiting, now_ns: int) -> None:
         """A woken pod got its place, or left: let the next of its kind try."""
-        group = self._parked.get((waiting.profile.name, waiting.shape))
-        if waiting.woken and group is not None:
-            self._wake_first(group, now_ns)
+        group = self._parked.get(waiting.group) if waiting.woken else None
+        if group is not None:
+            self._wake_first(group, now_ns, rested=waiting.rested)
 
     def park(self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int) -> None:
-        """It fits nowhere: wait for an event that could help."""
-        waiting.shape = shape
+        """It fits nowhere: wait for an event that could help.
+
+        A woken one that by now is of another shape was no scout of its old group: the next one is.
+        """
+        if shape != waiting.shape:
+            self.next_of_group(waiting, now_ns)
+            waiting.shape = shape
         waiting.state = "parked"
-        waiting.ready_ns = now_ns + backoff_ns(waiting.tries)
-        key = (waiting.profile.name, shape)
+        waiting.ready_ns = now_ns if waiting.rested else now_ns + backoff_ns(waiting.tries)
+        waiting.woken = waiting.rested = False
+        key = waiting.group
         group = self._parked.get(key)
         if group is None:
             group = self._parked[key] = Group(key, demand)
@@ -206,36 +255,57 @@ class Queue:
             if group.could_fit(cells):
                 self._wake_first(group, now_ns)
 
-    def wake_all(self, now_ns: int) -> None:
-        """Anything may have changed (nodes, a policy's input): wake every group's first."""
+    def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
+        """Anything may have changed (nodes, a policy's input): wake every group's first.
+
+        `rested` ends the rest of those, and of the ones that were woken before.
+        """
+        for scout in list(self._scouts.values()) if rested else ():
+            scout.rested = True
+            if scout.state == "backoff":
+                self._activate(scout)
         for group in list(self._parked.values()):
-            self._wake_first(group, now_ns)
+            self._wake_first(group, now_ns, rested=rested)
 
     def tick(self, now_ns: int) -> None:
         """Move pods whose back-off has ended to the active queue."""
         while self._backoff and self._backoff[0][0] <= now_ns:
-            waiting = heapq.heappop(self._backoff)[2]
-            if waiting.state == "backoff":
+            ready_ns, _, waiting = heapq.heappop(self._backoff)
+            if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
                 self._activate(waiting)
 
     def next_ns(self) -> int | None:
         """When the next back-off ends."""
-        while self._backoff and self._backoff[0][2].state != "backoff":
-            heapq.heappop(self._backoff)
-        return self._backoff[0][0] if self._backoff else None
+        while self._backoff:
+            ready_ns, _, waiting = self._backoff[0]
+            if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
+                return ready_ns
+            heapq.heappop(self._backoff)  # it left, or was activated before its time
+        return None
 
     def _activate(self, waiting: Waiting) -> None:
         waiting.state = "active"
         heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
 
-    def _wake_first(self, group: Group, now_ns: int) -> None:
-        while group.heap:
-            waiting = heapq.heappop(group.heap)[1]
-            if waiting.state == "parked":
-                waiting.woken = True
-                self._leave(group)
+    def _wake_first(self, group: Group, now_ns: int, *, rested: bool = False) -> None:
+        """Let the group's first pod try, unless its scout was not tried yet."""
+        if group.key in self._scouts:
+            return
+        waiting = group.first()
+        if waiting is not None:
+            heapq.heappop(group.heap)
+            waiting.woken, waiting.rested = True, rested
+            self._scouts[group.key] = waiting
+            self._leave(group)
+            if rested:
+                self._activate(waiting)
+            else:
                 self._hold(waiting, now_ns)
-                return
+
+    def _no_scout(self, waiting: Waiting) -> None:
+        """It is tried now, or left."""
+        if waiting.woken and self._scouts.get(waiting.group) is waiting:
+            del self._scouts[waiting.group]
 
     def _leave(self, group: Group) -> None:
         """One pod less is parked in the group; an empty group is forgotten."""
@@ -248,7 +318,8 @@ class Queue:
             self._activate(waiting)
         else:
             waiting.state = "backoff"
-            heapq.heappush(self._backoff, (waiting.ready_ns, waiting.key[-1], waiting))
+            self._held += 1
+            heapq.heappush(self._backoff, (waiting.ready_ns, self._held, waiting))
 
 
 def backoff_ns(tries: int) -> int:

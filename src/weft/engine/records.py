@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from weft.engine.lending import Eviction, Harvest
+from weft.engine.lessons import Charged
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
@@ -28,7 +29,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
     `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
-    got beyond strictly free memory; `eviction` says why an evicted one goes.
+    got beyond strictly free memory; `eviction` says why an evicted one goes; `charged` is there
+    where a lesson, and not the request alone, said what the pod takes.
     """
 
     seq: int
@@ -47,6 +49,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     top: tuple[Candidate, ...] = ()
     harvested: tuple[Harvest, ...] = ()
     eviction: Eviction | None = None
+    charged: Charged | None = None
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True):
 
 def changes(engine: Engine, pod: PodRequest) -> list[Change]:
     """For a pod that fits nowhere: at most one change an axis, each verified."""
-    search = Search(engine, engine.profile_of(pod), pod.shape)
+    search = Search(engine, engine.profile_of(pod), engine.lessons.shape_of(pod))
     deque(search.steps(), maxlen=0)
     return search.found
 

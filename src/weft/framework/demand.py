@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from weft.ledger import Asks
 from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, Ints, Table
 from weft.model import Code, GpuClaim, Shape
 from weft.model.request import LATENCY_CRITICAL
@@ -75,6 +76,7 @@ class Demand:
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
+    `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows.
     """
 
     def __init__(self, shape: Shape, table: Table, *, harvests: bool = False) -> None:
@@ -88,10 +90,16 @@ class Demand:
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
         self.harvests = harvests and table.harvests and self._takes_one_share()
+        self.expected_mib = self.needs[0].claim.expected_mib if self.harvests else 0
         self.mode: Mode = self._cheapest_mode(table)
         self.node_columns, self.node_needs, self.code_of = self._node_checks()
         shared = self.gpus == 1 and not self.needs[0].whole and self.milli < 1000
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
+
+    @property
+    def asks(self) -> Asks:
+        """How the ledger is to be asked for its place."""
+        return Asks(self.harvests, self.expected_mib)
 
     @property
     def need(self) -> Need:

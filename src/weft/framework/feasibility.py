@@ -115,7 +115,7 @@ def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
     """Why no (or not enough) devices of a node fit the claim, checked device by device."""
     if need.whole or not (need.asks_memory and need.milli):
         return int(need.lack_code)
-    enough_memory = query.count(query.device_memory_free >= query.device_ask_mib) > 0
+    enough_memory = query.count(query.device_has_memory) > 0
     enough_cores = query.max_milli_free >= need.milli
     return np.where(enough_memory, np.where(enough_cores, _SHARE, _CORES), _MEMORY)
 

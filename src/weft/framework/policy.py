@@ -38,10 +38,10 @@ class Policy:
     paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
     `signals`, `cluster` (the signals of all GPUs, also for the score of one). `inputs` names other
     policies whose `PolicyInput` it takes too. `unsafe` says why, where it can promise a GPU memory
-    that is not there. `ties` says which of equally scored devices is taken. Claims are placed
-    largest first; of equal ones the last goes first where `last_claim_first`. One that `harvests`
-    may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
-    Options are keyword arguments of the constructor.
+    that is not there; one made with safe options says "". `ties` says which of equally scored
+    devices is taken. Claims are placed largest first; of equal ones the last goes first where
+    `last_claim_first`. One that `harvests` may give a pod memory that residents hold but leave
+    idle, within the ledger's declared limit. Options are keyword arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -49,7 +49,7 @@ class Policy:
     source: ClassVar[str] = ""
     reads: ClassVar[frozenset[str]] = frozenset()
     inputs: ClassVar[frozenset[str]] = frozenset()
-    unsafe: ClassVar[str] = ""
+    unsafe: str = ""
     harvests: ClassVar[bool] = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_claim_first: ClassVar[bool] = False

@@ -175,6 +175,21 @@ class Query:
         return need.ask_mib.take(self.device_kind)
 
     @property
+    def device_has_memory(self) -> Bools:
+        """Whether the device has the memory that the claim asks, [d].
+
+        Where pods like it were seen to need less than it asks, a harvesting demand must find only
+        that measured free; what it asks must be within the declared limit all the same.
+        """
+        enough: Bools = self.device_memory_free >= self.device_ask_mib
+        expected_mib = self.demand.expected_mib
+        if expected_mib:
+            table = self.table
+            within = self.take_devices(table.device_unpromised) >= self.device_ask_mib
+            enough |= within & (self.take_devices(table.device_unneeded) >= expected_mib)
+        return enough
+
+    @property
     def device_fits(self) -> Bools:
         """Whether the claim fits on the device, [d]."""
         if self._fits is None:
@@ -200,7 +215,7 @@ class Query:
         else:
             fits = self.device_milli_free >= need.milli
             if need.asks_memory:
-                fits &= self.device_memory_free >= self.device_ask_mib
+                fits &= self.device_has_memory
             if not need.milli or need.asks_memory:
                 fits &= self.device_usable
         if not need.takes_any_kind:

@@ -26,7 +26,9 @@ class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):
 
     `version` grows with every snapshot. `gpus` are (node, GPU index). `values` are C-ordered
     float64 [columns, G], NaN where MISSING; `freshness` int8 [columns, G]. `idle_mib` is what pods
-    (UID) were measured not to need of each of their shares; `why` says what the source lacks.
+    (UID) were measured not to need of each of their shares, `peaks_mib` the most that pods used
+    of their GPU, of those that were watched without a gap since they started. `why` says what the
+    source lacks.
     """
 
     version: int
@@ -37,6 +39,7 @@ class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):
     freshness: bytes = b""
     idle_mib: dict[str, tuple[int, ...]] = {}
     why: str = ""
+    peaks_mib: dict[str, int] = {}
 
 
 def snapshot(
@@ -62,6 +65,7 @@ class SignalsView:
         self.values: Floats = np.frombuffer(self.source.values, np.float64).reshape(shape)
         self.freshness: Bytes = np.frombuffer(self.source.freshness, np.int8).reshape(shape)
         self._row_of = {name: row for row, name in enumerate(self.source.columns)}
+        self._at: dict[tuple[str, int], int] | None = None
         self._laid: tuple[Table, Floats, Bytes] | None = None
 
     def of(self, query: Query, column: str) -> Floats:
@@ -81,6 +85,13 @@ class SignalsView:
         _, values, fresh = self._over(table)
         return values[row], fresh[row]
 
+    def of_gpu(self, node: str, gpu: int) -> tuple[Floats, Bytes] | None:
+        """Values and freshness of one GPU, a copy, [columns] each; None if nobody measured it."""
+        at = self._gpus().get((node, gpu))
+        if at is None:
+            return None
+        return self.values[:, at].copy(), self.freshness[:, at].copy()
+
     def moved(self, before: "SignalsView", table: Table) -> Ints:
         """Node rows of `table` on which any column differs from `before`."""
         if self.source.columns != before.source.columns:
@@ -90,10 +101,16 @@ class SignalsView:
         same = ((new == old) | (np.isnan(new) & np.isnan(old))) & (new_age == old_age)
         return np.unique(table.device_node[~same.all(axis=0)])
 
+    def _gpus(self) -> dict[tuple[str, int], int]:
+        """Where each GPU's values are."""
+        if self._at is None:
+            self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
+        return self._at
+
     def _over(self, table: Table) -> tuple[Table, Floats, Bytes]:
         """The snapshot's columns in the order of the table's devices; a last column is MISSING."""
         if self._laid is None or self._laid[0] is not table:
-            at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
+            at = self._gpus()
             beyond = len(at)
             rows = np.fromiter(
                 (at.get((node.name, gpu.index), beyond) for node in table.nodes

@@ -207,6 +207,7 @@ class ApiClient:
         content_type: str = JSON,
         timeout_s: float = 0,
         urgent: bool = False,
+        more_headers: Mapping[str, str] | None = None,
         leaving: Callable[[], None] | None = None,
     ) -> Answer:
         """One request, tried once; the answer whatever its code.
@@ -216,7 +217,7 @@ class ApiClient:
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)
-        headers = await self._headers(content_type if body else "")
+        headers = {**(more_headers or {}), **await self._headers(content_type if body else "")}
         if leaving is not None:
             leaving()
         limits = _limits(
@@ -236,8 +237,9 @@ class ApiClient:
         self._count(method, answer.code)
         if answer.code == 401:
             self.endpoint.credentials.refused()
-        elif answer.code == 429 and not path.endswith("/eviction"):
-            # Not for an eviction: there it is a disruption budget's word about one pod.
+        elif answer.code == 429 and not path.endswith("/eviction") and "/proxy/" not in path:
+            # Not for an eviction: there it is a disruption budget's word about one pod. Nor for
+            # what another server said through the API server's proxy.
             self.limit.close_for(self.pause_s(answer))
         return answer
 

@@ -29,7 +29,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     `url` has no slash at its end. `tls` is None for plain http. `server_name` replaces the host in
     the check of the server's certificate. `namespace` is the one to begin in. `source` names the
-    file or place this comes from, for people.
+    file or place this comes from, for people. `inside`: whoever asks is a pod of this cluster.
     """
 
     url: str
@@ -38,6 +38,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     server_name: str = ""
     namespace: str = "default"
     source: str = ""
+    inside: bool = False
 
 
 def load(
@@ -76,6 +77,7 @@ def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCO
         tls=client_tls(authority, f"service account: {folder / 'ca.crt'}"),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         source=f"service account in {folder}",
+        inside=True,
     )
 
 

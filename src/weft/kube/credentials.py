@@ -48,7 +48,7 @@ class Fixed:
     @classmethod
     def basic(cls, username: str, password: str) -> "Fixed":
         """User and password."""
-        return cls("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode())
+        return cls(basic(username, password))
 
     async def authorization(self) -> str:
         """Always the same."""
@@ -58,8 +58,15 @@ class Fixed:
         """There is nothing else to offer."""
 
 
+def basic(username: str, password: str) -> str:
+    """The header of HTTP's basic authentication."""
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
 class TokenFile:
     """A bearer token in a file that someone else renews (a pod's service account)."""
+
+    _what = "token"
 
     def __init__(self, path: Path, clock: Clock, where: str) -> None:
         self._path = path
@@ -87,12 +94,28 @@ class TokenFile:
             if self._header:  # the file is being replaced: the old token still holds
                 return
             raise BadInputError(
-                self._where, f"cannot read the token in {self._path}: {error.strerror}"
+                self._where, f"cannot read the {self._what} in {self._path}: {error.strerror}"
             ) from error
         if text:
-            self._header = f"Bearer {text}"
+            self._header = self._header_of(text)
         elif not self._header:
-            raise BadInputError(self._where, f"the token file {self._path} is empty")
+            raise BadInputError(self._where, f"the {self._what} file {self._path} is empty")
+
+    def _header_of(self, text: str) -> str:
+        return f"Bearer {text}"
+
+
+class PasswordFile(TokenFile):
+    """A user's password in a file that someone else may replace (a mounted Secret)."""
+
+    _what = "password"
+
+    def __init__(self, path: Path, clock: Clock, where: str, username: str) -> None:
+        self._username = username
+        super().__init__(path, clock, where)
+
+    def _header_of(self, text: str) -> str:
+        return basic(self._username, text)
 
 
 class ExecStatus(msgspec.Struct, rename="camel"):

@@ -26,7 +26,7 @@ UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 _MIB = 2**20
 _NATIVE = ("cpu", "memory")
-_MOST = 2**62
+_MOST = UNLIMITED = 2**62
 
 
 def inventory(
@@ -34,10 +34,13 @@ def inventory(
     *,
     rules: Sequence[Rule] = (),
     unhealthy: ConfigMap | None = None,
+    accounted: Sequence[str] = (),
 ) -> tuple[Node, tuple[str, ...]]:
     """The node as Weft sees it, and warnings for people (each names its source).
 
-    `unhealthy` is the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
+    `unhealthy` is the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one. `accounted` are
+    resources that ask for GPUs and are to be counted as the node's kubelet does: as far as the node
+    advertises them, and where it does not, not at all (`UNLIMITED`).
     """
     warnings: list[str] = []
     told, unit_mib = _told(node, rules, warnings)
@@ -51,7 +54,7 @@ def inventory(
         gpus=gpus,
         cpu_milli=cpu,
         memory_mib=memory // _MIB,
-        extended=_extended(allocatable, warnings),
+        extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
         unit_mib=unit_mib,
         schedulable=node.ready,
@@ -209,3 +212,14 @@ def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
         for name in allocatable
         if name not in _NATIVE and not GPU_RESOURCE.match(name)
     }
+
+
+def _accounted(
+    allocatable: Quantities, names: Sequence[str], warnings: list[str]
+) -> dict[str, int]:
+    """Kubelets check at admission the extended resources that their nodes advertise, no others."""
+    return {
+        name: _amount(allocatable, name, parse_quantity, warnings)
+        if name in allocatable else UNLIMITED
+        for name in names
+    }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft.model.manifest import Api, Container, PodManifest, PodSpec, PodStatus
+from weft.model.manifest import Api, Container, ObjectMeta, PodManifest, PodSpec, PodStatus
 
 Quantities = dict[str, str | int | float]
 
@@ -230,17 +230,58 @@ class PodCondition(Condition, frozen=True, gc=False):
     last_transition_time: str | None = None
 
 
+class OwnerReference(Api, frozen=True, gc=False):
+    """One entry of metadata.ownerReferences; at most one of them is the `controller`."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class OwnedMeta(ObjectMeta, frozen=True, gc=False):
+    """metadata, with what made the pod."""
+
+    owner_references: list[OwnerReference] | None = None
+
+
+class Terminated(Api, frozen=True, gc=False):
+    """state.terminated: how a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class ContainerState(Api, frozen=True, gc=False):
+    """state or lastState of a container, as far as it tells of an end."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Api, frozen=True, gc=False):
+    """One entry of containerStatuses; `last_state` is of the run before the `state`'s."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
 class ScheduledStatus(PodStatus, frozen=True, gc=False):
-    """status, with its conditions."""
+    """status, with its conditions and its containers' ends."""
 
     reason: str = ""
     conditions: list[PodCondition] | None = None
     nominated_node_name: str = ""
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
 
 
 class Pod(PodManifest, frozen=True, gc=False):
     """A pod as a scheduler reads it."""
 
+    metadata: OwnedMeta = OwnedMeta()
     spec: ScheduledSpec = ScheduledSpec()
     status: ScheduledStatus = ScheduledStatus()
 

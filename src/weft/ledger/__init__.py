@@ -5,8 +5,9 @@ Out: why a pod goes somewhere (that is `policies/` and `engine/`), and where fac
 """
 
 from weft.ledger.audit import audit
+from weft.ledger.fitting import STRICTLY, Asks
 from weft.ledger.holding import FAR, Holding
 from weft.ledger.ledger import Ledger
 from weft.ledger.table import STRICT, Limits, Table
 
-__all__ = ["FAR", "STRICT", "Holding", "Ledger", "Limits", "Table", "audit"]
+__all__ = ["FAR", "STRICT", "STRICTLY", "Asks", "Holding", "Ledger", "Limits", "Table", "audit"]

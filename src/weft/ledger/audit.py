@@ -99,6 +99,7 @@ def _derived(ledger: Ledger) -> list[str]:
         fresh.adopt(held.placement)
     fresh.set_idle({uid: held.idle_mib for uid, held in ledger.holdings.items()})
     fresh.hold_back(ledger.held_back)
+    fresh.set_measured(ledger.table.measured)
     return differences(ledger.table, fresh.table)
 
 

@@ -15,13 +15,15 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     """What a pod holds, and whether it is certain yet. `deadline_ns` ends a reservation.
 
     `idle_mib` is what it was last measured not to need of each share, in the shares' order; ()
-    where nothing is known: then it needs all of it.
+    where nothing is known: then it needs all of it. `expected_mib` is what it was expected to need
+    of its only share when it got it, by what pods like it used; 0 where that was not known.
     """
 
     placement: Placement
     state: State
     deadline_ns: int = FAR
     idle_mib: tuple[int, ...] = ()
+    expected_mib: int = 0
 
     @property
     def pod_class(self) -> int:

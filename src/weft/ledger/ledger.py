@@ -22,14 +22,13 @@ A pod's life here
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+from msgspec.structs import replace
+
+from weft.ledger.fitting import STRICTLY, Asks, fits
 from weft.ledger.holding import FAR, Holding
-from weft.ledger.table import STRICT, Ints, Limits, Table
+from weft.ledger.table import STRICT, Bools, Ints, Limits, Table
 from weft.model import Node, Placement, Share
-
-
-def _has(free: int, asked: int) -> bool:
-    """Whether `asked` may be taken of `free`; nothing always may, also where facts overbook."""
-    return asked == 0 or 0 < asked <= free
 
 
 class Ledger:
@@ -40,8 +39,9 @@ class Ledger:
         self.limits = limits
         self.holdings: dict[str, Holding] = {}
         self.held_back: dict[tuple[str, int], int] = {}
-        self.version = 0
+        self.version = self.tried = self._tried_from = 0
         self.generation = 0
+        self._told_idle: dict[str, None] = {}  # all that leave something idle are among them
         self._on_node: dict[str, dict[str, Holding]] = {}
         self._reserved: set[str] = set()
         self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
@@ -86,20 +86,18 @@ class Ledger:
 
     # --- holdings --------------------------------------------------------------------------
 
-    def reserve(
-        self, placement: Placement, deadline_ns: int = FAR, *, harvest: bool = False
-    ) -> bool:
+    def reserve(self, placement: Placement, deadline_ns: int = FAR, asks: Asks = STRICTLY) -> bool:
         """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
 
         Reserving the same placement again is True and changes nothing; another placement for a
-        pod that holds one is refused. `harvest` lets it have what residents leave idle.
+        pod that holds one is refused. `asks` may let it have what residents leave idle.
         """
         held = self.holdings.get(placement.uid)
         if held is not None:
             return held.placement == placement
-        if not self.fits(placement, harvest=harvest):
+        if not self.fits(placement, asks):
             return False
-        self._put(Holding(placement, "reserved", deadline_ns))
+        self._put(Holding(placement, "reserved", deadline_ns, expected_mib=asks.expected_mib))
         return True
 
     def commit(self, uid: str) -> bool:
@@ -109,7 +107,7 @@ class Ledger:
             return False
         if held.state != "committed":
             self._log(uid, held)
-            sure = Holding(held.placement, "committed", idle_mib=held.idle_mib)
+            sure = Holding(held.placement, "committed", FAR, held.idle_mib, held.expected_mib)
             self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
             self._reserved.discard(uid)
         return True
@@ -119,7 +117,7 @@ class Ledger:
         held = self.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self._log(uid, held)
-            new = Holding(held.placement, "reserved", deadline_ns, held.idle_mib)
+            new = replace(held, deadline_ns=deadline_ns)
             self.holdings[uid] = self._on_node[held.placement.node][uid] = new
 
     def adopt(self, placement: Placement) -> bool:
@@ -163,15 +161,35 @@ class Ledger:
         """
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
-        for uid, held in list(self.holdings.items()):
-            told = idle_mib.get(uid, ())
-            found = tuple(
-                max(0, min(int(mib), share.memory_mib))
-                for mib, share in zip(told, held.placement.shares, strict=False)
-            )
-            found = found if any(found) else ()
-            if found != held.idle_mib:
-                self._measure(uid, held, found)
+        moved: list[tuple[Holding, tuple[int, ...]]] = []
+        for uid, told in idle_mib.items():
+            held = self.holdings.get(uid)
+            if held is not None and told != held.idle_mib:
+                found = _within(told, held.placement)
+                if found != held.idle_mib:
+                    moved.append((held, found))
+        for uid in self._told_idle.keys() - idle_mib.keys():
+            held = self.holdings.get(uid)
+            if held is not None and held.idle_mib:
+                moved.append((held, ()))
+        self._told_idle = dict.fromkeys(idle_mib)
+        self._measure(moved)
+
+    def set_measured(self, measured: Bools | None = None) -> None:
+        """Of which of the table's devices the memory was measured just now, [D]; None: of none.
+
+        It is forgotten where the nodes change.
+        """
+        table = self.table
+        told = np.zeros(table.devices, dtype=np.bool_) if measured is None else measured.copy()
+        changed, table.measured = np.flatnonzero(table.measured != told), told
+        for device in changed.tolist():
+            if not table.pods[device]:
+                continue  # nothing is lent there
+            row = int(table.device_node[device])
+            table.refresh_row(row, [device])
+            self.version += 1
+            table.changed_at[row] = self.version
 
     def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
         """MiB of GPUs (node, index) that are not lent beside the reserve; it replaces the last."""
@@ -197,15 +215,20 @@ class Ledger:
                 rows.add(row)
         return rows
 
-    def _measure(self, uid: str, held: Holding, idle_mib: tuple[int, ...]) -> None:
-        name = held.placement.node
-        new = Holding(held.placement, held.state, held.deadline_ns, idle_mib)
-        self.holdings[uid] = self._on_node[name][uid] = new
-        self.version += 1
-        row = self.table.row_of.get(name)
-        if row is not None:
-            self._charge_idle(row, held, -1)
-            self.table.refresh_row(row, self._charge_idle(row, new, 1))
+    def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
+        """Write down what these pods leave idle now, and derive each node's columns once."""
+        devices: dict[int, set[int]] = {}
+        for held, idle_mib in moved:
+            uid, name = held.placement.uid, held.placement.node
+            new = replace(held, idle_mib=idle_mib)
+            self.holdings[uid] = self._on_node[name][uid] = new
+            row = self.table.row_of.get(name)
+            if row is not None:
+                self._charge_idle(row, held, -1)
+                devices.setdefault(row, set()).update(self._charge_idle(row, new, 1))
+        self.version += len(moved)
+        for row, touched in devices.items():
+            self.table.refresh_row(row, sorted(touched))
             self.table.changed_at[row] = self.version
 
     def touch(self, rows: Ints) -> None:
@@ -214,66 +237,9 @@ class Ledger:
             self.version += 1
             self.table.changed_at[rows] = self.version
 
-    def fits(self, placement: Placement, *, harvest: bool = False) -> bool:
+    def fits(self, placement: Placement, asks: Asks = STRICTLY) -> bool:
         """Whether the placement keeps every invariant right now. Negative amounts never do."""
-        table = self.table
-        row = table.row_of.get(placement.node)
-        if row is None or not table.schedulable[row]:
-            return False
-        if not _has(table.cpu_free[row], placement.cpu_milli):
-            return False
-        if not _has(table.memory_free[row], placement.memory_mib):
-            return False
-        beside = not placement.extended or self._extended_fits(row, placement)
-        if not beside or (placement.ports and self._ports_taken(row, placement)):
-            return False
-        if len(placement.shares) == 1:
-            return self._share_fits(row, placement.shares[0], harvest)
-        return self._shares_fit(row, placement.shares)
-
-    def _ports_taken(self, row: int, placement: Placement) -> bool:
-        held = self.table.ports.get(row, ())
-        return any(want.conflicts(port) for port in held for want in placement.ports)
-
-    def _extended_fits(self, row: int, placement: Placement) -> bool:
-        left: dict[str, int] = {}
-        for name, amount in placement.extended:
-            if name not in left:
-                column = self.table.extended.get(name)
-                left[name] = 0 if column is None else int(column[row])
-            left[name] -= amount
-            if amount < 0 or (amount and left[name] < 0):
-                return False
-        return True
-
-    def _share_fits(self, row: int, share: Share, harvest: bool = False) -> bool:
-        table = self.table
-        free = table.device_memory_harvest if harvest else table.device_memory_free
-        device = table.device_row(row, share.gpu)
-        return (
-            device >= 0
-            and bool(table.device_usable[device])
-            and bool(0 <= share.memory_mib <= free[device])
-            and bool(0 <= share.milli <= table.device_milli_free[device])
-        )
-
-    def _shares_fit(self, row: int, shares: tuple[Share, ...]) -> bool:
-        """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
-        if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
-            return False
-        together: dict[int, Share] = {}
-        for share in shares:
-            sofar = together.get(share.gpu)
-            together[share.gpu] = share if sofar is None else Share(
-                claim=share.claim, gpu=share.gpu, memory_mib=sofar.memory_mib + share.memory_mib,
-                milli=sofar.milli + share.milli,
-            )  # fmt: skip
-        if not all(self._share_fits(row, share) for share in together.values()):
-            return False
-        if self.table.has_parents:
-            devices = {self.table.device_row(row, gpu) for gpu in together}
-            return all(self.table.parents[device] not in devices for device in devices)
-        return True
+        return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:
         """UIDs of the pods with a share of this GPU, in the order they came."""
@@ -293,14 +259,14 @@ class Ledger:
         """From here on, `rollback` undoes everything. One checkpoint at a time."""
         if self._undo is not None:
             raise RuntimeError("a checkpoint is already open")
-        self._undo = []
+        self._undo, self._tried_from = [], self.version
 
     def keep(self) -> None:
         """Close the checkpoint and keep what was done since."""
         self._undo = None
 
     def rollback(self) -> None:
-        """Undo everything since the checkpoint, newest first, and close it."""
+        """Undo all since the checkpoint, newest first; `tried` counts the versions this took."""
         log, self._undo = self._undo or [], None
         for uid, before, order in reversed(log):
             now = self.holdings.get(uid)
@@ -310,6 +276,7 @@ class Ledger:
                 self._put(before)
                 pods = self._on_node[before.placement.node]
                 self._on_node[before.placement.node] = {uid: pods[uid] for uid in order}
+        self.tried += self.version - self._tried_from
 
     # --- the only code that charges ----------------------------------------------------------
 
@@ -396,3 +363,12 @@ class Ledger:
                 held.remove(port)
         if not held:
             del self.table.ports[row]
+
+
+def _within(told: Sequence[int], placement: Placement) -> tuple[int, ...]:
+    """What is idle of each share, as measured, but not more than there is; () for nothing."""
+    found = tuple(
+        max(0, min(int(mib), share.memory_mib))
+        for mib, share in zip(told, placement.shares, strict=False)
+    )
+    return found if any(found) else ()

@@ -65,6 +65,8 @@ class DeviceState(NamedTuple):
     usable: bool
     idle: bool
     harvest: int
+    unpromised: int
+    unneeded: int
 
 
 class Table:
@@ -77,7 +79,11 @@ class Table:
     (MiB) and cores (thousandths), `device_idle`, `device_kind` (equal model and size),
     `device_first` (the first of its node in its state: enumerating these is enough).
     `device_memory_harvest` is what a harvesting policy may give away: within the declared limit
-    of requests, and with the reserve within what residents measurably leave idle.
+    of requests, and with the reserve within what residents measurably leave idle; on a device
+    without a pod what is free. Its two sides are `device_unpromised` (of the limit) and
+    `device_unneeded` (of the device, by measurement): who is known to need less than it asks must
+    find its request in the one and its need in the other. The latter is −1 where `measured` does
+    not say that the device's memory was measured just now.
     `device_pods` counts the pods on it, `device_memory_promised` is the sum of what they hold.
     What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
@@ -131,6 +137,9 @@ class Table:
         for name, column in zip(DEVICE_COLUMNS, self.device_cells, strict=True):
             setattr(self, name, column)
         self.device_node: Ints = np.zeros(self.devices, dtype=np.int64)
+        self.device_unpromised: Ints = np.zeros(self.devices, dtype=np.int64)
+        self.device_unneeded: Ints = np.full(self.devices, -1, dtype=np.int64)
+        self.measured: Bools = np.zeros(self.devices, dtype=np.bool_)
         self.schedulable: Bools = np.zeros(self.count, dtype=np.bool_)
         self.hosted = np.zeros((self.count, POD_CLASSES), dtype=np.int64)
         self.extended: dict[str, Ints] = {}
@@ -144,7 +153,7 @@ class Table:
         self.pods = [0] * self.devices
         self._memory_left = [0] * self.devices
         self._milli_left = [0] * self.devices
-        self.state = [DeviceState(0, 0, 0, False, False, 0)] * self.devices
+        self.state = [DeviceState(0, 0, 0, False, False, 0, 0, 0)] * self.devices
         self.changed_at = np.zeros(self.count, dtype=np.int64)
         self.overcommits = limits.overcommit_permille > 1000
         self.harvests = limits.harvest_permille > 1000
@@ -276,20 +285,28 @@ class Table:
 
     def _derive_device(self, device: int) -> None:
         usable = self._serves[device] and not (self.has_parents and self._relative_is_busy(device))
-        milli = memory = harvest = 0
+        milli = memory = harvest = unpromised = 0
+        unneeded = -1
         if usable:
             milli = max(0, self.milli_total[device] - self.milli_used[device])
             used = self.memory_used[device]
             memory = max(0, self._limit[device] - used)
-            if self.harvests:
-                within = -self.short_of(device)
-                harvest = max(0, min(self._harvest_limit[device] - used, within))
+            harvest = memory
+            if self.harvests and self.pods[device]:
+                within = max(0, -self.short_of(device))
+                unpromised = max(0, self._harvest_limit[device] - used)
+                unneeded = within if self.measured[device] else -1
+                harvest = min(unpromised, within)
         idle = usable and self.pods[device] == 0
         # A MIG instance's parent is part of its state: instances of two cards are not alike.
         kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)
         self._milli_left[device] = milli
         self._memory_left[device] = memory
-        self.state[device] = DeviceState(kind, milli, memory, usable, idle, harvest)
+        self.state[device] = DeviceState(
+            kind, milli, memory, usable, idle, harvest, unpromised, unneeded
+        )
+        if self.harvests:
+            self.device_unpromised[device], self.device_unneeded[device] = unpromised, unneeded
         self.device_cells[:4, device] = (memory, milli, idle, usable)
         self.device_cells[8:, device] = (harvest, self.pods[device], self.memory_used[device])
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import timestamp_ns
 from weft.kube.pods import Pod
+from weft.kube.workloads import workload_of
 from weft.model import Constraints, PodRequest
 
 Read = Callable[[Pod, Settings, Constraints], PodRequest]
@@ -46,4 +47,5 @@ class Alike:
             name=meta.name,
             namespace=meta.namespace,
             created_ns=timestamp_ns(meta.creation_timestamp),
+            workload=workload_of(pod),
         )

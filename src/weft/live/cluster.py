@@ -9,6 +9,7 @@ with the process, and until then `may_bind` holds them back.
 
 import asyncio
 import datetime
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,13 +50,17 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import UNHEALTHY_NAMESPACE
+from weft.kube.kept import Kept
 from weft.kube.pods import Pod
 from weft.kube.sources import Rule
 from weft.ledger import STRICT, Limits
 from weft.live.binding import asks_the_same, bind_request
+from weft.live.ends import Ends
 from weft.live.feeds import Feed, Stream
+from weft.live.gathering import Gathering
 from weft.live.guarding import Guard
 from weft.live.interface import Attempt, Notice, OnDecision, OnNotice, Written
+from weft.live.lessons import Lessons
 from weft.live.nodes import NodeView, Unit
 from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
@@ -65,10 +70,6 @@ from weft.live.volumes import VolumeView, feeds_of
 from weft.model import Placement, PodRequest
 
 _TURN = 20  # changes taken in before others have their turn
-# Changed nodes are gathered for so long, seconds, and then so that laying takes only this part.
-_GATHER_S = 0.03
-_LAYING_SHARE = 0.2
-_MOST_WAIT_S = 1.0
 
 
 class Cluster:
@@ -78,11 +79,12 @@ class Cluster:
         self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] | None = None,
         rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
         binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
-        limits: Limits = STRICT,
+        limits: Limits = STRICT, kept: Kept | None = None,
     ) -> None:  # fmt: skip
         """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
-        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's."""
+        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
+        pods that ran out of memory are `kept` there."""
         self.engine = Engine(profiles, seed=seed, limits=limits)
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
@@ -92,10 +94,12 @@ class Cluster:
         self.term = 0
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
-        self._nodes, self._volumes = NodeView(rules), VolumeView()
+        lends = max(limits) > 1000
+        self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
         self._unit: Unit = gpushare_unit
         names = [profile.name for profile in profiles] if names is None else names
         self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
+        self._pods.settings = Settings(lends=lends)
         self._pods.on_bad = lambda pod, why: self._notice(
             Notice("FailedScheduling", why, pod=pod, waits=True)
         )
@@ -103,11 +107,12 @@ class Cluster:
         self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
         self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)
+        self.ends = Ends(self._pods, self._nodes)
+        self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
         self._stream = Stream()
         self._node_feed = Feed(client, NODES, self._take_nodes)
-        self._lay_not_before = 0.0
-        self._gathering: asyncio.TimerHandle | None = None
-        self._gathered = False
+        nudge = functools.partial(self._stream.nudge, self._node_feed)
+        self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._wake_at = 0
 
@@ -150,9 +155,10 @@ class Cluster:
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
         """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
         so everything is listed once more first. `term` is the lease's; it goes into bindings."""
+        await self.lessons.lead()
         if afresh:
             await self._stream.list_again()
-        self._lay_out_nodes()
+        self._gathering.lay()
         self.term = term
         self._pods.deciding = self.leader = True
         self.recall.leading = True
@@ -170,9 +176,8 @@ class Cluster:
     async def stop(self) -> None:
         """Decide nothing more; return when every write under way has ended."""
         self._pods.deciding = self.leader = self.ready = False
-        if self._gathering is not None:
-            self._gathering.cancel()
-        await asyncio.gather(self.guard.stop(), self.recall.stop())
+        self._gathering.stop()
+        await asyncio.gather(self.guard.stop(), self.recall.stop(), self.lessons.stop())
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -241,6 +246,8 @@ class Cluster:
             self._wake(command.at_ns)
         elif isinstance(command, Evict):
             self.recall.ask(command)
+        else:
+            self.lessons.learnt(command.workload)
 
     # --- writing ---
 
@@ -314,6 +321,8 @@ class Cluster:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
+            for end in self.ends.of(pod, gone=gone):
+                self.handle(end)
             told = self._pods.forget(pod) if gone else self._pods.take(pod)
             for event in self._pods.together([told]):
                 self._tell(event)
@@ -324,26 +333,8 @@ class Cluster:
         self.guard.look()
 
     def _nodes_changed(self) -> None:
-        """Take over what changed: at once at the start, later together with what comes soon."""
-        if not self._nodes.dirty:
-            return
-        if not self.ready or self._gathered:
-            self._lay_out_nodes()
-        elif self._gathering is None:
-            rest_s = self._lay_not_before - self._client.clock.monotonic()
-            loop = asyncio.get_running_loop()
-            self._gathering = loop.call_later(max(_GATHER_S, rest_s), self._gathering_ends)
-
-    def _gathering_ends(self) -> None:
-        self._gathering, self._gathered = None, True
-        self._stream.nudge(self._node_feed)
-
-    def _lay_out_nodes(self) -> None:
-        began = self._client.clock.monotonic()
-        self._gathered = False
-        self._tell_nodes()
-        ended = self._client.clock.monotonic()
-        self._lay_not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
+        if self._nodes.dirty:
+            self._gathering.changed(at_once=not self.ready)
 
     def _tell_nodes(self) -> None:
         new, gone = self._nodes.changed()

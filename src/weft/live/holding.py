@@ -86,7 +86,7 @@ def held_by(pod: Pod, node: Node, settings: Settings, how_full: HowFull) -> Held
     try:
         request = read_bound(pod, settings)
     except BadInputError as error:
-        return _unreadable(pod, node, error)
+        return _unreadable(pod, node, settings, error)
     known = registry.dialect(request.dialect).read(pod, request, node)
     if known is not None:
         return Held(known)
@@ -98,7 +98,7 @@ def without_node(pod: Pod, settings: Settings) -> Held:
     try:
         shape = read_bound(pod, settings).shape
     except BadInputError:
-        shape = plain_shape(pod)
+        shape = plain_shape(pod, settings)
     request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
     return Held(placement_of(request, Node(pod.spec.node_name), ()))
 
@@ -137,8 +137,8 @@ def _upper_bound(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
     return Share(index, gpu.index, mib, min(claim.milli, gpu.milli), gpu.uuid)
 
 
-def _unreadable(pod: Pod, node: Node, error: BadInputError) -> Held:
-    request = PodRequest(pod.metadata.uid, pod.metadata.name, plain_shape(pod))
+def _unreadable(pod: Pod, node: Node, settings: Settings, error: BadInputError) -> Held:
+    request = PodRequest(pod.metadata.uid, pod.metadata.name, plain_shape(pod, settings))
     if not _names_gpus(pod):
         return Held(placement_of(request, node, ()), f"cannot be read ({error})")
     shares = [

@@ -16,6 +16,7 @@ from weft.ledger.table import Ints
 from weft.live.pods import PodView
 from weft.model.request import LATENCY_CRITICAL
 from weft.signals import holds
+from weft.signals.peaks import Watch
 from weft.signals.telemetry.join import Devices, PodSamples
 from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.window import Window
@@ -30,6 +31,7 @@ class Measuring:
         self._ledger, self._pods = ledger, pods
         self._own: dict[tuple[str, int], dict[int, float]] = {}
         self._warmed: dict[str, bool] = {}
+        self._watch = Watch()
 
     def measure(
         self, made: SignalsSnapshot, window: Window, devices: Devices,
@@ -54,10 +56,17 @@ class Measuring:
         used = history[at_row]  # −1: the last row, of a GPU that nobody looks at
         fresh = SignalsView(made).over(table, _USED)[1]
         cards = holds.Cards(table.device_memory_total, used, fresh)
-        answer = holds.holds(self._residents(rows, at_row, slots, now_s), cards, ages)
+        residents = self._residents(rows, at_row, slots, now_s)
+        answer = holds.holds(residents, cards, ages)
         self._warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = holds.idle_by_uid(table, held, rows, answer.idle_mib)
-        return holds.told(made, table, answer, idle)
+        peaks = self._watch.look(rows.uids, residents, answer)
+        return holds.told(made, table, answer, idle, peaks)
+
+    def peak_mib(self, uid: str) -> int:
+        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        seen = [max(of.values()) for (pod, _), of in self._own.items() if pod == uid and of]
+        return int(np.ceil(max(seen, default=0.0)))
 
     def _keep(self, samples: Collection[PodSamples], window: Window, oldest: int) -> None:
         """Put each pod's newest value into its slot, and forget what left the window."""
@@ -88,7 +97,9 @@ class Measuring:
             ages[at] = _age_s(pod.bound_at, now_s)
             lends[at] = (pod.metadata.annotations or {}).get(CLASS) != LATENCY_CRITICAL
         warmed = np.array([self._warmed.get(uid, False) for uid in rows.uids], dtype=np.bool_)
-        return holds.Residents(rows.gpu, rows.asked_mib, ages, lends, warmed, own)
+        return holds.Residents(
+            rows.gpu, rows.asked_mib, ages, lends, warmed, own, rows.expected_mib
+        )
 
 
 def _age_s(bound_at: str, now_s: float) -> float:

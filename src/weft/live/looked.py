@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from weft.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.live.looking import Looking
+from weft.signals.telemetry.answers import KINDS
 
 _STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
 
@@ -25,6 +26,7 @@ class LookedMetrics:
         looking = self._looking
         yield from self._freshness()
         yield from self._ages()
+        yield from self._whom()
         queries = GaugeMetricFamily(
             "weft_telemetry_query_seconds", "How long the last questions took, longest and sum.",
             labels=["of"],
@@ -58,6 +60,28 @@ class LookedMetrics:
             "weft_telemetry_snapshot_version", "Looks that have become a snapshot.",
             snapshot.version if snapshot else 0,
         )  # fmt: skip
+
+    def _whom(self) -> Iterator[Metric]:
+        """Who answers, how often somebody else came to, and how questions went."""
+        looking = self._looking
+        backend = GaugeMetricFamily(
+            "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]
+        )
+        if looking.where:
+            backend.add_metric([looking.where], 1)
+        yield backend
+        changes = CounterMetricFamily(
+            "weft_telemetry_backend_changes", "Times that somebody else was asked."
+        )
+        changes.add_metric([], looking.changes)
+        yield changes
+        queries = CounterMetricFamily(
+            "weft_telemetry_queries", "Questions, by whether an answer came.", labels=["result"]
+        )
+        failed = sum(n for (_, kind), n in looking.errors.items() if kind in KINDS)
+        queries.add_metric(["answered"], looking.answered)
+        queries.add_metric(["failed"], failed)
+        yield queries
 
     def _freshness(self) -> Iterator[Metric]:
         """GPUs by how old their newest sample is, metric by metric."""

@@ -21,6 +21,8 @@ from weft.framework.signals import SignalsSnapshot
 from weft.ledger.table import Table
 from weft.live.cluster import Cluster
 from weft.live.lending import Measuring
+from weft.model import BadInputError
+from weft.signals.company import SAMPLES, Alone
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices, Joiner, PodSamples, Why
 from weft.signals.telemetry.names import ALIASES, Alias, Metric
@@ -40,6 +42,16 @@ def addresses_of(live: Cluster) -> dict[str, str]:
         for one in reversed(nodes.objects[name].status.addresses or [])
         if one.type == "InternalIP"
     }  # fmt: skip
+
+
+def devices_of(live: Cluster) -> Devices:
+    """The ledger's GPUs, and every word that a series may have for their nodes."""
+    addresses = {
+        one.address: name
+        for name, node in live.nodes.objects.items()
+        for one in node.status.addresses or ()
+    }
+    return Devices(live.engine.ledger.table.nodes, addresses)
 
 
 class LookingOptions(msgspec.Struct, frozen=True):
@@ -67,6 +79,9 @@ class Looking:
         self.options = options or LookingOptions()
         self.snapshot: SignalsSnapshot | None = None
         self.errors: Counter[tuple[str, str]] = Counter()
+        self.answered = 0
+        self.where = ""
+        self.changes = 0
         self.took_s: dict[str, float] = {}
         self.digesting_s = 0.0
         self.of_pods: dict[tuple[str, int], PodSamples] = {}
@@ -77,8 +92,10 @@ class Looking:
         self._refresher: Refresher | None = None
         self._good_at_s = 0.0
         self._since: dict[str, float] = {}
-        self._measuring = Measuring(live.engine.ledger, live.pods)
+        self.measuring = Measuring(live.engine.ledger, live.pods)
         self._said: set[str] = set()
+        self._only: dict[int, str] = {}
+        self._alone = Alone()
 
     @property
     def devices(self) -> Devices:
@@ -126,11 +143,13 @@ class Looking:
         reading = await self._source.read(self.options.metrics, back_s)
         self._note(reading, began_s)
         self._follow_nodes(began_s)
-        now = Now(clock.wall().timestamp(), int(clock.monotonic() * 1e9), self._residents())
+        residents = self._residents()
+        wall_s = clock.wall().timestamp()
+        now = Now(wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s))
         began = clock.monotonic()
         made = await asyncio.to_thread(self._digest, reading, now)
         assert self._refresher is not None
-        made = self._measuring.measure(
+        made = self.measuring.measure(
             made, self._refresher.window, self._devices, self.of_pods.values(), now.wall_s
         )
         self.digesting_s = clock.monotonic() - began
@@ -157,8 +176,13 @@ class Looking:
             assert asked.error is not None
             self.errors[asked.about, asked.error.kind] += 1
             self._say(f"error {asked.error.kind}", "metrics: %s: %s", asked.about, asked.error)
+        self.answered += len(reading.asked) - len(wrong)
         if len(wrong) < len(reading.asked):
             self._good_at_s = began_s
+        if reading.where and self.where not in {"", reading.where}:
+            self.changes += 1
+            self._good_at_s = 0.0  # this one may know what the other one did not: ask for it
+        self.where = reading.where or self.where
         if reading.asked and not wrong and any(one.startswith("error ") for one in self._said):
             self._said = {one for one in self._said if not one.startswith("error ")}
             log.info("metrics: answers come again")
@@ -200,12 +224,7 @@ class Looking:
         if table is self._table and self._refresher is not None:
             return
         self._table = table
-        addresses = {
-            one.address: name
-            for name, node in self._live.nodes.objects.items()
-            for one in node.status.addresses or ()
-        }
-        devices = Devices(table.nodes, addresses)
+        devices = devices_of(self._live)
         if self._refresher is not None and devices.same(self._devices):
             return
         before, self._devices = self._devices, devices
@@ -223,20 +242,36 @@ class Looking:
         self.of_pods.clear()
 
     def _residents(self) -> Residents:
-        """How many pods hold each GPU, and how many of them have warmed up."""
+        """How many pods hold each GPU, how many of them have warmed up, what they were promised."""
         now = self._live.client.clock.monotonic()
         holdings = self._live.engine.ledger.holdings
         self._since = {uid: self._since.get(uid, now) for uid in holdings}
-        pods = np.zeros((2, len(self._devices)), dtype=np.int64)
+        pods = np.zeros((3, len(self._devices)), dtype=np.int64)
+        last: dict[int, str] = {}
         for uid, held in holdings.items():
             warm = held.state == "committed" and now - self._since[uid] >= self.options.warm_s
             for gpu in {share.gpu for share in held.placement.shares}:
                 row = self._devices.row_of.get((held.placement.node, gpu))
                 if row is not None:
-                    pods[0, row] += 1
-                    pods[1, row] += warm
+                    mine = (each for each in held.placement.shares if each.gpu == gpu)
+                    pods[:, row] += (1, warm, sum(each.memory_mib for each in mine))
+                    last[row] = uid
+        self._only = {row: uid for row, uid in last.items() if pods[0, row] == 1}
         self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
-        return Residents(pods[0], pods[1])
+        return Residents(*pods)
+
+    def _applications_alone(self, now_s: float) -> dict[int, str]:
+        """Applications of pods that have had a GPU for themselves for long enough."""
+        alone = self._alone.look(self._only, now_s, SAMPLES * self.options.interval_s)
+        names = {row: self._application(uid) for row, uid in alone.items()}
+        return {row: name for row, name in names.items() if name}
+
+    def _application(self, uid: str) -> str:
+        pod = self._live.pod_by_uid(uid)
+        try:
+            return self._live.parse(pod).shape.application if pod is not None else ""
+        except BadInputError:
+            return ""  # bound by another scheduler; the pod's own log line says what is wrong
 
     def _resident_of(self, row: int, namespace: str, name: str) -> str:
         """The UID of the pod, where the ledger has it on this GPU."""

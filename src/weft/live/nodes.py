@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from weft.dialects import registry
 from weft.kube.changes import Change, Deleted
 from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory
 from weft.kube.sources import Rule
@@ -29,15 +30,17 @@ class NodeView:
     `shrunk` are nodes that have shown more or larger GPUs than they do now, with what these had
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
+    `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
     """
 
-    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, rules: Sequence[Rule] = (), *, lends: bool = False) -> None:
         self.nodes: dict[str, Node] = {}
         self.warnings: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, KubeNode] = {}
         self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
         self.not_ready: set[str] = set()
         self._rules = rules
+        self._accounted = registry.RESOURCES if lends else ()
         self._unhealthy: dict[str, ConfigMap] = {}
         self._away = Away()
         self._dirty: set[str] = set()
@@ -125,7 +128,10 @@ class NodeView:
 
     def _read(self, known: KubeNode) -> Node:
         name = known.metadata.name
-        node, warnings = inventory(known, rules=self._rules, unhealthy=self._unhealthy.get(name))
+        node, warnings = inventory(
+            known, rules=self._rules, unhealthy=self._unhealthy.get(name),
+            accounted=self._accounted,
+        )  # fmt: skip
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:
                 log.warning("node %s: %s", name, warning)

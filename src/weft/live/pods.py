@@ -289,7 +289,7 @@ class PodView:
         """The pod holds nothing any more; also one that an extender bound, which was never told
         where no watch showed it bound."""
         holds = self.decided(uid) is not None
-        return self._gone(uid) or (PodGone(uid) if holds else None)
+        return self._gone(uid) or (self._end(uid) if holds else None)
 
     def _gone(self, uid: str) -> Event | None:
         self.bad.pop(uid, None)
@@ -297,7 +297,11 @@ class PodView:
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
-        return PodGone(uid) if self._told.pop(uid, None) is not None else None
+        return self._end(uid) if self._told.pop(uid, None) is not None else None
+
+    def _end(self, uid: str) -> PodGone:
+        pod = self._by_uid.get(uid)
+        return PodGone(uid, completed=pod is not None and pod.status.phase == "Succeeded")
 
     def _leave_node(self, pod: Pod) -> None:
         name, uid = pod.spec.node_name, pod.metadata.uid
@@ -322,6 +326,7 @@ def _same(known: Pod, pod: Pod) -> bool:
         and was.deletion_timestamp == now.deletion_timestamp
         and was.annotations == now.annotations
         and was.labels == now.labels
+        and was.owner_references == now.owner_references
         and known.spec == pod.spec
     )
 

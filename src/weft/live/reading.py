@@ -1,10 +1,12 @@
 """From a pod of the API to a `PodRequest`: the dialect's reading, and Kubernetes' own beside it."""
 
+import contextlib
+
 from msgspec.structs import replace
 
 from weft.dialects import registry
 from weft.dialects.dialect import Settings
-from weft.dialects.resources import Slot, node_side, peak, slots
+from weft.dialects.resources import Slot, amount, node_side, peak, slots
 from weft.kube.pods import Pod, Quantities
 from weft.live.alike import Alike
 from weft.live.constraints import Volumes, constraints_of, ports_of
@@ -40,25 +42,25 @@ def read_bound(pod: Pod, settings: Settings) -> PodRequest:
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
-def plain_shape(pod: Pod) -> Shape:
+def plain_shape(pod: Pod, settings: Settings) -> Shape:
     """What a pod takes beside GPUs, as far as that can be read: for pods that are no good."""
     try:
         cpu, memory, extended = node_side(pod)
     except BadInputError:
         cpu, memory, extended = 0, 0, ()
     shape = Shape(cpu_milli=cpu, memory_mib=memory, extended=extended)
-    return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)))
+    return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)), settings)
 
 
 def _read(pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
     request = registry.parse_pod(pod, settings)
-    return replace(request, shape=_with_node_side(request.shape, pod, constraints))
+    return replace(request, shape=_with_node_side(request.shape, pod, constraints, settings))
 
 
 _alike = Alike(_read)
 
 
-def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints) -> Shape:
+def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints, settings: Settings) -> Shape:
     """Pod-level resources take the place of the containers' sum; every pod is one of `pods`.
 
     What a RuntimeClass adds needs no look at it: at the pod's creation the API server writes its
@@ -76,13 +78,26 @@ def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints) -> Shape:
             size = parse_quantity(asked["memory"], "spec.resources[memory]")
             size += parse_quantity(beside.get("memory", 0), "spec.overhead[memory]")
             memory = -(-size // _MIB)
+    beside_gpus = {**dict(shape.extended), **_storage(pod), **_PODS}
+    if settings.lends:
+        beside_gpus |= _gpu_resources(pod)
     return replace(
         shape,
         cpu_milli=cpu,
         memory_mib=memory,
-        extended=tuple(sorted({**dict(shape.extended), **_storage(pod), **_PODS}.items())),
+        extended=tuple(sorted(beside_gpus.items())),
         constraints=constraints,
     )
+
+
+def _gpu_resources(pod: Pod) -> dict[str, int]:
+    """What asks for GPUs, as the kubelet counts it; nothing of a number that cannot be read."""
+    places = slots(pod)
+    found = {}
+    for name in {name for slot in places for name in _asked(slot)}.intersection(registry.RESOURCES):
+        with contextlib.suppress(BadInputError):
+            found[name] = peak([(slot.role, amount(slot, name)) for slot in places])
+    return {name: most for name, most in found.items() if most}
 
 
 def _storage(pod: Pod) -> dict[str, int]:

@@ -68,6 +68,8 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be
     free beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the
     card) is charged where `memory` is less, as was learnt; such a claim never borrows.
+    `expected_mib` is what pods like this one were seen to use at most, 0 where nobody knows: so
+    much must be free for it where memory is lent, whatever it asks.
     """
 
     count: int = 1
@@ -77,6 +79,7 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     split: bool = False
     headroom_mib: int = 0
     least_mib: int = 0
+    expected_mib: int = 0
 
 
 class DeviceRule(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from weft.framework.signals import Floats, SignalsView
 from weft.ledger.table import Bools, Ints, Table
 from weft.policies.card_models import features
 from weft.policies.compat import Compat, is_exact
-from weft.policies.readings import Kept, Readings, asked_mib
+from weft.policies.readings import Kept, Readings, asked_mib, short_of_memory
 
 STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 """Weights of memory, multiprocessors, decoders, encoders, bandwidth."""
@@ -33,12 +33,18 @@ class Genius(Policy):
 
     def __init__(self, compat: Compat = "sane") -> None:
         self.exact = is_exact(self.name, compat)
+        self.unsafe = Genius.unsafe if self.exact else ""
         self._seen = Kept(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
-        """The claim's memory must be free by measurement too, where there is one, [d]."""
-        free = query.take_devices(self._seen.of(self.signals, query.table).free_mib)
-        return np.asarray(~(free < asked_mib(query)))
+        """The claim's memory must be free by measurement too, where there is one, [d].
+
+        Sane: not where requests explain what is in use; late samples still show who has left.
+        """
+        seen = self._seen.of(self.signals, query.table)
+        if self.exact:
+            return np.asarray(~(query.take_devices(seen.free_mib) < asked_mib(query)))
+        return ~short_of_memory(query, seen.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Exact: the original's score. Sane: for pods whose GPUs nothing rates, the mean, [n]."""
@@ -77,7 +83,8 @@ class _Cards:
 
     def __init__(self, view: SignalsView, table: Table) -> None:
         seen = Readings(view, table)
-        self.table, self.total, self.free_mib = table, seen.total, seen.free_mib
+        self.table, self.readings = table, seen
+        self.total, self.free_mib = seen.total, seen.free_mib
         self.power_w = seen.first("power_w.last", "power_w")[0]
         codecs = [
             seen.share(f"{what}_ratio.last", f"{what}_ratio") for what in ("encoder", "decoder")

@@ -16,7 +16,8 @@ from weft.policies.readings import (
     is_critical,
     room_by_requests,
 )
-from weft.policies.smallest_first import gpu_memory_mib
+from weft.policies.res_ag import largest_first
+from weft.signals.company import CORRELATION, TOGETHER
 from weft.signals.knots import PUBLISHED
 
 TIER = 1_000_000_000
@@ -26,11 +27,11 @@ Reading = Literal["correlation", "cov"]
 
 
 class KubeKnotsCbp(Policy):
-    """Correlation-based provisioning, largest requests first.
+    """Correlation-based provisioning, the largest requests of a round first.
 
-    `reading` says what "correlation" is: of the pod's series with the GPU's, or the coefficient
-    of variation of the GPU's free memory. A pod without a series of its own counts as uncorrelated
-    where it is latency-critical and small, else the second reading decides.
+    `reading` says what "correlation" is: of the series of the pod's application with the GPU's, or
+    the coefficient of variation of the GPU's free memory. Where the application was never seen
+    alone, a small latency-critical pod counts as uncorrelated, else the second reading decides.
     """
 
     name = "kube-knots-cbp"
@@ -49,28 +50,36 @@ class KubeKnotsCbp(Policy):
         self._trend = Kept(MemoryTrend)
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The GPU memory asked for, largest first; equal requests by priority, then age."""
-        return (-gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+        """Of those that came together, the largest first."""
+        return largest_first(pod)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Idle GPUs, steady ones, and those of unknown trend where requests fit, [d]."""
+        """Idle GPUs, those that admit the pod, and where requests fit: as a last resort, [d]."""
+        return np.asarray((query.device_pods == 0) | fits_requests(query) | self._willing(query))
+
+    def _willing(self, query: Query) -> Bools:
+        """GPUs whose trend is known and admits the pod, [d]."""
         trend = self._trend.of(self.signals, query.table)
-        trusted = query.take_devices(trend.fresh)
-        admitted = np.where(trusted, self._admits(query, trend), fits_requests(query))
-        return np.asarray((query.device_pods == 0) | admitted)
+        return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
         """Where the trend is known: may the pod share the GPU, [d]."""
         steady = query.take_devices(trend.cov) < PUBLISHED.steady_below
-        if self.by_correlation and is_critical(query):
+        if not self.by_correlation:
+            return np.asarray(steady)
+        if is_critical(query):
             steady |= 10 * asked_mib(query) <= query.device_memory_total
-        return np.asarray(steady)
+        application = query.demand.shape.application
+        together = self.signals.of(query, f"{CORRELATION}.{application}")
+        return np.where(np.isnan(together), steady, together < TOGETHER)
 
     def score_devices(self, query: Query) -> Ints:
-        """In use and known: the most free first; then unknown ones as binpack; then idle, [d]."""
+        """In use and willing, the most free first; unknown, as binpack; idle; the others, [d]."""
         if query.need is not None and query.need.whole:
             return -standing(query)
         trusted = query.take_devices(self._trend.of(self.signals, query.table).fresh)
         tightest = -room_by_requests(query)
-        in_use = np.where(query.device_pods > 0, 2 * TIER + query.device_memory_free, tightest)
-        return np.where(trusted, in_use, TIER + tightest)
+        shared = query.device_pods > 0
+        known = np.where(shared, 2 * TIER + query.device_memory_free, tightest)
+        known = np.where(shared & ~self._willing(query), tightest - TIER, known)
+        return np.where(trusted, known, TIER + tightest)

@@ -27,12 +27,18 @@ class KubeKnotsPp(KubeKnotsCbp):
         super().__init__(reading)
         self.trend_above = trend_above
 
+    def filter_devices(self, query: Query) -> Bools:
+        """CBP's, but a critical pod shares no GPU that is forecast to have no SMs for it, [d]."""
+        admitted = super().filter_devices(query)
+        if not is_critical(query):
+            return admitted
+        trend = self._trend.of(self.signals, query.table)
+        full = query.take_devices(trend.fresh & (trend.next_sm + INFERENCE_SM > 1.0))
+        return np.asarray(admitted & ~(full & (query.device_pods > 0)))
+
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
         """CBP's yes, or the forecast's, [d]."""
         predicted = np.minimum(query.take_devices(trend.predicted_mib), query.device_memory_total)
         enough = predicted - reserve_mib(query) >= asked_mib(query)
         trending = query.take_devices(trend.autocorrelation) > self.trend_above
-        admitted = super()._admits(query, trend) | (trending & enough)
-        if is_critical(query):
-            admitted &= ~(query.take_devices(trend.next_sm) + INFERENCE_SM > 1.0)
-        return np.asarray(admitted)
+        return np.asarray(super()._admits(query, trend) | (trending & enough))

@@ -12,9 +12,9 @@ from weft.policies.readings import (
     MARGIN_MIB,
     Kept,
     Readings,
-    asked_mib,
     is_critical,
     promised_share,
+    short_of_memory,
 )
 
 SM, DRAM, MEMORY, POWER = 0.4, 0.3, 0.2, 0.1
@@ -65,8 +65,8 @@ class LoadAware(Policy):
 
 def gate(query: Query, seen: Readings) -> Bools:
     """Where one more pod would wait for SM or DRAM, or find too little memory, [d]."""
-    free = query.take_devices(seen.free_mib)
-    return np.asarray(query.take_devices(seen.busy) | (free < asked_mib(query) + MARGIN_MIB))
+    short = short_of_memory(query, seen, MARGIN_MIB)
+    return np.asarray(query.take_devices(seen.busy) | short)
 
 
 def load(query: Query, seen: Readings) -> Floats:

@@ -29,8 +29,9 @@ class Readings:
 
     `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are what they would
     be at worst where the reading is old. `utilisation` is GPU_UTIL while FRESH, `free_mib` the
-    newest free memory, and `memory_is_fresh` where it may be lent. `known` tells GPUs of which the
-    load is known from those that are MISSING, `busy` those that CARMA's gate closes.
+    newest free memory, `promised_mib` the most that was promised since then, and `memory_is_fresh`
+    where it may be lent. `known` tells GPUs of which the load is known from those that are MISSING,
+    `busy` those that CARMA's gate closes.
     """
 
     def __init__(self, view: SignalsView, table: Table) -> None:
@@ -48,6 +49,7 @@ class Readings:
         self.memory = self._memory()
         free = self.first("memory_free_mib.last", "memory_free_mib")[0]
         self.free_mib = np.where(np.isnan(free), (1.0 - self.memory) * self.total, free)
+        self.promised_mib = self.first("memory_promised_mib")[0]
         self.memory_is_fresh: Bools = (
             self.first("memory_used_mib", "memory_used_ratio", "memory_free_mib")[1] == FRESH
         )
@@ -112,9 +114,32 @@ def asked_mib(query: Query) -> Ints | int:
     return 0 if need is None or need.claim.split else query.device_ask_mib
 
 
+def needed_mib(query: Query) -> Ints | int:
+    """Memory that the claim will need of a device, MiB: what it asks, or what is expected."""
+    expected_mib = query.demand.expected_mib
+    return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
+
+
 def fits_requests(query: Query) -> Bools:
     """Where the claim fits by requests alone, nothing harvested, [d]."""
     return np.asarray(query.device_memory_strict >= asked_mib(query))
+
+
+def short_of_memory(query: Query, seen: Readings, margin_mib: int = 0) -> Bools:
+    """Where less is measured free than the claim needs and a margin, [d]; unknown is not short.
+
+    Where the claim fits by requests, and no more is in use than pods were promised while it was
+    measured, and the reserve, requests decide: a full reading is then of pods that have left or
+    will not grow.
+    """
+    free = query.take_devices(seen.free_mib)
+    short = np.asarray(free < needed_mib(query) + margin_mib)
+    if not short.any():
+        return short
+    promised = np.fmax(query.device_memory_promised, query.take_devices(seen.promised_mib))
+    used = query.device_memory_total - free
+    explained = fits_requests(query) & (used <= promised + reserve_mib(query))
+    return np.asarray(short & ~explained)
 
 
 def promised_share(query: Query) -> Floats:

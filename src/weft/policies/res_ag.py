@@ -6,9 +6,18 @@ from weft.ledger.table import Ints
 from weft.model import PodRequest
 from weft.policies.smallest_first import gpu_memory_mib
 
+ROUND_NS = 5_000_000_000
+"""Kube-Knots orders what came in its window of 5 s. Without rounds whoever asks little would wait
+for as long as larger pods keep coming."""
+
+
+def largest_first(pod: PodRequest) -> tuple[int, ...]:
+    """Round by round by the GPU memory asked for; equal requests by priority, then age."""
+    return (pod.created_ns // ROUND_NS, -gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+
 
 class ResAg(Policy):
-    """The largest request first, on the first GPU where the requests fit.
+    """The largest request of a round first, on the first GPU where the requests fit.
 
     How far requests may go beyond a card is the cluster's declared overcommit, not the policy's.
     """
@@ -18,8 +27,8 @@ class ResAg(Policy):
     source = "Kube-Knots (CLUSTER'19), baseline Res-Ag"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The GPU memory asked for, largest first; equal requests by priority, then age."""
-        return (-gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+        """Of those that came together, the largest first."""
+        return largest_first(pod)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The first that fits."""

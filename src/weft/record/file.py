@@ -2,7 +2,8 @@
 
 Line 1 is the header: schema, Weft's version, seed, and the profiles with their policies, options
 and weights. Every other line is one event as the engine got it, its time, and the records of the
-decisions it led to. That is all a replay needs.
+decisions it led to. Large snapshots of signals are in a folder beside it (`side.py`). That is all a
+replay needs.
 """
 
 import gzip
@@ -14,10 +15,24 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 
 import weft
-from weft.engine import Bind, Command, Engine, Event, Evict, PolicyInput, Record, Unschedulable
+from weft.engine import (
+    Bind,
+    Command,
+    Engine,
+    Event,
+    Evict,
+    PolicyInput,
+    Record,
+    SignalsChanged,
+    Unschedulable,
+)
 from weft.framework import Plugin, Profile
 from weft.ledger import Limits
 from weft.model import BadInputError
+from weft.record.side import Packer, SideError, SignalsKept, Unpacker, keep, side_of
+
+INLINE_BYTES = 4096
+"""Snapshots up to this size stand in the file itself: a few GPUs' need no files of their own."""
 
 SCHEMA = "weft.dev/decisions/v1"
 
@@ -66,6 +81,14 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     records: list[Record] = []
 
 
+class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line as it stands in the file: of a large snapshot only its hash."""
+
+    at_ns: int
+    event: Event | SignalsKept
+    records: list[Record] = []
+
+
 class _MadeBy(msgspec.Struct, frozen=True):
     """What every version of the header says."""
 
@@ -77,12 +100,47 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError, zlib.
 """What comes of lines that are no JSON or of another form, and of a broken gzip file."""
 
 
-class Recorder:
-    """Wraps an engine's `handle` and writes what went in and what came out."""
+class Lines:
+    """Header and lines as they stand in the file; with a `side` folder large snapshots go there."""
 
-    def __init__(self, engine: Engine, header: Header, out: BinaryIO) -> None:
-        self._engine, self._out = engine, out
-        self._encoder = msgspec.json.Encoder()
+    def __init__(self, side: Path | None = None) -> None:
+        self._side = side
+        self._packer, self._encoder = Packer(), msgspec.json.Encoder()
+
+    def encoded(self, line: Header | Line) -> bytes:
+        """The line. What it names is in the folder when this returns; OSError where that fails."""
+        stands: Header | Line | FileLine = line
+        if self._side is not None and isinstance(line, Line) and is_large(line):
+            assert isinstance(line.event, SignalsChanged)
+            kept, packed = self._packer.pack(line.event.signals)
+            keep(self._side, kept.blob, packed)
+            stands = FileLine(line.at_ns, kept, line.records)
+        return self._encoder.encode(stands) + b"\n"
+
+
+class Writer:
+    """Writes header and lines to `out`, snapshots and all."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out, self._lines = out, Lines()
+
+    def write(self, line: Header | Line) -> None:
+        """One line more."""
+        self._out.write(self._lines.encoded(line))
+
+
+def is_large(line: Line) -> bool:
+    """Whether it holds a snapshot that is not for the file itself."""
+    return isinstance(line.event, SignalsChanged) and len(line.event.signals.values) > INLINE_BYTES
+
+
+class Recorder:
+    """Wraps an engine's `handle`, and has what went in and what came out written by `write`."""
+
+    def __init__(
+        self, engine: Engine, header: Header, write: Callable[[Header | Line], None]
+    ) -> None:
+        self._engine, self._write = engine, write
         self._write(header)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
@@ -90,9 +148,6 @@ class Recorder:
         commands = self._engine.handle(event, now_ns)
         self._write(Line(now_ns, event, records_of(commands)))
         return commands
-
-    def _write(self, line: Header | Line) -> None:
-        self._out.write(self._encoder.encode(line) + b"\n")
 
 
 def tell(engine: Engine, line: Line, number: int) -> list[Command]:
@@ -112,6 +167,25 @@ def records_of(commands: list[Command]) -> list[Record]:
 
 def read(path: Path) -> tuple[Header, Iterator[Line]]:
     """Header and lines of a decisions file; `BadInputError` names the line that is broken."""
+    header, lines = skim(path)
+    return header, _whole(path, lines)
+
+
+def _whole(path: Path, lines: Iterator[FileLine]) -> Iterator[Line]:
+    """The lines with every snapshot in its place."""
+    unpacker = Unpacker(side_of(path))
+    for number, line in enumerate(lines, start=2):
+        event = line.event
+        if isinstance(event, SignalsKept):
+            try:
+                event = SignalsChanged(unpacker.unpack(event))
+            except SideError as error:
+                raise BadInputError(f"{path}, line {number}", str(error)) from None
+        yield Line(line.at_ns, event, line.records)
+
+
+def skim(path: Path) -> tuple[Header, Iterator[FileLine]]:
+    """As `read`, but for the snapshots beside the file, which nobody opens."""
     try:
         with _open(path) as file:
             header = _header(path, file.readline())
@@ -145,8 +219,8 @@ def _open(path: Path) -> BinaryIO:
     return gzip.open(path)  # type: ignore[return-value]
 
 
-def _lines(path: Path) -> Iterator[Line]:
-    decoder = msgspec.json.Decoder(Line)
+def _lines(path: Path) -> Iterator[FileLine]:
+    decoder = msgspec.json.Decoder(FileLine)
     with _open(path) as file:
         number = 1
         try:

@@ -6,21 +6,28 @@ from typing import Any
 
 import msgspec
 
-from weft.engine import Engine, PodAdded, Record
+from weft.engine import BindOn, Engine, PodAdded, Record
 from weft.engine.explain import Summary, summarise
+from weft.engine.lending import BEYOND, NEED, USED
 from weft.engine.whatif import Change, changes
+from weft.engine.without import Asked, Metrics, Place, metrics_of, readings
 from weft.model import BadInputError, PodRequest
-from weft.record.file import read, tell
+from weft.record.file import read, skim, tell
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A decision with its reasons; `changes` would have made an unschedulable pod fit."""
+    """A decision with its reasons; `changes` would have made an unschedulable pod fit.
+
+    `metrics` are the signals it was made by, and what it would have been without them; None where
+    none were read, or none were there.
+    """
 
     pod: PodRequest
     record: Record
     summary: Summary
     changes: tuple[Change, ...]
     other_uids: tuple[str, ...] = ()
+    metrics: Metrics | None = None
 
 
 class _ReachedError(Exception):
@@ -34,26 +41,41 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     header, lines = read(path)
     engine = header.engine(create)
     engine.stop_before(record.seq, _ReachedError)
+    on = ""
     try:
         for number, line in enumerate(lines, start=1):
+            on = line.event.node if isinstance(line.event, BindOn) else ""
             tell(engine, line, number)
     except _ReachedError:
         pass
     others = tuple(uid for uid in last if uid != record.uid)
-    return _explain(engine, pods[record.uid], record, others)
+    found = _explain(engine, pods[record.uid], record, on)
+    return msgspec.structs.replace(found, other_uids=others)
 
 
-def _explain(
-    engine: Engine, pod: PodRequest, record: Record, others: tuple[str, ...]
-) -> Explanation:
-    profile = engine.profiles[record.profile]
-    shape = engine.lessons.shape_of(pod)
-    for policy in profile.pre_filters:
-        shape = policy.pre_filter(shape)
-    known = engine.assessor.assess(profile, shape)
+def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> Explanation:
+    """The engine stands right before the decision; `on` is the node that others chose."""
+    profile = engine.profiles.get(record.profile) or engine.profile_of(pod)
+    known = engine.assess(profile, pod)
     summary = summarise(engine.ledger.table, known)
     found = changes(engine, pod) if record.outcome == "unschedulable" else []
-    return Explanation(pod, record, summary, tuple(found), others)
+    place = Place(record.node, record.shares)
+    if record.outcome == "evicted":
+        metrics = _behind_eviction(engine, record)
+    else:
+        asked = Asked(pod, profile, record.attempt, on)
+        metrics = metrics_of(engine, asked, record.at_ns, place)
+    return Explanation(pod, record, summary, tuple(found), metrics=metrics)
+
+
+def _behind_eviction(engine: Engine, record: Record) -> Metrics | None:
+    """What said that the GPU's pods need more than it has; without it nobody is evicted."""
+    view, eviction = engine.signals, record.eviction
+    if eviction is None:
+        return None
+    columns = tuple(one for one in (NEED, BEYOND, USED) if one in view.source.columns)
+    gpu = readings(view, columns, record.node, eviction.gpu)
+    return Metrics((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 
 
 def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Record]]:
@@ -61,8 +83,8 @@ def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Recor
     pods: dict[str, PodRequest] = {}
     last: dict[str, Record] = {}
     names: set[str] = set()
-    for line in read(path)[1]:
-        if isinstance(line.event, PodAdded):
+    for line in skim(path)[1]:
+        if isinstance(line.event, PodAdded | BindOn):
             pod = line.event.pod
             if name in (pod.name, f"{pod.namespace}/{pod.name}", pod.uid):
                 pods[pod.uid] = pod

@@ -1,27 +1,35 @@
 """Why a pod of a live cluster is where it is, or nowhere: the answer to `weft explain pod`.
 
-Everything is read off the accounts of now, in one go between two events. Only the search for what
-would have to change takes long; it gives others their turn, ends after a while, and what it found
-is tried once more before it is told (`engine/whatif.py`).
+Everything is read off the accounts of now, in one go between two events. Only two things take
+long, and give others their turn: deciding again without metrics, whose answer is of the moment of
+its last step (`engine/without.py`), and then the search for what would have to change, which ends
+after a while, and whose findings are tried once more before they are told (`engine/whatif.py`).
 """
 
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
+from weft.dialects import registry
+from weft.engine.assess import Assessment
 from weft.engine.explain import Summary, best_nodes, summarise
 from weft.engine.lending import harvest_in_words
+from weft.engine.lessons import charged_in_words
+from weft.engine.placed import Placed
 from weft.engine.records import Candidate
 from weft.engine.whatif import Search
+from weft.engine.without import SECOND_NS, Asked, Metrics, Place, metrics_in_steps, told
 from weft.framework import Profile
 from weft.kube.pods import Pod
+from weft.ledger import Table
 from weft.live.constraints import WAY_OUT
 from weft.live.stuck import Stuck, in_words
-from weft.model import BadInputError, PodRequest, Share
+from weft.model import BadInputError, Code, PodRequest, Share
 from weft.scheduler.observed import Observed
 
 State = Literal[
@@ -58,7 +66,9 @@ class Explanation(msgspec.Struct, frozen=True):
     place, `score` and `attempt` of the decision where this process made it. `summary` and `reason`
     (the same in words) are about all nodes, for a pod that waits; `candidates` are the best that
     fit. `changes` would make it fit, each tried out; `searched` is False where there was no time
-    to look at all. `stuck` pods hold GPUs and cannot end by themselves.
+    to look at all. `stuck` pods hold GPUs and cannot end by themselves. `metrics` are those behind
+    it: of the GPUs of a pod with a place as they were at its decision (none where nobody measured
+    anything then), all else as of now, with that pod out of the way.
     """
 
     namespace: str
@@ -80,6 +90,7 @@ class Explanation(msgspec.Struct, frozen=True):
     searched: bool = True
     notes: tuple[str, ...] = ()
     stuck: tuple[Stuck, ...] = ()
+    metrics: Metrics | None = None
 
 
 class Explainer:
@@ -97,15 +108,21 @@ class Explainer:
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None
+        metrics = None
+        if self._settled(pod) is None:
+            metrics = await self._metrics_if_pending(pod)
+            before, pod = pod, self._live.pod(namespace, name)
+            if pod is None or pod.metadata.uid != before.metadata.uid:
+                return await self.explain(namespace, name)
         settled = self._settled(pod)
         if settled is not None:
-            return settled
+            return await self._with_metrics(settled)
         try:
             request = self._live.parse(pod)
         except BadInputError as error:
             text = f"contradicts itself and waits until it is changed: {error}"
             return self._told(pod, "bad", text)
-        return await self._pending(pod, request)
+        return await self._pending(pod, request, metrics)
 
     def _settled(self, pod: Pod) -> Explanation | None:
         """Where there is nothing to decide now."""
@@ -149,6 +166,7 @@ class Explainer:
             )  # fmt: skip
         record = placed.record
         lent = tuple(harvest_in_words(one, self._name) for one in record.harvested)
+        lent += (charged_in_words(record.charged),) if record.charged else ()
         policies = ", ".join(policy.name for policy in placed.profile.policies)
         how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
         return self._told(
@@ -156,6 +174,27 @@ class Explainer:
             profile=record.profile, score=record.score, attempt=record.attempt,
             notes=lent + self._notes_on(pod, node), stuck=self._stuck(uid),
         )  # fmt: skip
+
+    async def _with_metrics(self, settled: Explanation) -> Explanation:
+        """The same, with the metrics behind it where this process decided it."""
+        placed = self._live.engine.placed.get(settled.uid)
+        if placed is None or settled.state not in ("bound", "binding"):
+            return settled
+        return replace(settled, metrics=await self._metrics_of(placed))
+
+    async def _metrics_of(self, placed: Placed) -> Metrics | None:
+        """What was measured of its GPUs at its decision, and what metrics say and do now."""
+        record, saw = placed.record, placed.saw
+        on = "" if placed.queued else record.node
+        asked = Asked(placed.pod, placed.profile, record.attempt, on, (record.uid,))
+        now = await self._decided_again(asked, record.at_ns, Place(record.node, record.shares))
+        if now is None or saw is None:
+            return None if now is None else replace(now, gpus=())
+        gpus = sorted({share.gpu for share in record.shares})
+        then = tuple(
+            told(saw.columns, saw.gpus.get(gpu), now.columns, (record.node, gpu)) for gpu in gpus
+        )
+        return replace(now, looked_s=(record.at_ns - saw.looked_ns) / SECOND_NS, gpus=then)
 
     def _bound_by(self, pod: Pod) -> str:
         if self._live.pods.ours(pod):
@@ -198,24 +237,53 @@ class Explainer:
         known = live.engine.assess(live.engine.profile_of(request), request)
         summary = summarise(live.engine.ledger.table, known)
         notes.append(f"as an extender Weft would answer: {summary}")
+        notes += _beyond_advertised(live.engine.ledger.table, known, summary)
         return self._told(
             pod, "not ours", text, notes=tuple(notes), summary=summary, reason=str(summary)
         )
 
-    async def _pending(self, pod: Pod, request: PodRequest) -> Explanation:
+    async def _metrics_if_pending(self, pod: Pod) -> Metrics | None:
+        """The metrics behind what the pod would get now; None also where it cannot be read."""
+        engine = self._live.engine
+        try:
+            request = self._live.parse(pod)
+        except BadInputError:
+            return None
+        asked = Asked(request, engine.profile_of(request), self._tries(request.uid) + 1)
+        now_ns = int(self._live.client.clock.monotonic() * SECOND_NS)
+        return await self._decided_again(asked, now_ns, Place())
+
+    def _tries(self, uid: str) -> int:
+        waiting = self._live.engine.queue.waiting()
+        return next((one.tries for one in waiting if one.pod.uid == uid), 0)
+
+    async def _decided_again(self, asked: Asked, at_ns: int, place: Place) -> Metrics | None:
+        """`metrics_in_steps`, with a rest after each as long as it took."""
+        steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
+        while True:
+            began = self._clock()
+            try:
+                next(steps)
+            except StopIteration as ended:
+                return cast("Metrics | None", ended.value)
+            await asyncio.sleep(self._clock() - began)
+
+    async def _pending(self, pod: Pod, request: PodRequest, metrics: Metrics | None) -> Explanation:
         live, engine = self._live, self._live.engine
         profile = engine.profile_of(request)
         known = engine.assess(profile, request)
         summary = summarise(engine.ledger.table, known)
-        waiting = next((one for one in engine.queue.waiting() if one.pod.uid == request.uid), None)
         notes = [] if live.leader else ["this process does not lead: the leader decides"]
         more: dict[str, Any] = {
             "profile": profile.name, "summary": summary, "reason": str(summary),
-            "attempt": waiting.tries if waiting is not None else 0,
+            "attempt": self._tries(request.uid), "metrics": metrics,
         }  # fmt: skip
+        charged = engine.lessons.charged(request)
+        notes += [charged_in_words(charged)] if charged else []
         if request.shape.claims:
             more["stuck"] = found = self._stuck()
             notes += [in_words(found)] if found else []
+        notes += _beyond_advertised(engine.ledger.table, known, summary)
         unsupported = request.shape.constraints.unsupported
         if unsupported:
             return self._told(pod, "unsupported", f"waits: {unsupported}", notes=tuple(notes),
@@ -239,7 +307,8 @@ class Explainer:
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
 
-        search = Search(self._live.engine, profile, request.shape, rank, self._name)
+        shape = self._live.engine.lessons.shape_of(request)
+        search = Search(self._live.engine, profile, shape, rank, self._name)
         steps = search.steps()
         left_s = self._options.budget_s
         while not search.ended and left_s > 0:
@@ -275,6 +344,23 @@ class Explainer:
 
 
 _END = object()
+
+
+def _beyond_advertised(table: Table, known: Assessment, summary: Summary) -> list[str]:
+    """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
+    notes = []
+    for lacks in summary.reasons:
+        if lacks.code != Code.EXTENDED or lacks.unit not in registry.RESOURCES:
+            continue
+        column, rows = table.extended[lacks.unit], np.flatnonzero(known.codes == Code.EXTENDED)
+        best = int(rows[column.take(rows).argmax()])
+        node = table.nodes[best]
+        notes.append(
+            f"{lacks.unit}: {lacks.asked:,} asked, {max(0, int(column[best])):,} left of "
+            f"{node.extended[lacks.unit]:,} that a device plugin advertises on {node.name}. The "
+            "kubelet admits no pod beyond that, so memory is lent only within it"
+        )
+    return notes
 
 
 def _named(pod: Pod, scheduler_name: str) -> Pod:

@@ -112,6 +112,7 @@ class Metrics:
         yield from self._queues()
         yield from self._client()
         yield from self._pods()
+        yield from self._lessons()
         yield from self._watches()
         yield from self._ledger.collect()
 
@@ -179,6 +180,29 @@ class Metrics:
             "weft_evictions", "Pods evicted from overbooked GPUs, by outcome.", ("outcome",),
             {(outcome,): count for outcome, count in live.guard.counts.items()},
         )  # fmt: skip
+
+    def _lessons(self) -> Iterator[Metric]:
+        """Memory that was lent and is needed again, and pods that had too little of it."""
+        live = self._live
+        for name, text, counts in (
+            ("weft_recalls", "Borrowers of GPU memory asked to go, by outcome.",
+             live.recall.counts),
+            ("weft_lessons_writes", "Writes of what out-of-memory ends taught, by outcome.",
+             live.lessons.counts),
+        ):  # fmt: skip
+            one = {(outcome,): count for outcome, count in counts.items()}
+            yield _counter(name, text, ("outcome",), one)
+        yield _counter(
+            "weft_out_of_gpu_memory", "Containers seen to end for want of GPU memory.", (),
+            {(): live.ends.count},
+        )  # fmt: skip
+        for name, text, value in (
+            ("weft_lessons", "Workloads that are charged by what such ends taught.",
+             len(live.engine.lessons.known)),
+            ("weft_lessons_unreadable", "Keys of their ConfigMap that could not be read.",
+             len(live.lessons.unreadable)),
+        ):  # fmt: skip
+            yield _gauge(name, text, (), {(): value})
 
     def _watches(self) -> Iterator[Metric]:
         feeds = self._live.feeds

@@ -5,11 +5,14 @@ from typing import Any, Protocol
 
 from weft.kube.bind import Binder
 from weft.kube.client import ApiClient
+from weft.live.ends import Ends
 from weft.live.feeds import Feed
 from weft.live.guarding import Guard
 from weft.live.interface import LiveCluster
+from weft.live.lessons import Lessons
 from weft.live.nodes import NodeView
 from weft.live.pods import PodView
+from weft.live.recall import Recall
 from weft.live.stuck import Stuck
 
 
@@ -18,6 +21,9 @@ class Observed(LiveCluster, Protocol):
 
     binder: Binder
     guard: Guard
+    recall: Recall
+    ends: Ends
+    lessons: Lessons
 
     @property
     def client(self) -> ApiClient:

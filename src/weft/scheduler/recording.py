@@ -5,13 +5,17 @@ second, and where that fails the file ends there, with one line in the log.
 """
 
 import asyncio
-import io
 import logging
+import threading
 from pathlib import Path
+
+import msgspec
 
 from weft.live.cluster import Cluster
 from weft.model import BadInputError
-from weft.record import Header, Recorder
+from weft.record import Header, Line, Lines, Recorder
+from weft.record.file import is_large
+from weft.record.side import clear, side_of
 
 log = logging.getLogger("weft.scheduler")
 _EVERY_S = 1.0
@@ -23,21 +27,44 @@ class Recording:
 
     def __init__(self, live: Cluster, header: Header, path: Path) -> None:
         self._live, self._header, self._path = live, header, path
-        self._waiting = io.BytesIO()
+        self._waiting: list[bytes | Line] = []
+        self._size = 0
+        self._encoder = msgspec.json.Encoder()
+        self._lines, self._writing = Lines(side_of(path)), threading.Lock()
         self._task: asyncio.Task[None] | None = None
         self.failed = ""
 
     async def start(self) -> str:
         """Begin a new file; the last one is kept as `.previous`. `BadInputError` where it can't."""
         try:
-            if self._path.exists():
-                self._path.replace(self._path.with_name(self._path.name + ".previous"))
-            self._path.write_bytes(b"")
+            await asyncio.to_thread(self._begin)
         except OSError as error:
             raise BadInputError(f"--decisions {self._path}", f"{error.strerror}") from error
-        self._live.decide = Recorder(self._live.engine, self._header, self._waiting).handle
+        self._live.decide = Recorder(self._live.engine, self._header, self._put).handle
         self._task = asyncio.create_task(self._write_for_ever())
         return f"decisions go to {self._path}"
+
+    def _begin(self) -> None:
+        """The last file steps aside, with the signals beside it."""
+        previous = self._path.with_name(self._path.name + ".previous")
+        side = side_of(self._path)
+        if self._path.exists():
+            clear(side_of(previous))
+            self._path.replace(previous)
+            if side.exists():
+                side.replace(side_of(previous))
+        clear(side)
+        self._path.write_bytes(b"")
+
+    def _put(self, line: Header | Line) -> None:
+        """Keep it until it is written. Large snapshots are packed then, in a thread."""
+        if isinstance(line, Line) and is_large(line):
+            self._waiting.append(line)
+            self._size += len(line.event.signals.values)  # type: ignore[union-attr]
+        else:
+            text = self._encoder.encode(line) + b"\n"
+            self._waiting.append(text)
+            self._size += len(text)
 
     async def close(self) -> None:
         """Write what is left."""
@@ -52,13 +79,12 @@ class Recording:
             await self._write()
 
     async def _write(self) -> None:
-        lines = self._waiting.getvalue()
-        self._waiting.seek(0)
-        self._waiting.truncate()
+        lines, size = self._waiting, self._size
+        self._waiting, self._size = [], 0
         if not lines or self.failed:
             return
         try:
-            if len(lines) > _MOST_WAITING:
+            if size > _MOST_WAITING:
                 raise OSError(0, "the disk is too slow")
             await asyncio.to_thread(self._append, lines)
         except OSError as error:
@@ -66,6 +92,7 @@ class Recording:
             self._live.decide = self._live.engine.handle
             log.error("decisions are not recorded any more: %s: %s", self._path, error.strerror)
 
-    def _append(self, lines: bytes) -> None:
-        with self._path.open("ab") as file:
-            file.write(lines)
+    def _append(self, lines: list[bytes | Line]) -> None:
+        with self._writing, self._path.open("ab") as file:
+            for line in lines:
+                file.write(line if isinstance(line, bytes) else self._lines.encoded(line))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from weft.signals.forecast.statistics import Bools, Floats
+from weft.signals.forecast.statistics import Floats
 
 
 def ranks(values: Floats) -> Floats:
@@ -24,26 +24,17 @@ def ranks(values: Floats) -> Floats:
 
 
 def spearman(left: Floats, right: Floats) -> Floats:
-    """Spearman's correlation of each row of `left` with that of `right`, [s], both [s, n].
+    """Spearman's correlation of each row of `left` [a, n] with each of `right` [b, n], [a, b].
 
-    Samples missing (NaN) on either side are left out of both. A series that does not vary, or has
-    fewer than two common samples, correlates with nothing: 0.
+    A series that does not vary correlates with nothing: 0. NaN where either has a sample missing.
     """
-    missing = np.isnan(left) | np.isnan(right)
-    if not missing.any():
-        return _of_ranks(ranks(left), ranks(right), np.zeros(left.shape, dtype=bool))
-    # Missing samples are sorted behind all others: the ranks of the rest stay 1 to their count.
-    beyond = np.where(missing, np.inf, 0.0)
-    return _of_ranks(
-        ranks(np.where(missing, beyond, left)), ranks(np.where(missing, beyond, right)), missing
-    )
+    return np.asarray(_standard(left) @ _standard(right).T)
 
 
-def _of_ranks(left: Floats, right: Floats, missing: Bools) -> Floats:
-    counts = (~missing).sum(axis=1)
-    middle = ((counts + 1) / 2.0)[:, None]  # ranks, ties or not, always average this
-    one = np.where(missing, 0.0, left - middle)
-    two = np.where(missing, 0.0, right - middle)
-    scale = np.sqrt((one * one).sum(axis=1) * (two * two).sum(axis=1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(scale > 0.0, (one * two).sum(axis=1) / scale, 0.0))
+def _standard(values: Floats) -> Floats:
+    """Ranks less their mean, of length 1: the product of two is their correlation, [s, n]."""
+    gaps = np.asarray(np.isnan(values).any(axis=1))
+    centred = ranks(np.where(gaps[:, None], 0.0, values)) - (values.shape[1] + 1) / 2.0
+    size = np.sqrt((centred * centred).sum(axis=1))
+    unit = centred / np.where(size > 0.0, size, 1.0)[:, None]
+    return np.asarray(np.where(gaps[:, None], np.nan, unit))

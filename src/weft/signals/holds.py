@@ -4,7 +4,9 @@
                yet lain within `STABLE_PART` for `STABLE_S`
              = after that the 95th percentile of its own series, else its part, by requests, of
                what the device uses beside the pods that have a series
-    need(g)  = FRESH: max(Σ hold, used now + Σ over warming pods of max(0, asked − seen))
+    Where it got its place by what pods like it use, that is expected: instead of what it asked
+    while it warms up, and at least so much after that. One that used more is not like them.
+    need(g)  = FRESH: max(Σ hold, used now + Σ over warming pods of max(0, hold − seen))
                STALE: max(last used, Σ asked)      MISSING: Σ asked
     idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
 
@@ -29,6 +31,9 @@ WARM_S = 60.0
 STABLE_S = 20.0
 STABLE_PART = 0.02
 PEAK = 0.95
+LATELY = 3
+"""A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
+of the pod. How old its GPU's may be is for freshness to say."""
 
 
 class Residents(NamedTuple):
@@ -37,6 +42,7 @@ class Residents(NamedTuple):
     `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
     (NaN or negative: in flight), `lends` whether its idle memory may be lent, `warmed` whether it
     was found warm before. `used_mib` [P, T] is its own series, NaN where there is none.
+    `expected_mib` is what it got its place for (None: what it asked, for all).
     """
 
     gpu: Ints
@@ -45,6 +51,7 @@ class Residents(NamedTuple):
     lends: Bools
     warmed: Bools
     used_mib: Floats
+    expected_mib: Ints | None = None
 
 
 class Cards(NamedTuple):
@@ -58,12 +65,14 @@ class Cards(NamedTuple):
 class Holds(NamedTuple):
     """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P] is the next `warmed`.
 
-    `need_mib` and `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict.
+    `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
+    `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict.
     """
 
     hold_mib: Ints
     idle_mib: Ints
     warm: Bools
+    most_mib: Ints
     need_mib: Ints
     beyond_mib: Ints
     freshness: Bytes
@@ -80,9 +89,12 @@ def holds(residents: Residents, cards: Cards, sample_age_s: Floats) -> Holds:
     fresh = _believed(residents, cards, own, has_own)
     part = np.maximum(_peak(own), _last(own))
     part = np.where(has_own, part, _pro_rata(residents, rest, warm & ~has_own, sample_age_s))
+    most = np.where(has_own, np.nan_to_num(own).max(axis=1, initial=0.0), -1.0)
+    will = _expected(residents, most, fresh)
     measured = warm & np.isfinite(part) & (fresh[gpu] == FRESH)
+    part = np.where(will < asked, np.fmax(part, will), part)
     part = np.where(residents.lends, part, np.fmax(part, asked))
-    hold = np.ceil(np.where(measured, part, asked))
+    hold = np.ceil(np.where(measured, part, np.where(warm, asked, will)))
     promised = _per_gpu(gpu, asked, gpus)
     missing = _still_to_come(residents, rest, hold, own, (has_own, warm))
     now = np.nan_to_num(_last(cards.used_mib))
@@ -92,8 +104,9 @@ def holds(residents: Residents, cards: Cards, sample_age_s: Floats) -> Holds:
     idle = _share_out(gpu, np.maximum(0.0, asked - hold), promised - need)
     beyond = np.maximum(0, need - promised)
     return Holds(
-        hold.astype(np.int64), idle, warm, need.astype(np.int64), beyond.astype(np.int64), fresh
-    )
+        hold.astype(np.int64), idle, warm, np.ceil(most).astype(np.int64),
+        need.astype(np.int64), beyond.astype(np.int64), fresh,
+    )  # fmt: skip
 
 
 # --- the parts, in the order of the text above ---
@@ -106,10 +119,20 @@ def _own_series(residents: Residents, cards: Cards, age_s: Floats) -> tuple[Floa
     """
     since = age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
     own = np.where(since & (residents.used_mib >= 0), residents.used_mib, np.nan)
-    newest = own[:, -1] if own.shape[1] else np.full(len(own), np.nan)
+    lately = np.isfinite(own[:, -LATELY:]).any(axis=1)
     most = np.nan_to_num(own).max(axis=1, initial=0.0)
     total = cards.total_mib[residents.gpu]
-    return own, np.isfinite(newest) & (most > 0) & (most < total)
+    return own, lately & (most > 0) & (most < total)
+
+
+def _expected(residents: Residents, most: Floats, fresh: Bytes) -> Floats:
+    """What each pod is held at while nothing of its own says how much it needs."""
+    asked = residents.asked_mib.astype(np.float64)
+    if residents.expected_mib is None:
+        return asked
+    expected = residents.expected_mib.astype(np.float64)
+    like = (fresh[residents.gpu] == FRESH) & residents.lends & (most <= expected)
+    return np.where(like, np.minimum(asked, expected), asked)
 
 
 def _rest_series(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -> Floats:
@@ -176,11 +199,11 @@ def _pro_rata(residents: Residents, rest: Floats, warm: Bools, age_s: Floats) ->
 def _still_to_come(
     residents: Residents, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
 ) -> Floats:
-    """Σ over warming pods of what they asked and are not seen to use yet, [G]."""
+    """Σ over warming pods of what they are held at and not seen to use yet, [G]."""
     has_own, warm = state
     gpu, gpus = residents.gpu, len(rest)
     seen = np.where(has_own, np.nan_to_num(_last(own)), 0.0)
-    lacks = np.maximum(0.0, residents.asked_mib - seen)
+    lacks = np.maximum(0.0, hold - seen)
     mine = _per_gpu(gpu, np.where(~warm & has_own, lacks, 0.0), gpus)
     settled = _per_gpu(gpu, np.where(warm & ~has_own, hold, 0.0), gpus)
     unseen = _per_gpu(gpu, np.where(~warm & ~has_own, lacks, 0.0), gpus)
@@ -222,16 +245,19 @@ def _peak(series: Floats) -> Floats:
 
 
 class Rows(NamedTuple):
-    """Which pod (UID) and device row each row of `Residents` is, and what it asked there."""
+    """Which pod (UID) and device row each row of `Residents` is, what it asked and is expected to
+    need there."""
 
     uids: tuple[str, ...]
     gpu: Ints
     asked_mib: Ints
+    expected_mib: Ints
 
 
 def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
     """A row for each pod and GPU; shares of one GPU together."""
     found: dict[tuple[str, int], int] = {}
+    expected: dict[tuple[str, int], int] = {}
     for held in holdings:
         row = table.row_of.get(held.placement.node)
         for share in held.placement.shares if row is not None else ():
@@ -239,10 +265,12 @@ def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
             if device >= 0:
                 key = held.placement.uid, device
                 found[key] = found.get(key, 0) + share.memory_mib
+                expected[key] = min(found[key], held.expected_mib or found[key])
     return Rows(
         tuple(uid for uid, _ in found),
         np.array([device for _, device in found], dtype=np.int64),
         np.array(list(found.values()), dtype=np.int64),
+        np.array(list(expected.values()), dtype=np.int64),
     )
 
 
@@ -271,9 +299,11 @@ def idle_by_uid(
 
 
 def told(
-    before: SignalsSnapshot, table: Table, answer: Holds, idle_mib: dict[str, tuple[int, ...]]
-) -> SignalsSnapshot:
-    """The snapshot with what was found for the table's devices: columns, and what pods leave idle.
+    before: SignalsSnapshot, table: Table, answer: Holds, idle_mib: dict[str, tuple[int, ...]],
+    peaks_mib: dict[str, int] | None = None,
+) -> SignalsSnapshot:  # fmt: skip
+    """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
+    the most that they used (`peaks.Watch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """
@@ -291,4 +321,5 @@ def told(
         values=before.values + np.array(values).tobytes(),
         freshness=before.freshness + np.array([fresh, fresh], dtype=np.int8).tobytes(),
         idle_mib=idle_mib,
+        peaks_mib=peaks_mib or {},
     )

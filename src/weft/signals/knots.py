@@ -17,10 +17,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from weft.signals.correlation import spearman
 from weft.signals.forecast import statistics as stats
 from weft.signals.forecast.regression import lag_line
-from weft.signals.forecast.statistics import Bools, Floats, Packed
+from weft.signals.forecast.statistics import Packed
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -149,23 +148,3 @@ def _series(values: Sequence[float]) -> Packed:
 def smallest_first(request_mib: int, created_ns: int) -> tuple[int, int]:
     """Queue order: the smallest request goes first, of equal ones the oldest."""
     return (request_mib, created_ns)
-
-
-def may_colocate_by_correlation(
-    pod: Sequence[Floats], devices: Sequence[Floats], below: float = 0.5
-) -> Bools:
-    """Kube-Knots' first reading of "correlation", for one pod and many GPUs, [d].
-
-    Both hold one metric (memory, SM, bandwidth …) an entry: the pod's series [n], the devices'
-    [d, n]. The largest Spearman correlation over the metrics must be below `below`.
-    """
-    worst = np.full(len(devices[0]), -1.0)
-    for mine, theirs in zip(pod, devices, strict=True):
-        worst = np.maximum(worst, spearman(np.broadcast_to(mine, theirs.shape), theirs))
-    return np.asarray(worst < below)
-
-
-def may_colocate_by_variation(free_mib: Floats, below: float = 0.5) -> Bools:
-    """The second reading: free memory of a GPU varies little (COV), [d]; unknown is no."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(stats.coefficient_of_variation(stats.pack(free_mib)) < below)

@@ -8,7 +8,7 @@ from weft.engine import Engine, NodesChanged, PolicyInput
 from weft.framework import Policy, Profile
 from weft.model import Node
 from weft.policies.fragments import TypicalPods, typical_input
-from weft.record import Header, PolicyUse, ProfileUse, Recorder
+from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer
 from weft.simulate.arrivals import Arrivals
 from weft.simulate.openb import TracePod
 
@@ -44,7 +44,8 @@ class Scenario(msgspec.Struct, frozen=True):
         handle = engine.handle
         if decisions is not None:
             uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
-            handle = Recorder(engine, Header(uses, arrivals.seed, keep_top), decisions).handle
+            header = Header(uses, arrivals.seed, keep_top)
+            handle = Recorder(engine, header, Writer(decisions).write).handle
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

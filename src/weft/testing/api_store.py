@@ -39,6 +39,7 @@ KINDS = (
     Kind("pods", "Pod"),
     Kind("nodes", "Node", namespaced=False),
     Kind("configmaps", "ConfigMap"),
+    Kind("services", "Service"),
     Kind("namespaces", "Namespace", namespaced=False),
     Kind("persistentvolumes", "PersistentVolume", namespaced=False),
     Kind("persistentvolumeclaims", "PersistentVolumeClaim"),

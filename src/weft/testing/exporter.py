@@ -86,7 +86,9 @@ def page(gpus: list[PlayedGpu]) -> str:
 class FakeExporter:
     """Use it as `with FakeExporter([...]) as exporter`; `address` is host:port, `url` its page."""
 
-    def __init__(self, gpus: list[PlayedGpu] | None = None, port: int = 0) -> None:
+    def __init__(
+        self, gpus: list[PlayedGpu] | None = None, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
         self.gpus = gpus or []
         self.mood: Mood = "good"
         self.asked = threading.Semaphore(0)
@@ -100,7 +102,7 @@ class FakeExporter:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -117,7 +119,8 @@ class FakeExporter:
     @property
     def address(self) -> str:
         """host:port."""
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
 
     @property
     def url(self) -> str:

@@ -18,8 +18,8 @@ from weft.testing.hollow_profile import Profile
 
 Stage = Literal["starting", "running", "waiting", "ended"]
 
-KILLED, TERMINATED = 137, 143
-COMPLETED, ERROR, OOM_KILLED = "Completed", "Error", "OOMKilled"
+FAILED, KILLED, TERMINATED = 1, 137, 143
+COMPLETED, ERROR = "Completed", "Error"
 SOUND_S = 600.0
 _FIRST_WAIT_S, _MOST_WAIT_S = 10.0, 300.0
 # At one moment ends come first: what ends makes room for what grows.
@@ -27,12 +27,16 @@ ENDS, GROWS = 0, 1
 
 
 class Exit(NamedTuple):
-    """How a run ended; `started_s` is None where the containers never ran."""
+    """How a run ended; `started_s` is None where the containers never ran.
+
+    `log` is the last that was logged, as far as that matters.
+    """
 
     code: int
     reason: str
     started_s: float | None
     finished_s: float
+    log: str = ""
 
 
 class Due(NamedTuple):
@@ -95,13 +99,13 @@ class Life:
         code = self.profile.exit_code
         return self.exit(at_s, code, ERROR if code else COMPLETED)
 
-    def exit(self, now_s: float, code: int, reason: str) -> bool:
+    def exit(self, now_s: float, code: int, reason: str, log: str = "") -> bool:
         """The containers end now; they run again if the restart policy says so.
 
         Whether this is worth a status: a prompt restart is one change with the end before it.
         """
         began = self.since_s if self.stage == "running" else None
-        self.last = Exit(code, reason, began, now_s)
+        self.last = Exit(code, reason, began, now_s, log)
         if self.stopping or not self._again[bool(code)]:
             self.stage = "ended"
             return True
@@ -144,7 +148,9 @@ class Life:
             if before is not None and before.finished_at:
                 began = seconds_of(before.started_at) if before.started_at else None
                 ended_s = seconds_of(before.finished_at)
-                self.last = Exit(before.exit_code, before.reason, began, ended_s)
+                self.last = Exit(
+                    before.exit_code, before.reason, began, ended_s, before.message
+                )  # fmt: skip
                 if began is not None and ended_s - began >= SOUND_S:
                     self._failures = 0
                 self.stage = "waiting"

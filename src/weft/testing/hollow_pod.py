@@ -5,23 +5,47 @@ The structs of `weft.kube` with what only a kubelet needs: restart policy, grace
 
 import datetime
 
+import msgspec
+
+from weft.kube import pods
 from weft.kube.codec import Resource
-from weft.kube.pods import Pod, Quantities, ScheduledSpec, ScheduledStatus
-from weft.model import ObjectMeta, parse_quantity
+from weft.kube.pods import (
+    OwnedMeta,
+    Pod,
+    PodContainer,
+    Quantities,
+    ScheduledSpec,
+    ScheduledStatus,
+)
+from weft.model import parse_quantity
 from weft.model.manifest import Api, Container
 
 DEFAULT_GRACE_S = 30
 
 
-class HollowMeta(ObjectMeta, frozen=True, gc=False):
+class HollowMeta(OwnedMeta, frozen=True, gc=False):
     """metadata; the grace period is that of the deletion under way."""
 
     deletion_grace_period_seconds: int | None = None
 
 
+class HollowContainer(PodContainer, frozen=True, gc=False):
+    """A container, and what becomes of its last words."""
+
+    termination_message_policy: str = "File"
+
+    @property
+    def says_why(self) -> bool:
+        """Whether its status quotes its log where it fails. No hollow one writes a message."""
+        return self.termination_message_policy == "FallbackToLogsOnError"
+
+
 class HollowSpec(ScheduledSpec, frozen=True, gc=False):
     """spec; an empty restart policy is Always."""
 
+    containers: list[HollowContainer] = msgspec.field(  # type: ignore[assignment]
+        default_factory=list
+    )
     restart_policy: str = ""
 
 
@@ -31,27 +55,23 @@ class Running(Api, frozen=True, gc=False):
     started_at: str | None = None
 
 
-class Terminated(Api, frozen=True, gc=False):
-    """state.terminated."""
+class Terminated(pods.Terminated, frozen=True, gc=False):
+    """state.terminated, with its times."""
 
-    exit_code: int = 0
-    reason: str = ""
     started_at: str | None = None
     finished_at: str | None = None
 
 
-class State(Api, frozen=True, gc=False):
+class State(pods.ContainerState, frozen=True, gc=False):
     """A container's state; neither is waiting."""
 
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Api, frozen=True, gc=False):
+class ContainerStatus(pods.ContainerStatus, frozen=True, gc=False):
     """One entry of status.containerStatuses."""
 
-    name: str = ""
-    restart_count: int = 0
     state: State = State()
     last_state: State = State()
 
@@ -60,7 +80,7 @@ class HollowStatus(ScheduledStatus, frozen=True, gc=False):
     """status, with what a kubelet wrote before it was restarted."""
 
     start_time: str | None = None
-    container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None  # type: ignore[assignment]
 
 
 class HollowPod(Pod, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from weft.testing.hollow_life import Exit, Life
-from weft.testing.hollow_pod import HollowPod, time_text
+from weft.testing.hollow_pod import HollowContainer, HollowPod, time_text
 
 Json = dict[str, Any]
 
@@ -12,18 +12,22 @@ CREATING, BACKING_OFF = "ContainerCreating", "CrashLoopBackOff"
 
 def status_of(pod: HollowPod, life: Life) -> Json:
     """The pod's status as its life stands now, for a strategic merge patch."""
-    state, ready = _state(life)
+    ready = life.stage == "running"
     last = life.last if life.stage != "ended" else None
-    one = {
-        "restartCount": life.restarts, "ready": ready, "started": ready, "state": state,
-        "lastState": {"terminated": _terminated(last)} if last is not None else {},
-    }  # fmt: skip
+    one = {"restartCount": life.restarts, "ready": ready, "started": ready}
     return {
         "phase": life.phase,
         "startTime": time_text(life.born_s),
         "conditions": _conditions(life, ready),
         "containerStatuses": [
-            {"name": container.name, "image": container.image, "imageID": "", **one}
+            {
+                "name": container.name,
+                "image": container.image,
+                "imageID": "",
+                **one,
+                "state": _state(life, container),
+                "lastState": {"terminated": _terminated(last, container)} if last else {},
+            }
             for container in pod.spec.containers
         ],
     }
@@ -36,22 +40,23 @@ def refusal(reason: str, message: str, now_s: float) -> Json:
     }  # fmt: skip
 
 
-def _state(life: Life) -> tuple[Json, bool]:
-    """A container's state, and whether it is ready."""
+def _state(life: Life, container: HollowContainer) -> Json:
     match life.stage:
         case "starting":
-            return {"waiting": {"reason": CREATING}}, False
+            return {"waiting": {"reason": CREATING}}
         case "running":
-            return {"running": {"startedAt": time_text(life.since_s)}}, True
+            return {"running": {"startedAt": time_text(life.since_s)}}
         case "waiting":
-            return {"waiting": {"reason": BACKING_OFF}}, False
-    return ({"terminated": _terminated(life.last)} if life.last is not None else {}), False
+            return {"waiting": {"reason": BACKING_OFF}}
+    return {"terminated": _terminated(life.last, container)} if life.last is not None else {}
 
 
-def _terminated(last: Exit) -> Json:
+def _terminated(last: Exit, container: HollowContainer) -> Json:
     times: Json = {"finishedAt": time_text(last.finished_s)}
     if last.started_s is not None:
         times["startedAt"] = time_text(last.started_s)
+    if last.log and last.code and container.says_why:
+        times["message"] = last.log
     return {"exitCode": last.code, "reason": last.reason, **times}
 
 

@@ -4,8 +4,8 @@
                                      └────▶ Writes: what the API must be told, in this order
 
 What must hold:
-- a GPU's use is the sum of what the running pods on it use; it is over its memory only while the
-  pod whose growth did it is being OOMKilled, which is at once;
+- a GPU's use is the sum of what the running pods on it use; it is over its memory only until the
+  pod whose growth did it ends, which is at once;
 - every status is a Write, Running before any end, so that nobody sees a pod jump;
 - an ended pod holds nothing, whether it ended here or somebody else wrote so.
 """
@@ -26,7 +26,7 @@ from weft.kube.sources import Rule
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Node, parse_quantity
 from weft.testing.hollow_cards import Given, given_to
-from weft.testing.hollow_life import KILLED, OOM_KILLED, Life
+from weft.testing.hollow_life import ERROR, FAILED, Life
 from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
 from weft.testing.hollow_profile import Profile, read_profile
 from weft.testing.hollow_status import refusal, status_of
@@ -274,15 +274,18 @@ class World:
         at_s = tenant.life.due().at_s
         if tenant.life.step():
             self._tell(tenant)
-        if self._over(tenant) and tenant.life.exit(at_s, KILLED, OOM_KILLED):
+        if (full := self._over(tenant)) and tenant.life.exit(at_s, FAILED, ERROR, full):
             self._tell(tenant)
         self._settle(tenant)
 
-    def _over(self, tenant: _Tenant) -> bool:
-        """Its memory as it is now; whether it has grown beyond what a GPU has."""
+    def _over(self, tenant: _Tenant) -> str:
+        """Its memory as it is now; what it says when that is beyond what a GPU has, else ""."""
         home = self._homes[tenant.pod.spec.node_name]
-        grown = self._use(tenant, home)
-        return any(home.used_mib[gpu] > home.memory_mib.get(gpu, 0) for gpu in grown)
+        for gpu in self._use(tenant, home):
+            has_mib = home.memory_mib.get(gpu, 0)
+            if home.used_mib[gpu] > has_mib:
+                return f"CUDA out of memory: GPU {gpu} has a total capacity of {has_mib} MiB"
+        return ""
 
     def _use(self, tenant: _Tenant, home: _Home) -> list[int]:
         """Count what it uses now; the GPUs on which that is more than before."""

@@ -29,6 +29,20 @@ def test_check_reads_certificates_as_the_extender_would(weft: Weft, tmp_path: Pa
     assert refused(weft, "config", "check", file).startswith(f"{file}: extender: {pem}, {pem}: no ")
 
 
+def test_check_reads_what_proves_us_to_a_metrics_server(weft: Weft, tmp_path: Path) -> None:
+    pem, file = tmp_path / "some.pem", tmp_path / "weft.yaml"
+    pem.write_text("no certificate\n")
+    file.write_text(f"{HEAD}telemetry: {{certificateFile: {pem}, keyFile: {pem}}}\n")
+    said = weft("config", "check", file)
+    assert said.code == 1
+    assert f"{file}: telemetry.certificateFile: client certificate and key do not" in said.err
+    pem.write_text("")
+    file.write_text(f"{HEAD}telemetry: {{url: 'http://p', bearerTokenFile: {pem}}}\n")
+    said = weft("config", "check", file)
+    assert said.code == 1
+    assert "telemetry.bearerTokenFile: the token file" in said.err
+
+
 def test_check_looks_for_the_table_of_interference(weft: Weft, tmp_path: Path) -> None:
     file = tmp_path / "weft.yaml"
     file.write_text(f"{HEAD}extender: {{enabled: true, interferenceTable: /no/such}}\n")

@@ -26,6 +26,8 @@ class FakePrometheus:
         self.series: list[tuple[dict[str, str], float]] = []
         self.apart_s, self.age_s = 15.0, 1.0
         self.status = 200
+        self.warnings: list[str] = []
+        self.old: dict[str, float] = {}
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,6 +41,13 @@ class FakePrometheus:
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_GET(self) -> None:
+                """An exporter's page."""
+                body = f'{USED}{{gpu="0"}} 700\n{UTIL}{{gpu="0"}} 50\n'.encode()
+                self.send_response(fake.status)
+                self.end_headers()
+                self.wfile.write(body)
+
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Say nothing."""
 
@@ -49,10 +58,12 @@ class FakePrometheus:
         now = time.time() - self.age_s
         result = [
             {"metric": labels,
-             "values": [[now - k * self.apart_s, str(value)] for k in (2, 1, 0)]}
+             "values": [[now - k * self.apart_s - self.old.get(labels.get("UUID", ""), 0.0),
+                         str(value)] for k in (2, 1, 0)]}
             for labels, value in self.series if labels["__name__"] in names
         ]  # fmt: skip
-        told = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+        told = {"status": "success", "data": {"resultType": "matrix", "result": result},
+                "warnings": self.warnings}  # fmt: skip
         return json.dumps(told, separators=(",", ":")).encode()
 
     def add(self, name: str, value: float, **labels: str) -> None:
@@ -133,7 +144,7 @@ def test_gpus_that_lack_a_needed_metric_and_series_without_uuid(
     prometheus.add(UTIL, 5.0, Hostname="b", gpu="0")
     said = weft("metrics", "check", "--url", prometheus.url, "--output", "json")
     found = {one["text"]: one["level"] for one in json.loads(said.out)}
-    assert found["memory_used_mib: 2 of 3 GPUs"] == "wrong"
+    assert found["memory_used_mib: 2 of 3 GPUs, not b/0"] == "wrong"
     assert found["1 of 5 series have no UUID"] == "advice"
     assert said.code == 1
 
@@ -173,26 +184,97 @@ def test_the_configurations_server_and_names_count(
     assert json.loads(said.out)[0]["metrics"]["memory_used_mib"]["value"] == 3072
 
 
+def test_a_slow_scrape_that_is_configured_so_is_advised_against(
+    weft: Weft, prometheus: FakePrometheus, tmp_path: Path
+) -> None:
+    prometheus.apart_s = 60.0
+    (tmp_path / "weft.yaml").write_text(
+        "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
+        f"telemetry: {{url: '{prometheus.url}', scrapeSeconds: 60}}\n"
+    )
+    said = weft("metrics", "check", "--config", tmp_path / "weft.yaml")
+    assert said.code == 0
+    assert "advice  samples are 60 s apart: what grows faster is seen too late" in said.out
+
+
+def test_a_gpu_whose_samples_are_old_and_a_servers_warning_are_wrong(
+    weft: Weft, prometheus: FakePrometheus
+) -> None:
+    prometheus.old = {"GPU-1": 50.0}
+    prometheus.warnings = ["No StoreAPIs matched"]
+    said = weft("metrics", "check", "--url", prometheus.url)
+    assert said.code == 1
+    assert re.search(r"wrong   memory_used_mib is 5\d s old on a/1\n", said.out)
+    assert "wrong   the server warns: No StoreAPIs matched" in said.out
+    assert f"good    asked: {prometheus.url}" in said.out
+
+
+def kubeconfig(tmp_path: Path, url: str) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+    }))  # fmt: skip
+    return path
+
+
+def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any) -> Said:
+    """What is said beside a cluster with these nodes, of two GPUs each, on 127.0.0.1."""
+
+    async def story() -> Said:
+        async with FakeApiServer() as api:
+            for name in nodes:
+                gpus = [{"index": index, "memory_mib": 16_000} for index in range(2)]
+                marks = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
+                at = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
+                meta = {"name": name, "annotations": marks}
+                api.add("nodes", {"metadata": meta, "status": at})
+            access = kubeconfig(tmp_path, api.url)
+            return await asyncio.to_thread(weft, "metrics", *words, "--kubeconfig", access)
+
+    return asyncio.run(story())
+
+
 def test_with_a_cluster_nodes_without_metrics_are_told(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    async def story() -> Said:
-        async with FakeApiServer() as api:
-            for name in ("a", "silent"):
-                gpus = [{"index": index, "memory_mib": 16_000} for index in range(2)]
-                marks = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
-                api.add("nodes", {"metadata": {"name": name, "annotations": marks}})
-            access = tmp_path / "kubeconfig"
-            access.write_text(json.dumps({
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": api.url}}],
-                "users": [{"name": "u", "user": {}}],
-            }))  # fmt: skip
-            asked = ("metrics", "check", "--url", prometheus.url, "--kubeconfig", access)
-            return await asyncio.to_thread(weft, *asked)
-
-    said = asyncio.run(story())
+    said = in_a_cluster(weft, tmp_path, ("a", "silent"), "check", "--url", prometheus.url)
     assert said.code == 1
     assert "wrong   node silent: 2 GPUs without metrics" in said.out
-    assert "memory_used_mib: 2 of 4 GPUs" in said.out
+    assert "memory_used_mib: 2 of 4 GPUs, not silent/0, silent/1" in said.out
+
+
+def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
+    weft: Weft, prometheus: FakePrometheus, tmp_path: Path
+) -> None:
+    said = in_a_cluster(weft, tmp_path, ("gpu-1",), "check", "--url", prometheus.url)
+    assert said.code == 1
+    assert "4 series belong to no GPU (node): they say Hostname=a; the nodes are called gpu-1," in (
+        said.out
+    )
+    assert "→ label them with the node's name" in said.out
+
+
+def test_without_a_server_one_is_looked_for_in_the_cluster(weft: Weft, tmp_path: Path) -> None:
+    said = in_a_cluster(weft, tmp_path, ("a",), "check")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "no metrics server was found: no Service looks like one" in said.err
+
+
+def test_exporters_are_asked_at_the_nodes_addresses(
+    weft: Weft, prometheus: FakePrometheus, tmp_path: Path
+) -> None:
+    page = prometheus.url.replace("127.0.0.1", "{address}") + "/metrics"
+    config = tmp_path / "weft.yaml"
+    config.write_text(
+        f"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ntelemetry: {{exporters: '{page}'}}\n"
+    )
+    said = in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    assert "good    asked: exporters" in said.out
+    assert "memory_used_mib: 1 of 2 GPUs, not a/1" in said.out
+    prometheus.status = 500
+    said = in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    assert (said.code, said.out) == (1, "")
+    assert "/metrics: 500" in said.err

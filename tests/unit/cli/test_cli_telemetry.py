@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weft.cli.telemetry import options_of, source_of
+from weft.cli.telemetry import Around, options_of, source_of
 from weft.config.form import TelemetrySettings
 from weft.signals.telemetry.exporters import Exporters
 from weft.signals.telemetry.names import Metric
@@ -12,14 +12,14 @@ from weft.testing.exporter import FakeExporter, PlayedGpu
 
 
 def test_nobody_is_asked_unless_configured() -> None:
-    assert source_of(TelemetrySettings(), dict) is None
-    assert isinstance(source_of(TelemetrySettings(url="http://p:9090"), dict), Prometheus)
+    assert source_of(TelemetrySettings(), Around()) is None
+    assert isinstance(source_of(TelemetrySettings(url="http://p:9090"), Around()), Prometheus)
 
 
 def test_exporters_are_found_by_the_nodes_addresses() -> None:
     async def story(port: str) -> Reading:
         found = TelemetrySettings(exporters=f"http://{{address}}:{port}/metrics")
-        source = source_of(found, lambda: {"a": "127.0.0.1"})
+        source = source_of(found, Around(lambda: {"a": "127.0.0.1"}))
         assert isinstance(source, Exporters)
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)

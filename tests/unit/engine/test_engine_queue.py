@@ -12,19 +12,24 @@ from engine_talk import (
     refused,
     wakes,
 )
+from msgspec.structs import replace
 
 from weft.engine import (
     BindFailed,
     Engine,
+    LessonsTold,
     NodesChanged,
     PodAdded,
     PodBound,
     PodGone,
     PodSeenBound,
+    SignalsChanged,
     Tick,
 )
+from weft.engine.lessons import Lesson
 from weft.engine.queue import backoff_ns
 from weft.framework import Profile
+from weft.framework.signals import SignalsSnapshot
 from weft.ledger import audit
 from weft.model import GpuClaim, Memory, PodRequest
 from weft.policies.exclusive import Exclusive
@@ -39,6 +44,13 @@ class SmallestFirst(FirstFit):
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         return (pod.shape.claims[0].memory.value,)
+
+
+class Looks(FirstFit):
+    """First fit that says it looks at the GPUs."""
+
+    name = "looks"
+    reads = frozenset({"signals"})
 
 
 def order_of(engine: Engine, *pods: PodRequest) -> list[str]:
@@ -284,6 +296,56 @@ def test_pods_that_come_and_go_unplaced_leave_nothing_behind() -> None:
     assert [waiting.pod.uid for waiting in engine.queue.waiting()] == ["stays"]
     grown = NodesChanged((node("a", gpus=2),))
     assert places(engine.handle(grown, 60 * SECOND)) == {"stays": "a"}
+
+
+# --- nobody overtakes who asks the same ----------
+
+
+def test_a_new_pod_does_not_overtake_one_that_rests() -> None:
+    engine = waiting_pair()
+    commands = engine.handle(PodAdded(pod("third", gpus=1)), SECOND // 2 + 1)
+    assert (places(commands), refused(commands)) == ({"first": "a"}, ["third"])
+    assert places(engine.handle(PodGone("first"), 60 * SECOND)) == {"second": "a"}
+    assert places(engine.handle(PodGone("second"), 120 * SECOND)) == {"third": "a"}
+
+
+def test_a_new_pod_of_higher_priority_goes_first() -> None:
+    engine = waiting_pair()
+    urgent = pod("urgent", gpus=1, priority=1)
+    assert places(engine.handle(PodAdded(urgent), SECOND // 2)) == {"urgent": "a"}
+
+
+def test_a_second_event_wakes_nobody_beside_the_one_that_rests() -> None:
+    engine = waiting_pair()
+    engine.handle(NodesChanged((node("b", gpus=1, cpu_milli=1),)), SECOND // 2)
+    states = {one.pod.uid: one.state for one in engine.queue.waiting()}
+    assert states == {"first": "backoff", "second": "parked"}
+    both = engine.handle(Tick(), SECOND)
+    assert places(both) == {"first": "a", "second": "b"}
+
+
+def test_a_look_at_the_gpus_ends_the_rest_and_costs_none() -> None:
+    engine = engine_of(one_card(), policies=(Looks(),))
+    bind(engine, pod("x", gpus=1))
+    for uid in ("first", "second"):
+        engine.handle(PodAdded(pod(uid, gpus=1)), 0)
+    engine.handle(PodGone("x"), 1)  # the first rests for a second
+    commands = engine.handle(SignalsChanged(SignalsSnapshot(1, 2)), 2)
+    assert places(commands) == {"first": "a"}
+    assert refused(commands) == ["second"]
+    assert places(engine.handle(PodGone("first"), 3)) == {"second": "a"}  # at once
+
+
+def test_pods_of_another_shape_by_now_let_the_rest_of_their_group_try() -> None:
+    """The first is charged more since its workload ran out of memory; the second is not."""
+    engine = engine_of(one_card(memory_mib=10_000))
+    bind(engine, pod("x", memory_mib=9_000))
+    for uid in ("first", "second"):
+        asks = replace(pod(uid, memory_mib=8_000), workload=f"Job/{uid}")
+        engine.handle(PodAdded(asks), 0)
+    engine.handle(LessonsTold({"Job/first": Lesson(1, 10_000)}), 1)
+    engine.handle(PodSeenBound(placement("y", "a", 0, memory_mib=1_000)), 2)
+    assert places(engine.handle(PodGone("x"), 60 * SECOND)) == {"second": "a"}
 
 
 # --- several profiles, one ledger ----------

@@ -94,8 +94,22 @@ def test_idle_memory_is_for_harvesting_policies_within_the_declared_limit() -> N
     assert audit(engine.ledger) == []
 
 
-def test_a_harvesting_policy_leaves_the_reserve_free() -> None:
+def test_a_harvesting_policy_leaves_the_reserve_free_as_soon_as_a_second_pod_would_come() -> None:
+    """An idle card is nobody's loan: who asks for all of it gets it, as from any other policy."""
     engine = Engine([Profile("harvest", [Harvesting()])], limits=Limits(harvest_permille=2000))
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
-    assert places(engine.handle(PodAdded(pod("p", memory_mib=9_489)), 1)) == []
-    assert places(engine.handle(PodAdded(pod("q", memory_mib=9_488)), 2)) == [("a", 0)]
+    assert places(engine.handle(PodAdded(pod("all", memory_mib=10_000)), 1)) == [("a", 0)]
+    engine.handle(PodGone("all"), 2)
+    assert places(engine.handle(PodAdded(pod("half", memory_mib=5_000)), 3)) == [("a", 0)]
+    assert places(engine.handle(PodAdded(pod("p", memory_mib=4_489)), 4)) == []
+    assert places(engine.handle(PodAdded(pod("q", memory_mib=4_488)), 5)) == [("a", 0)]
+
+
+def test_beside_a_pod_that_fills_its_card_the_reserve_stays_free() -> None:
+    engine = Engine([Profile("harvest", [Harvesting()])], limits=Limits(harvest_permille=2000))
+    engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
+    engine.handle(PodAdded(pod("all", memory_mib=10_000)), 1)
+    gpu = {("a", 0): 0.1}
+    engine.handle(told(1, gpu, idle_mib={"all": (8_000,)}), 100 * S)
+    assert places(engine.handle(PodAdded(pod("p", memory_mib=7_489)), 101 * S)) == []
+    assert places(engine.handle(PodAdded(pod("q", memory_mib=7_488)), 102 * S)) == [("a", 0)]

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
-from weft.kube.inventory import inventory, unhealthy_name
+from weft.kube.inventory import UNLIMITED, inventory, unhealthy_name
 from weft.kube.sources import INVENTORY, Rule, write_own
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import Gpu, Memory, Node
@@ -235,3 +235,14 @@ def test_true_words_never_disagree_and_never_make_a_card_larger_than_it_is(
     assert warnings == ()
     assert len(found.gpus) == count
     assert all(size - 1_024 < gpu.memory_mib <= size for gpu in found.gpus)
+
+
+def test_accounted_resources_count_as_far_as_they_are_advertised() -> None:
+    has = {"elasticgpu.io/gpu-memory": "1k", "aliyun.com/gpu-mem": "0", "x.com/y": 3}
+    names = ("aliyun.com/gpu-mem", "alnair/vgpu-memory", "elasticgpu.io/gpu-memory")
+    found, _ = inventory(kube_node(capacity=has), accounted=names)
+    assert found.extended == {
+        "x.com/y": 3, "elasticgpu.io/gpu-memory": 1_000, "aliyun.com/gpu-mem": 0,
+        "alnair/vgpu-memory": UNLIMITED,
+    }  # fmt: skip
+    assert inventory(kube_node(capacity=has))[0].extended == {"x.com/y": 3}

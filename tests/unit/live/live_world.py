@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from weft.engine import Unschedulable
-from weft.framework import Profile
+from weft.framework import Policy, Profile
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
+from weft.ledger import STRICT, Limits
 from weft.live.cluster import Cluster
 from weft.live.interface import Attempt, Notice, Written
 from weft.policies.fgd import Fgd
@@ -89,9 +90,11 @@ def bind(
 class World:
     """The server, a cluster on it, and what the cluster gave notice of."""
 
-    def __init__(self, server: FakeApiServer, client: ApiClient) -> None:
+    def __init__(
+        self, server: FakeApiServer, client: ApiClient, policy: Policy, limits: Limits
+    ) -> None:
         self.server, self.client = server, client
-        self.live = Cluster(client, [Profile("weft", [Fgd()])])
+        self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
 
@@ -117,14 +120,16 @@ def refusals(made: World) -> list[str]:
 
 
 @asynccontextmanager
-async def world(*nodes: Json, start: bool = True) -> AsyncIterator[World]:
+async def world(
+    *nodes: Json, start: bool = True, policy: Policy | None = None, limits: Limits = STRICT
+) -> AsyncIterator[World]:
     """A leading cluster over these nodes (one with two cards, where none are given)."""
     async with FakeApiServer() as server:
         endpoint = Endpoint(server.url, Fixed())
         async with ApiClient(endpoint, rng=random.Random(1)) as client:
             for one in nodes or (node(),):
                 server.add("nodes", one)
-            made = World(server, client)
+            made = World(server, client, policy or Fgd(), limits)
             if start:
                 await made.live.start()
                 await made.live.lead(afresh=False, term=3)

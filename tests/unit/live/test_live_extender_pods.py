@@ -11,7 +11,7 @@ def test_a_pod_whose_binding_no_watch_showed_is_freed_at_its_end() -> None:
     pods.decided = lambda uid: Placement(uid, "n")
     assert pods.take(pod(schedulerName="other")) is None  # its binding may be under way
     ended = pod(schedulerName="other", nodeName="n", phase="Succeeded")
-    assert pods.take(ended) == PodGone("u")
+    assert pods.take(ended) == PodGone("u", completed=True)
 
 
 def test_a_pod_whose_binding_no_watch_showed_is_freed_when_it_is_gone() -> None:

@@ -29,6 +29,8 @@ class FakeSource:
     def __init__(self, world: World) -> None:
         self.used: dict[tuple[str, int], float] = {("n", 0): 5_000, ("n", 1): 100}
         self.error: TelemetryError | None = None
+        self.warnings: tuple[str, ...] = ()
+        self.where = "http://p"
         self.asked: list[float] = []
         self._clock = world.client.clock
 
@@ -43,8 +45,8 @@ class FakeSource:
         count = len(labels)
         times = np.full(count, self._clock.wall().timestamp())
         values = np.array(list(self.used.values()), dtype=np.float64)
-        answer = Answer(labels, np.ones(count, dtype=np.int64), times, values)
-        return Reading([answer], [Asked("memory_used_mib", 0.25)])
+        answer = Answer(labels, np.ones(count, dtype=np.int64), times, values, self.warnings)
+        return Reading([answer], [Asked("memory_used_mib", 0.25)], self.where)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -100,6 +102,42 @@ def test_errors_are_told_once_counted_and_leave_what_is_known(
         "metrics: answers come again",
         "metrics: memory_used_mib: again",
     ]
+
+
+def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with looking() as (it, look, source):
+            source.warnings = ("No StoreAPIs matched",)
+            await look.look()
+            await look.look()
+            assert seen(it) == ([5_000, 100], [FRESH, FRESH])
+            assert look.errors == {("", "warning"): 2}
+            told = {family.name: family for family in LookedMetrics(look).collect()}
+            failed = [s.value for s in told["weft_telemetry_queries"].samples
+                      if s.labels["result"] == "failed"]  # fmt: skip
+            assert failed == [0]
+
+    run(story())
+    assert caplog.text.count("the server warns: No StoreAPIs matched") == 1
+
+
+def test_another_back_end_is_counted_and_asked_for_the_whole_window() -> None:
+    async def story() -> None:
+        async with looking() as (_, look, source):
+            await look.look()
+            source.where = "http://q"
+            await look.look()
+            await look.look()
+            await look.look()
+            assert [back >= 315 for back in source.asked] == [True, False, True, False]
+            told = {family.name: family for family in LookedMetrics(look).collect()}
+            (backend,) = told["weft_telemetry_backend"].samples
+            assert (backend.labels, backend.value) == ({"backend": "http://q"}, 1)
+            assert told["weft_telemetry_backend_changes"].samples[0].value == 1
+
+    run(story())
 
 
 def test_after_a_pause_the_next_look_asks_further_back_but_not_beyond_the_window() -> None:

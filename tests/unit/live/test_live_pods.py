@@ -46,7 +46,16 @@ def test_a_pod_is_told_once_and_freed_only_at_its_end() -> None:
     assert pods.take(pod()) is None
     assert isinstance(pods.take(pod(nodeName="n")), PodSeenBound)
     assert pods.take(pod(nodeName="n", phase="Running")) is None
-    assert pods.take(pod(nodeName="n", phase="Succeeded")) == PodGone("u")
+    assert pods.take(pod(nodeName="n", phase="Succeeded")) == PodGone("u", completed=True)
+
+
+def test_a_pod_that_failed_or_was_deleted_has_not_completed() -> None:
+    for end in ("Failed", ""):
+        pods = view()
+        pods.take(pod())
+        pods.take(pod(nodeName="n"))
+        gone = pods.take(pod(nodeName="n", phase=end)) if end else pods.forget(pod(nodeName="n"))
+        assert gone == PodGone("u", completed=False)
 
 
 def test_others_gated_and_followers_pods_are_not_told() -> None:

@@ -46,27 +46,47 @@ def borrower(mib=4_500, **more):
 
 def test_cbp_lends_on_steady_gpus_only():
     assert place(lender(KubeKnotsCbp(), STEADY), borrower()) == A0
-    assert place(lender(KubeKnotsCbp(), WILD), borrower(400)) is None
+    assert place(lender(KubeKnotsCbp(), WILD), borrower()) is None
     assert place(lender(KubeKnotsCbp(), {COV: 0.1, SAMPLES: 19.0}), borrower()) is None
     assert place(lender(KubeKnotsCbp(), STEADY, ages={A0: STALE}), borrower()) is None
     assert place(lender(KubeKnotsCbp(), STEADY, ages={A0: STALE}), borrower(400)) == A0
     assert place(lender(KubeKnotsCbp(), STEADY, idle=0), borrower()) is None
 
 
-def test_a_small_latency_critical_pod_counts_as_uncorrelated_by_the_first_reading():
-    def critical(mib):
-        return borrower(mib, job_class="latency-critical")
+def test_an_unsteady_gpu_is_the_last_resort_where_requests_fit():
+    """Waiting for it to calm down is what no metric may cost."""
+    assert place(lender(KubeKnotsCbp(), WILD), borrower(400)) == A0
+    nodes = [node("a", gpus=1), node("b", gpus=1)]
+    engine = engine_of(KubeKnotsCbp(), nodes, {A0: WILD, B0: STEADY})
+    resident(engine, "old", "a", 0, 2_000)
+    assert place(engine, borrower(400)) == B0
+    engine = engine_of(KubeKnotsCbp(), nodes, {A0: WILD})
+    resident(engine, "old", "a", 0, 2_000)
+    resident(engine, "older", "b", 0, 2_000)
+    assert place(engine, borrower(400)) == B0, "a trend that nobody knows is no unsteady one"
 
-    wild = {A0: WILD}
+
+def test_a_small_latency_critical_pod_counts_as_uncorrelated_by_the_first_reading():
+    """The GPU in use goes before the idle one where it counts as steady, and after it if not."""
     for reading, mib, expected in (
-        ("correlation", 1_000, A0), ("correlation", 1_001, None), ("cov", 1_000, None),
+        ("correlation", 1_000, A0), ("correlation", 1_001, A1), ("cov", 1_000, A1),
     ):  # fmt: skip
-        nodes = [node("a", gpus=1, memory_mib=10_000)]
-        engine = engine_of(KubeKnotsCbp(reading=reading), nodes, wild)
+        nodes = [node("a", gpus=2, memory_mib=10_000)]
+        engine = engine_of(KubeKnotsCbp(reading=reading), nodes, {A0: WILD, A1: WILD})
         resident(engine, "old", "a", 0, 2_000)
-        assert place(engine, critical(mib)) == expected
+        assert place(engine, borrower(mib, job_class="latency-critical")) == expected
     with pytest.raises(BadInputError, match="write correlation or cov"):
         KubeKnotsCbp(reading="spearman")
+
+
+def test_cbp_goes_by_the_correlation_with_the_pods_application_where_it_is_known():
+    for together, reading, expected in (
+        (0.49, "correlation", A0), (0.5, "correlation", None), (0.5, "cov", A0),
+    ):  # fmt: skip
+        seen = STEADY | {"correlation.train": together}
+        policy = KubeKnotsCbp(reading=reading)
+        assert place(lender(policy, seen), borrower(application="train")) == expected
+        assert place(lender(KubeKnotsCbp(), seen), borrower(application="other")) == A0
 
 
 def test_cbp_takes_gpus_in_use_the_most_free_first_then_idle_ones():
@@ -183,6 +203,19 @@ def test_genius_goes_by_measured_free_memory_where_there_is_one():
         engine = engine_of(policy, [node("a", gpus=1)], told)
         assert place(engine, borrower(4_001)) is None
         assert place(engine, pod(memory_mib=4_000)) == A0
+
+
+def test_genius_is_unsafe_only_as_its_original():
+    assert Genius(compat="exact").unsafe
+    assert not Genius().unsafe
+
+
+def test_a_pod_that_has_left_does_not_hold_its_memory_in_old_samples():
+    """12,384 MiB were in use, 12,000 of them promised to who left since: sane goes by requests."""
+    told = {A0: {"memory_free_mib.last": 4_000.0, "memory_promised_mib": 12_000.0}}
+    for compat, expected in (("sane", A0), ("exact", None)):
+        engine = engine_of(Genius(compat=compat), [node("a", gpus=1)], told)
+        assert place(engine, borrower(8_000)) == expected
 
 
 def test_a_refresh_of_one_gpu_changes_all_exact_scores():

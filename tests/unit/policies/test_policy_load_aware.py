@@ -86,6 +86,27 @@ def test_the_gate_of_a_shared_gpu(policy, seen, open_):
     assert (place(engine, asking()) is not None) == open_
 
 
+def full_card(asked, used, *, promised=0.0, ages=None):
+    """A card of 16,384 MiB with a pod that asked for so much, and a reading."""
+    told = {A0: {FREE: 16_384.0 - used, "memory_promised_mib": promised}}
+    engine = engine_of(LoadAware(), [node("a", gpus=1)], told, ages=ages)
+    resident(engine, "old", "a", 0, asked)
+    return engine
+
+
+@pytest.mark.parametrize("ages", [None, {A0: STALE}])
+def test_memory_that_was_promised_shuts_no_gpu_where_requests_fit(ages):
+    """1,000 MiB more fit by requests beside 15,000; the margin of 2,048 is not there."""
+    assert place(full_card(15_000, 15_000, ages=ages), asking()) == A0
+    assert place(full_card(15_000, 15_512, ages=ages), asking()) == A0  # within the reserve
+    assert place(full_card(15_000, 15_513, ages=ages), asking()) is None
+
+
+def test_who_left_since_the_sample_was_taken_does_not_shut_a_gpu():
+    assert place(full_card(1_000, 15_000), asking()) is None
+    assert place(full_card(1_000, 15_000, promised=15_000.0), asking()) == A0
+
+
 def test_an_idle_gpu_is_never_shut_by_what_its_last_pod_left():
     told = {A0: {SM: 1.0, DRAM: 1.0, FREE: 0.0}}
     assert place(engine_of(LoadAware(), [node("a", gpus=1)], told), asking()) == A0
@@ -137,6 +158,17 @@ def test_res_ag_takes_large_requests_first():
         return ResAg().queue_key(pod(memory_mib=asked))
 
     assert mib(9_000) < mib(1_000)
+
+
+def test_who_asks_little_waits_for_the_larger_ones_of_its_round_only():
+    """Rounds of 5 s; else small pods would wait for as long as larger ones keep coming."""
+
+    def key(mib, came_s):
+        return ResAg().queue_key(pod(memory_mib=mib, created_ns=came_s * 10**9))
+
+    assert key(9_000, 4) < key(1_000, 0)
+    assert key(1_000, 0) < key(9_000, 5)
+    assert key(5_000, 1) < key(5_000, 2)
 
 
 def lending(policy, ages=None, seen=None):

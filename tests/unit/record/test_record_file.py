@@ -20,6 +20,7 @@ from weft.record import (
     PolicyUse,
     ProfileUse,
     Recorder,
+    Writer,
     explain,
     read,
     records_of,
@@ -50,7 +51,7 @@ EVENTS: list[tuple[Event, int]] = [
 def write(path: Path, events: list[tuple[Event, int]] = EVENTS) -> Path:
     header = Header(USES, seed=3, keep_top=2)
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, out)
+        recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
         for event, now in events:
             recorder.handle(event, now)
     return path
@@ -84,7 +85,7 @@ def refusal(path: Path) -> str:
 def test_a_recorder_answers_as_the_engine_does_and_writes_every_event() -> None:
     header = Header(USES)
     out = io.BytesIO()
-    recorder = Recorder(header.engine(CREATE), header, out)
+    recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
     plain = Engine([Profile("weft", [BestFit()])])
     answers = [recorder.handle(event, now) for event, now in EVENTS]
     assert answers == [plain.handle(event, now) for event, now in EVENTS]
@@ -332,7 +333,7 @@ def test_policies_before_filtering_are_asked_in_an_explanation_too(tmp_path: Pat
     header = Header([ProfileUse("weft", [PolicyUse("exclusive")])])
     path = tmp_path / "file"
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, out)
+        recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
         for event, now in EVENTS[:5]:
             recorder.handle(event, now)
         recorder.handle(PodAdded(pod("late", memory_mib=5)), 9)

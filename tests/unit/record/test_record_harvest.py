@@ -10,7 +10,7 @@ from weft.engine import NodesChanged, PodAdded, PodBound, SignalsChanged
 from weft.engine.lending import NEED
 from weft.framework import Policy
 from weft.framework.signals import FRESH, snapshot
-from weft.record import Header, PolicyUse, ProfileUse, Recorder, explain, read, replay
+from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer, explain, read, replay
 from weft.testing import node, pod
 
 
@@ -35,7 +35,7 @@ def look(version: int, idle_mib: int) -> SignalsChanged:
 def recorded(path: Path, *, evict: bool) -> None:
     header = Header([ProfileUse("weft", [PolicyUse("harvesting")])], harvest_permille=1_500)
     out = io.BytesIO()
-    handle = Recorder(header.engine(create), header, out).handle
+    handle = Recorder(header.engine(create), header, Writer(out).write).handle
     handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     for number, event in enumerate((
         PodAdded(pod("lender", memory_mib=9_000)), PodBound("lender"), look(1, 6_000),

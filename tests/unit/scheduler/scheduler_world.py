@@ -9,10 +9,11 @@ import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from weft.framework import Profile
+from weft.framework import Policy, Profile
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
+from weft.ledger import STRICT, Limits
 from weft.live.cluster import Cluster
 from weft.policies.best_fit import BestFit
 from weft.scheduler.connection import HttpOptions
@@ -30,8 +31,14 @@ def inventory(gpus: int, model: str = "") -> str:
     return msgspec.json.encode({"gpus": cards}).decode()
 
 
-def add_node(server: FakeApiServer, name: str, gpus: int = 2, *, ready: bool = True) -> None:
+def add_node(
+    server: FakeApiServer, name: str, gpus: int = 2, *, ready: bool = True,
+    advertised_mib: int | None = None,
+) -> None:  # fmt: skip
+    """`advertised_mib`: how many weft.dev/gpu-memory a device plugin advertises there, if any."""
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    if advertised_mib is not None:
+        has["weft.dev/gpu-memory"] = str(advertised_mib)
     ready_now = {"type": "Ready", "status": "True" if ready else "Unknown"}
     meta = {"name": name, "annotations": {"weft.dev/inventory": inventory(gpus)} if gpus else {}}
     status = {"allocatable": has, "conditions": [ready_now]}
@@ -52,9 +59,12 @@ def add_pod(
 class World:
     """The pages are served from the beginning; `sync` and `lead` are the cluster's own steps."""
 
-    def __init__(self, server: FakeApiServer, client: ApiClient, options: HttpOptions) -> None:
+    def __init__(
+        self, server: FakeApiServer, client: ApiClient, options: HttpOptions, policy: Policy,
+        limits: Limits,
+    ) -> None:  # fmt: skip
         self.server = server
-        self.live = Cluster(client, [Profile("weft", [BestFit()])])
+        self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
         self.metrics = Metrics(self.live)
         self.pages = Pages(self.live, [self.metrics], address="127.0.0.1", port=0, options=options)
         self.session: aiohttp.ClientSession
@@ -94,13 +104,15 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(options: HttpOptions | None = None) -> AsyncIterator[World]:
+async def world(
+    options: HttpOptions | None = None, policy: Policy | None = None, limits: Limits = STRICT
+) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, Fixed())) as client,
         aiohttp.ClientSession() as session,
     ):
-        it = World(server, client, options or HttpOptions())
+        it = World(server, client, options or HttpOptions(), policy or BestFit(), limits)
         it.session = session
         await it.pages.start()
         try:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from scheduler_world import MIB, World, add_node, add_pod, world
 
+from weft.ledger import Limits
 from weft.scheduler.explaining import Explainer, SearchOptions
 
 
@@ -74,6 +75,32 @@ def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
         assert it.live.engine.ledger.table.memory_used == [10_000, 10_000], "only tried"
 
     on_cluster(check)
+
+
+def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
+    async def main() -> None:
+        async with world(limits=Limits(overcommit_permille=2000)) as it:
+            add_node(it.server, "a", gpus=1, advertised_mib=MIB)
+            add_node(it.server, "b", gpus=1, advertised_mib=MIB + 100)
+            for number in range(2):
+                add_pod(it.server, f"p{number}", 10_000)
+            await it.lead()
+            await it.until(lambda: it.bound("p0") and it.bound("p1"))
+            uid = add_pod(it.server, "waits", 8_000)
+            await it.until(lambda: uid in it.live.engine.queue)
+            found = await it.explain("waits")
+            assert found.reason == (
+                "0/2 GPU nodes: 2 × insufficient extended resource "
+                "(largest free 6,100 weft.dev/gpu-memory, asked 8,000)"
+            )
+            assert found.notes == (
+                "weft.dev/gpu-memory: 8,000 asked, 6,100 left of 16,100 that a device plugin "
+                "advertises on b. The kubelet admits no pod beyond that, so memory is lent only "
+                "within it",
+            )
+            assert [change.axis for change in found.changes] == ["free"]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_preemption_that_would_help_is_said_to_be_missing() -> None:

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_scheduler_process import add_node, add_pod, node_of, plays, until
 
+from weft.engine import SignalsChanged
 from weft.framework import Profile
+from weft.framework.signals import FRESH, snapshot
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
@@ -14,6 +17,8 @@ from weft.model import BadInputError
 from weft.policies.catalog import built_in
 from weft.policies.fgd import Fgd
 from weft.record import Header, PolicyUse, ProfileUse, read, replay
+from weft.record.side import side_of
+from weft.scheduler.explaining import Explainer
 from weft.scheduler.recording import Recording
 from weft.testing.api_server import FakeApiServer
 
@@ -44,6 +49,95 @@ def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> N
     assert verdict.identical, verdict
     assert verdict.decisions >= 9
     assert (tmp_path / "decisions.jsonl.previous").read_text() == "an older file"
+
+
+def look(version: int, gpus: int = 200) -> SignalsChanged:
+    """Large enough for a folder of its own."""
+    rng, fresh = np.random.default_rng(version), np.full(gpus, FRESH, dtype=np.int8)
+    columns = {f"column-{n}": (rng.random(gpus), fresh) for n in range(3)}
+    return SignalsChanged(snapshot(version, 0, [("n", n) for n in range(gpus)], columns))
+
+
+def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            await live.start()
+            for version in (1, 2):
+                live.handle(look(version))
+            await live.stop()
+            await recording.close()
+
+    for run in range(3):
+        story()
+        assert len(list(side_of(path).iterdir())) == 2
+        assert replay(*read(path), built_in().create).identical
+        previous = tmp_path / "decisions.jsonl.previous"
+        assert previous.exists() == (run > 0)
+        if run:
+            assert replay(*read(previous), built_in().create).identical
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_signals_that_cannot_be_written_end_the_record_before_the_line_that_needs_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            side_of(path).write_text("in the way")
+            await live.start()
+            live.handle(look(1))
+            await until(lambda: bool(recording.failed))
+            live.handle(look(2))
+            await live.stop()
+            await recording.close()
+
+    story()
+    assert replay(*read(path), built_in().create).identical
+    assert "SignalsKept" not in path.read_text()
+
+
+def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
+    """A live explanation tries things out on the ledger; the replay knows nothing of it."""
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            await live.start()
+            await live.lead(afresh=False)
+            for number in range(9):
+                add_pod(server, f"p{number}")
+            await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
+            waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
+            found = await Explainer(live).explain("d", f"p{waits}")
+            assert found is not None
+            assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
+            server.remove("pods", f"p{(waits + 1) % 9}", "d")
+            await until(lambda: bool(node_of(server, f"p{waits}")))
+            await live.stop()
+            await recording.close()
+
+    story()
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical, verdict
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:

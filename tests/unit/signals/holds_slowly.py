@@ -15,6 +15,7 @@ class Pod(NamedTuple):
     series: Series
     lends: bool = True
     warmed: bool = False
+    expected: int | None = None
 
 
 class Answer(NamedTuple):
@@ -43,7 +44,8 @@ def own_of(pod: Pod, total: int, ages: list[float]) -> Series | None:
     """The pod's own series, if it can be gone by."""
     own = since(pod, pod.series, ages)
     known = [v for v in own if v is not None]
-    if not own or own[-1] is None or max(known) <= 0 or max(known) >= total:
+    lately = any(v is not None for v in own[-3:])
+    if not lately or max(known) <= 0 or max(known) >= total:
         return None
     return own
 
@@ -87,21 +89,32 @@ def slow_holds(
     hold, to_come, settled, unseen = [], 0.0, 0.0, 0.0
     for pod, own, is_warm, its in zip(pods, owns, warm, parts, strict=True):
         part, last = its, newest(own) if own is not None else None
+        will = will_need(pod, own)
         if not is_warm:
-            hold.append(pod.asked)
+            hold.append(will)
             if last is not None:
-                to_come += max(0, pod.asked - last)
+                to_come += max(0, will - last)
             else:
-                unseen += pod.asked
+                unseen += will
             continue
         if own is not None and last is not None:
             part = max(peak([v for v in own if v is not None]) or 0.0, last)
+        if part is not None and will < pod.asked:
+            part = max(part, will)
         if part is None or (not pod.lends and part < pod.asked):
             part = pod.asked
         hold.append(math.ceil(part))
         settled += 0 if own is not None else hold[-1]
     to_come += max(0.0, unseen - max(0.0, (newest(rest) or 0.0) - settled))
     return Answer(hold, warm, max(sum(hold), math.ceil(now + to_come)), freshness)
+
+
+def will_need(pod: Pod, own: Series | None) -> int:
+    """What pods like it needed, where it lends and used no more than they; else what it asked."""
+    if pod.expected is None or not pod.lends:
+        return pod.asked
+    used = max([v for v in own if v is not None]) if own is not None else 0
+    return min(pod.asked, pod.expected) if used <= pod.expected else pod.asked
 
 
 def believed(
@@ -111,7 +124,7 @@ def believed(
     if now is None:
         return MISSING if freshness == FRESH else freshness
     old = any(pod.age_s is not None and pod.age_s >= 60 for pod in pods)
-    told = sum(own[-1] or 0.0 for own in owns if own is not None)
+    told = sum(newest(own) or 0.0 for own in owns if own is not None)
     if (now <= 0 and old) or now >= total or told > now + 0.02 * total:
         return MISSING
     return freshness

@@ -57,6 +57,7 @@ class Scene:
         self.refresher = Refresher(window, self.devices, Settings(step_s, 4))
         self.pods = [0] * len(self.devices)
         self.warm = [0] * len(self.devices)
+        self.promised = [0] * len(self.devices)
 
     @property
     def window(self) -> Window:
@@ -66,9 +67,10 @@ class Scene:
         self.window.advance(now_s)
         self.window.put(metric, np.array([row]), np.array([at_s]), np.array([value]), now_s)
 
-    def look(self, now_s: float) -> SignalsView:
-        residents = Residents(np.array(self.pods), np.array(self.warm))
-        return SignalsView(self.refresher.refresh(Now(now_s, int(now_s * 1e9), residents)))
+    def look(self, now_s: float, alone: dict[int, str] | None = None) -> SignalsView:
+        residents = Residents(*(np.array(one) for one in (self.pods, self.warm, self.promised)))
+        now = Now(now_s, int(now_s * 1e9), residents, alone or {})
+        return SignalsView(self.refresher.refresh(now))
 
     def of(self, view: SignalsView, column: str) -> tuple[list[float], list[int]]:
         """(values, freshness) of all GPUs."""

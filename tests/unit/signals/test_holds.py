@@ -32,6 +32,7 @@ def ask(
         np.array([pod.lends for _, pod in pods], dtype=np.bool_),
         np.array([pod.warmed for _, pod in pods], dtype=np.bool_),
         np.array([pod.series for _, pod in pods], dtype=np.float64).reshape(len(pods), len(ages)),
+        np.array([pod.asked if pod.expected is None else pod.expected for _, pod in pods], int),
     )
     cards = Cards(
         np.full(len(gpus), C), np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
@@ -54,6 +55,7 @@ pods = st.builds(
     Pod, st.sampled_from([0, 500, 3_000, 4_500, 9_000]),
     st.sampled_from([None, -5.0, 0.0, 15.0, 59.9, 60.0, 75.0, 119.0, 4_000.0]),
     series, st.booleans() | st.just(True), st.booleans(),
+    st.none() | st.sampled_from([300, 2_005, 4_000, 9_500]),
 )  # fmt: skip
 freshness = st.sampled_from([FRESH, FRESH, STALE, MISSING])
 cards = st.tuples(st.lists(pods, max_size=4), series, freshness)
@@ -81,7 +83,8 @@ def test_it_is_what_the_text_says_and_never_more_is_idle(
         assert int(found.beyond_mib[row]) == max(0, slow.need - promised)
         for pod, hold, is_warm, lent in zip(there, slow.hold, slow.warm, idle, strict=True):
             assert 0 <= lent <= max(0, pod.asked - hold)
-            assert not lent or (is_warm and pod.lends and slow.freshness == FRESH)
+            like = pod.expected is not None and pod.expected < pod.asked
+            assert not lent or ((is_warm or like) and pod.lends and slow.freshness == FRESH)
         event(f"something idle {any(idle)}")
         event(f"beyond {bool(found.beyond_mib[row])}")
 
@@ -101,6 +104,38 @@ def test_nothing_is_idle_of_pods_that_warm_up_or_are_latency_critical() -> None:
     assert one([lender._replace(series=growing)], growing)[0] == [0]
     warmed = lender._replace(series=growing, warmed=True)
     assert one([warmed], growing)[0] == [6_500]  # it was stable once; now its peak counts
+
+
+def test_a_pod_that_came_by_what_others_used_is_held_at_that_while_it_warms_up() -> None:
+    """Its series so far, and what it is to be held at: 4,000 were expected, of 9,000 asked."""
+    new = Pod(9_000, 30, [None] * 10 + [100.0, 200.0, 300.0], expected=4_000)
+    used: Series = [0.0] * 10 + [150.0, 250.0, 350.0]
+    assert one([new], used)[:2] == ([4_950], 4_050)  # what the card uses beside it, too
+    assert one([new._replace(age_s=None, series=NONE)], flat(0.0)) == ([5_000], 4_000, FRESH)
+    beyond = new._replace(series=[None] * 11 + [4_001.0, 500.0])
+    assert one([beyond], [*used[:-1], 500.0])[0] == [0]  # it is not like them
+    assert one([new._replace(lends=False)], used)[0] == [0]
+    for age in (STALE, MISSING):
+        assert one([new], used, age)[:2] == ([0], 9_000)
+
+
+def test_a_warm_pod_is_held_at_what_is_still_to_be_expected_of_it() -> None:
+    """Late peaks are what the others are known for; one that has passed them goes by its own."""
+    pod = Pod(9_000, 600, flat(3_000), expected=4_000)
+    assert one([pod], flat(3_000))[0] == [5_000]
+    assert one([pod._replace(series=flat(4_500))], flat(4_500))[0] == [4_500]
+    assert one([pod._replace(expected=2_000)], flat(3_000))[0] == [6_000]
+
+
+def test_a_lost_sample_or_two_change_nothing() -> None:
+    """Else the pod would need all it asked again, and who borrowed of it would have to go."""
+    used, lender = flat(3_000), Pod(9_000, 600, flat(3_000), warmed=True)
+    for lost in (1, 2):
+        gap: Series = [*flat(3_000)[lost:], *[None] * lost]
+        assert one([lender._replace(series=gap)], used) == one([lender], used)
+        assert one([lender._replace(series=gap)], gap) == one([lender], used)
+    silent: Series = [*flat(3_000)[3:], None, None, None]
+    assert one([lender._replace(series=silent)], silent, STALE) == ([0], 9_000, STALE)
 
 
 def test_a_newcomer_without_a_series_is_not_taken_for_its_lender() -> None:

@@ -104,6 +104,89 @@ def test_used_and_free_that_are_more_than_the_card_are_missing() -> None:
     assert scene.of(scene.look(now), "memory_used_mib")[1] == [MISSING]
 
 
+@pytest.mark.parametrize(
+    ("used", "free", "expected"),
+    [
+        (6_000, 0, MISSING),  # free memory is stuck at 0, and no pod need have warmed up
+        (0, 6_000, MISSING),  # so is used memory
+        (6_000, 9_500, FRESH),  # the driver keeps some for itself
+        (6_000, 7_000, FRESH),  # ECC, and an inventory that goes by the box
+    ],
+)
+def test_used_and_free_that_are_far_less_than_the_card_are_missing(
+    used: int, free: int, expected: int
+) -> None:
+    scene = Scene(node(gpus=1))
+    filled(scene, USED, [used] * 4)
+    now = filled(scene, FREE, [free] * 4)
+    view = scene.look(now)
+    for column in ("memory_used_mib", "memory_free_mib.last", "memory_free_mib.cov"):
+        assert scene.of(view, column)[1] == [expected], column
+
+
+def test_what_the_driver_reserves_is_part_of_the_card() -> None:
+    scene = Scene(node(gpus=1))
+    filled(scene, USED, [6_000] * 4)
+    filled(scene, Metric.MEMORY_RESERVED_MIB, [4_000] * 4)
+    now = filled(scene, FREE, [6_000] * 4)
+    assert scene.of(scene.look(now), "memory_used_mib")[1] == [FRESH]
+
+
+def test_samples_of_different_times_are_not_added_up() -> None:
+    """A pod of 9,000 MiB came between the newest sample of free and that of used memory."""
+    scene = Scene(node(gpus=1))
+    filled(scene, FREE, [15_000] * 4)
+    now = filled(scene, USED, [1_000] * 4 + [10_000])
+    assert scene.of(scene.look(now), "memory_used_mib.last") == ([10_000], [FRESH])
+
+
+@pytest.mark.parametrize(
+    ("sm", "work", "expected"),
+    [
+        ([1.0] * 6, [0.1] * 6, MISSING),  # no SM works without a kernel
+        ([0.9] * 6, [0.0] * 6, MISSING),
+        ([0.0] * 6, [0.9] * 6, MISSING),  # no kernel runs without an SM
+        ([0.01] * 6, [1.0] * 6, FRESH),  # small kernels, one after another
+        ([1.0] * 6, [0.9] * 6, FRESH),
+        ([0.0] * 6, [0.0] * 6, FRESH),
+        ([1.0, 1.0, 1.0, 0.2, 1.0, 1.0], [0.1] * 6, FRESH),  # not in every sample: a burst
+    ],
+)
+@pytest.mark.parametrize("engine", [Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO])
+def test_sms_and_kernels_that_tell_different_stories_are_missing(
+    sm: list[float], work: list[float], expected: int, engine: Metric
+) -> None:
+    scene = Scene(node(gpus=1))
+    filled(scene, SM, sm)
+    now = filled(scene, engine, work)
+    view = scene.look(now)
+    for metric in (SM, engine):
+        assert scene.of(view, metric.value)[1] == [expected], metric
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "expected"),
+    [(Metric.DRAM_ACTIVE_RATIO, 1.0, MISSING), (Metric.DRAM_ACTIVE_RATIO, 0.9, FRESH),
+     (Metric.POWER_W, 0.0, MISSING), (Metric.POWER_W, 9.0, FRESH)],
+)  # fmt: skip
+def test_what_no_card_can_do_is_missing(metric: Metric, value: float, expected: int) -> None:
+    scene = Scene(node(gpus=1))
+    now = filled(scene, metric, [value] * 6)
+    assert scene.of(scene.look(now), metric.value)[1] == [expected]
+
+
+def test_who_left_since_the_newest_sample_is_told() -> None:
+    """Policies read free memory with it: see the gate."""
+    scene = Scene(node(gpus=1))
+    scene.promised = [9_000]
+    scene.put(FREE, 0, NOW_S, 7_000, NOW_S)
+    scene.look(NOW_S)
+    scene.promised = [0]
+    assert scene.of(scene.look(NOW_S + 15), "memory_promised_mib")[0] == [9_000]
+    scene.put(FREE, 0, NOW_S + 29, 16_000, NOW_S + 30)
+    assert scene.of(scene.look(NOW_S + 30), "memory_promised_mib")[0] == [0]
+
+
 def test_an_idle_card_with_no_memory_used_is_no_contradiction() -> None:
     scene = Scene(node(gpus=1))
     now = filled(scene, USED, [0] * 4)
@@ -180,3 +263,19 @@ def test_gpus_that_stay_keep_what_is_known_of_them() -> None:
 def test_an_empty_cluster_has_an_empty_snapshot() -> None:
     assert Scene().look(NOW_S).source.gpus == ()
     assert Settings().horizon == 4
+
+
+def test_applications_are_compared_with_gpus_by_what_they_did_alone() -> None:
+    rng = np.random.default_rng(5)
+    calm, busy = rng.permutation(20) * 100.0, rng.permutation(20) / 20
+    scene = Scene(node(gpus=3))
+    for row, (used, sm) in enumerate([(calm, busy), (calm, 1 - busy), (-calm + 3_000, busy)]):
+        filled(scene, USED, used.tolist(), row)
+        now = filled(scene, SM, sm.tolist(), row)
+    assert "correlation.train" not in scene.look(now).source.columns
+    values, fresh = scene.of(scene.look(now, alone={0: "train"}), "correlation.train")
+    assert values == pytest.approx([1.0, 1.0, 1.0])
+    assert fresh == [FRESH] * 3
+    filled(scene, SM, (1 - busy).tolist(), 2)
+    values, _ = scene.of(scene.look(now), "correlation.train")
+    assert values == pytest.approx([1.0, 1.0, -1.0])

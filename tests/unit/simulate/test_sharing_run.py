@@ -4,11 +4,13 @@ import msgspec
 import pytest
 from sharing_worlds import CARD_MIB, Lender, job, scenario
 
+from weft.policies.catalog import built_in
 from weft.policies.exclusive import Exclusive
 from weft.policies.gpushare import GpuShare
 from weft.simulate.sharing.exporter import Faults
 from weft.simulate.sharing.job import SECOND_NS
 from weft.simulate.sharing.outcome import SharedRun
+from weft.simulate.sharing.pipeline import Watching
 from weft.simulate.sharing.run import run_shared
 from weft.simulate.sharing.slowdown import ByResidents
 
@@ -121,3 +123,30 @@ def test_a_pod_that_fits_no_card_ends_the_run_and_is_counted() -> None:
     for policy in (GpuShare(), Lender()):
         run = run_shared(scenario(*jobs), policy)
         assert (run.unfinished, finished(run)["b"]) == (1, 10)
+
+
+def test_what_pods_like_it_needed_before_they_ended_is_not_lent_while_it_is_unused() -> None:
+    """a shows that its kind peaks; b is lent nothing of before its own, so c waits and stays."""
+    peaky = ((80, 2000), (20, 7900))
+    jobs = (
+        job("a", *peaky, asks=8000),
+        job("b", *peaky, asks=8000, comes_s=110),
+        job("c", (300, 2000), asks=5000, comes_s=115, kind="steady"),
+    )
+    run = run_shared(scenario(*jobs), Lender())
+    assert (run.ooms, run.evictions) == (0, 0)
+    assert run.outcomes[2].bound_s == pytest.approx(210, abs=6)
+
+
+@pytest.mark.parametrize("name", ["auto", "kube-knots-pp", "load-aware", "genius", "horus"])
+def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
+    """The safety grid leaves them out: they are half of its work."""
+    jobs = [
+        job(str(n), (60 + 7 * n, 1500), (30, 2500), asks=4000, comes_s=9 * n) for n in range(10)
+    ]
+    policy = built_in().create(name)
+    all_, fewer = (
+        run_shared(scenario(*jobs, gpus=2, watching=watching), built_in().create(name))
+        for watching in (Watching(), Watching(forecasts=False, holds=policy.harvests))
+    )
+    assert all_ == fewer

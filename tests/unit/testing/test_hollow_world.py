@@ -66,7 +66,7 @@ def test_restarts_come_later_and_later_and_promptly_after_a_sound_run() -> None:
     assert sound.state("b") == {"running": {"startedAt": time_text(T0 + 1800)}}
 
 
-def test_who_grows_beyond_the_card_is_killed_and_nobody_else() -> None:
+def test_who_grows_beyond_the_card_fails_and_nobody_else() -> None:
     scene = Scene()
     scene.put(
         pod_json("quiet", mib=10_000, run_s=100),
@@ -77,19 +77,23 @@ def test_who_grows_beyond_the_card_is_killed_and_nobody_else() -> None:
     scene.at(20)
     assert scene.phases("greedy") == ["Running", "Failed"]
     ended = scene.state("greedy")["terminated"]
-    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+    assert (ended["exitCode"], ended["reason"]) == (1, "Error")
+    assert "message" not in ended  # its container's log stays where it is
     assert scene.phases("quiet") == ["Running"]
     assert scene.used() == 10_000
 
 
-def test_an_oom_kill_restarts_where_the_policy_says_so() -> None:
+def test_who_ran_out_of_memory_restarts_where_the_policy_says_so_and_may_say_why() -> None:
     scene = Scene()
-    scene.put(pod_json("a", policy="OnFailure", memory_mib=f"0:1, 7:{CARD_MIB + 1}"))
+    greedy = pod_json("a", policy="OnFailure", memory_mib=f"0:1, 7:{CARD_MIB + 1}")
+    greedy["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    scene.put(greedy)
     scene.at(7)
     assert scene.phases("a") == ["Running", "Running"]
     told = scene.told["a"][-1]["containerStatuses"][0]
     assert told["restartCount"] == 1
-    assert told["lastState"]["terminated"]["reason"] == "OOMKilled"
+    ended = told["lastState"]["terminated"]
+    assert ended["message"] == f"CUDA out of memory: GPU 0 has a total capacity of {CARD_MIB} MiB"
     assert scene.used() == 1
 
 

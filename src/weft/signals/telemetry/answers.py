@@ -30,9 +30,9 @@ class TelemetryError(WeftError):
         self.kind = kind
 
 
-KINDS = ("unreachable", "timeout", "refused", "status", "garbage", "oversized")
-"""No connection; no answer in time; not let in (401, 403); another HTTP or API error; an answer
-that is none; one larger than allowed."""
+KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "oversized")
+"""Nobody to ask was found; no connection; no answer in time; not let in (401, 403); another HTTP or
+API error; an answer that is none; one larger than allowed."""
 
 
 class Answer(NamedTuple):

@@ -38,6 +38,10 @@ LINES: dict[Metric, tuple[str, int, str]] = {
 }
 """dcgm-exporter's name, DCGM's field, a description: a line of the exporter's list of metrics."""
 
+SLOW_S = 30.0
+"""Between samples: beyond this a pod that grows at 100 MiB/s has taken 3 GiB unseen."""
+_MOST_NAMED = 5
+
 NEEDED = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO)
 """Without these nothing is known of a GPU; the others make policies better."""
 EITHER = {
@@ -73,25 +77,41 @@ def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) 
 
 
 class Looked(NamedTuple):
-    """One look: what was answered, how it was joined, and when it was."""
+    """One look: what was answered, how it was joined, and when it was.
+
+    `notes` are what was found on the way there: who was asked, who did not answer.
+    """
 
     answers: Sequence[Answer]
     joiner: Joiner
     window: Window
     now_s: float
     scrape_s: float
+    notes: Sequence[Finding] = ()
 
 
 def check(looked: Looked) -> list[Finding]:
     """Everything worth saying, the worst first."""
-    found = [*_metrics(looked), *_scrapes(looked), *_labels_of(looked), *_nodes(looked)]
+    found = [
+        *looked.notes, *_metrics(looked), *_scrapes(looked), *_stale(looked), *_warnings(looked),
+        *_labels_of(looked), *_nodes(looked),
+    ]  # fmt: skip
     order = {"wrong": 0, "advice": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first few of them, in order."""
+    told = sorted(set(names))
+    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    return ", ".join(told[:_MOST_NAMED]) + more
+
+
 def _metrics(looked: Looked) -> Iterable[Finding]:
-    gpus = len(looked.joiner.devices)
-    have = {m: int(np.isfinite(looked.window.newest(m)[1]).sum()) for m in looked.window.metrics}
+    devices = looked.joiner.devices
+    gpus = len(devices)
+    there = {m: np.isfinite(looked.window.newest(m)[1]) for m in looked.window.metrics}
+    have = {metric: int(known.sum()) for metric, known in there.items()}
     for metric, (name, field, text) in LINES.items():
         count = have.get(metric, 0)
         instead = any(have.get(other, 0) >= max(gpus, 1) for other in EITHER.get(metric, ()))
@@ -100,6 +120,9 @@ def _metrics(looked: Looked) -> Iterable[Finding]:
             continue
         level: Level = "wrong" if metric in NEEDED and not instead else "advice"
         some = f"{count} of {gpus} GPUs" if count else "no GPU"
+        if count:
+            lacking = np.flatnonzero(~there[metric]).tolist()
+            some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
         yield Finding(
             level,
             f"{metric}: {some}",
@@ -122,6 +145,11 @@ def _scrapes(looked: Looked) -> Iterable[Finding]:
                 f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
                 f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
             )  # fmt: skip
+        elif apart_s > SLOW_S:
+            yield Finding(
+                "advice", f"samples are {apart_s:g} s apart: what grows faster is seen too late",
+                "scrape every 15 s: lent memory is called back by what is seen",
+            )  # fmt: skip
         else:
             yield Finding("good", f"samples are {apart_s:g} s apart")
     times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
@@ -138,6 +166,23 @@ def _scrapes(looked: Looked) -> Iterable[Finding]:
                       "has scraping stopped, or do the clocks disagree?")  # fmt: skip
 
 
+def _stale(looked: Looked) -> Iterable[Finding]:
+    """GPUs whose newest sample of what is needed is old, while others' are not."""
+    gpus = looked.joiner.devices.gpus
+    for metric in NEEDED:
+        ages = looked.now_s - looked.window.newest(metric)[1]
+        old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
+        if 0 < len(old) < len(gpus):
+            named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
+            yield Finding("wrong", f"{metric} is {ages[old].max():.0f} s old on {named}",
+                          "are these nodes' exporters up, and scraped in time?")  # fmt: skip
+
+
+def _warnings(looked: Looked) -> Iterable[Finding]:
+    for warning in sorted({one for answer in looked.answers for one in answer.warnings}):
+        yield Finding("wrong", f"the server warns: {warning}", "what it told may be a part only")
+
+
 _MENDS: Mapping[Why, str] = {
     Why.NODE: "label them with the node's name: Hostname, or node by a relabelling",
     Why.GPU: "these GPUs are not in the cluster's inventory",
@@ -149,7 +194,8 @@ _MENDS: Mapping[Why, str] = {
 def _labels_of(looked: Looked) -> Iterable[Finding]:
     for why, count in sorted(looked.joiner.unjoined.items()):
         example = looked.joiner.examples.get(why, "")
-        yield Finding("wrong", f"{count} series belong to no GPU ({why}), as {example}",
+        named = _misnamed(looked) if why is Why.NODE else ""
+        yield Finding("wrong", f"{count} series belong to no GPU ({why}){named}, as {example}",
                       _MENDS.get(why, ""))  # fmt: skip
     lacks = Counter[str]()
     total = 0
@@ -161,6 +207,19 @@ def _labels_of(looked: Looked) -> Iterable[Finding]:
     if lacks["UUID"]:
         yield Finding("advice", f"{lacks['UUID']} of {total} series have no UUID",
                       "GPUs are then told by index, which is not safe in containers")  # fmt: skip
+
+
+def _misnamed(looked: Looked) -> str:
+    """What series call the nodes that the cluster calls otherwise."""
+    devices = looked.joiner.devices
+    told = set()
+    for answer in looked.answers:
+        for text in answer.labels:
+            labels = _labels.decode(text)
+            if devices.find(labels) is Why.NODE:
+                told |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
+    names = f"they say {_some(told)}" if told else "they name none"
+    return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
 
 
 def _nodes(looked: Looked) -> Iterable[Finding]:

@@ -8,34 +8,44 @@ the node's name among the labels, so that everything behind is the same.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import aiohttp
 import msgspec
 import numpy as np
 
 from weft.signals.telemetry.answers import Answer, TelemetryError
 from weft.signals.telemetry.names import ALIASES, Alias, Metric
-from weft.signals.telemetry.prometheus import read_limited
 from weft.signals.telemetry.source import Asked, Reading
+from weft.signals.telemetry.transport import NOBODY, Access, Direct, Limits
 
 PORT = 9400
 """dcgm-exporter's."""
+MOST_MIB = 16
+_AT_ONCE = 32
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 
 
+Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""An exporter's address → HTTP status and body; raises nothing but `TelemetryError`."""
+
+
 class Exporters:
-    """A `Source` over the exporters of `targets()`: node name → URL of its metrics page."""
+    """A `Source` over the exporters of `targets()`: node name → address of its metrics page.
+
+    `fetch` reads the pages, where they are not reached from here by their addresses.
+    """
 
     def __init__(
         self, targets: Callable[[], Mapping[str, str]], *, timeout_s: float = 5.0,
-        most_mib: int = 16, at_once: int = 32, aliases: Mapping[str, Alias] = ALIASES,
+        access: Access = NOBODY, fetch: Fetch | None = None,
+        aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:  # fmt: skip
-        self._targets, self._timeout_s, self._most_mib = targets, timeout_s, most_mib
-        self._aliases = aliases
-        self._turns = asyncio.Semaphore(at_once)
-        self._session: aiohttp.ClientSession | None = None
+        """`BadInputError` names a file of `access` that is missing or wrong."""
+        self._targets, self._aliases = targets, aliases
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._direct = None if fetch else Direct("", access, Limits(timeout_s, MOST_MIB))
+        self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
         """One sample of everything; what was before now nobody has kept."""
@@ -43,13 +53,13 @@ class Exporters:
         told = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
         )
-        return Reading([answer for answer, _ in told if answer], [asked for _, asked in told])
+        answers = [answer for answer, _ in told if answer]
+        return Reading(answers, [asked for _, asked in told], "exporters")
 
     async def close(self) -> None:
         """Give back connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._direct is not None:
+            await self._direct.close()
 
     async def _ask(
         self, node: str, url: str, wanted: frozenset[str]
@@ -57,30 +67,25 @@ class Exporters:
         began = time.monotonic()
         answer, error = None, None
         try:
-            at_s = time.time()
-            body = await self._get(url)
+            async with self._turns:
+                at_s = time.time()
+                status, body = await self._page(url)
+            if status != 200:
+                kind = "refused" if status in {401, 403} else "status"
+                raise TelemetryError(kind, f"{url}: {status}")
             answer = parse(body, node, at_s, wanted, url)
         except TelemetryError as wrong:
             error = wrong
         return answer, Asked(node, time.monotonic() - began, error)
 
-    async def _get(self, url: str) -> bytes:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        try:
-            async with (
-                self._turns,
-                asyncio.timeout(self._timeout_s),
-                self._session.get(url, allow_redirects=False) as answer,
-            ):
-                if answer.status != 200:
-                    raise TelemetryError("status", f"{url}: {answer.status}")
-                return await read_limited(answer, self._most_mib, url)
-        except TimeoutError as error:
-            raise TelemetryError("timeout", f"{url}: no answer in {self._timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            text = f"{url}: {error or type(error).__name__}"
-            raise TelemetryError("unreachable", text) from error
+    async def _page(self, url: str) -> tuple[int, bytes]:
+        if self._direct is None:
+            assert self._fetch is not None
+            return await self._fetch(url)
+        status, body = await self._direct.get(url)
+        if status == 401:
+            self._direct.refused()
+        return status, body
 
 
 def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> Answer:

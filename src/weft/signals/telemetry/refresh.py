@@ -4,6 +4,7 @@ Pure but for the forecasters' memory of how wrong they were: time is passed in, 
 in the same order give the same snapshots. Columns are listed in docs/reference/telemetry.md.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,13 +12,22 @@ import numpy as np
 
 from weft.framework.signals import MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.ledger.table import Ints
+from weft.signals.company import CORRELATION, Company
 from weft.signals.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
 from weft.signals.forecast import statistics as stats
 from weft.signals.forecast.regression import lag_line
 from weft.signals.freshness import freshness_of
-from weft.signals.telemetry.doubts import Residents, false_memory, stuck_at_one
+from weft.signals.telemetry.doubts import (
+    Memory,
+    Residents,
+    false_activity,
+    false_memory,
+    never_idle,
+    stuck_at_one,
+)
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import Floats, Metric
+from weft.signals.telemetry.promised import Promised
 from weft.signals.telemetry.window import Window
 
 Column = tuple[Floats, Bytes]
@@ -27,6 +37,15 @@ USED, FREE, RESERVED = (
 )  # fmt: skip
 MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
 FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
+AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
+COMPARED = (
+    (USED,),
+    (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO),
+    (Metric.DRAM_ACTIVE_RATIO, Metric.MEMORY_COPY_RATIO),
+)
+"""What is compared between applications and GPUs: of each kind the first that is measured."""
+PROMISED = "memory_promised_mib"
+"""The most that pods were promised of a GPU since its newest sample, and while it was taken."""
 LAG = 10
 """Ferikoglou's: samples between a value and what is regressed on it."""
 MEAN_S = 60.0
@@ -35,18 +54,24 @@ _CARRIED = 2
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead."""
+    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
+    metrics in `forecast`."""
 
     scrape_s: float = 15.0
     horizon: int = 4
+    forecast: tuple[Metric, ...] = FORECAST
 
 
 class Now(NamedTuple):
-    """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time."""
+    """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
+
+    `alone` are GPUs (rows) that a pod of an application has had for itself for `company.SAMPLES`.
+    """
 
     wall_s: float
     at_ns: int
     residents: Residents
+    alone: Mapping[int, str] = {}
 
 
 class _Series(NamedTuple):
@@ -65,8 +90,10 @@ class Refresher:
         self.version = 0
         makers = (Last(), Ewma(0.3), Ar(1), Ar(2), FourierAr(8, 1))
         self._selectors = {
-            metric: Selector(makers, len(devices), settings.horizon) for metric in FORECAST
+            metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
         }
+        self._promised = Promised(window.samples * window.step_s)
+        self._company = Company()
         self._seen_slot = window.complete
         self._forecast_of: dict[Metric, Forecast] = {}
 
@@ -78,6 +105,7 @@ class Refresher:
         self.window.realign(rows)
         for selector in self._selectors.values():
             selector.realign(rows)
+        self._promised.realign(rows)
         self._forecast_of = {}
 
     def refresh(self, now: Now, *, version: int = 0, why: str = "") -> SignalsSnapshot:
@@ -94,7 +122,9 @@ class Refresher:
             if bool((fresh[metric] != MISSING).any()):
                 columns.update(self._plain(metric, one, fresh[metric]))
         columns.update(self._memory(series, fresh))
+        columns.update(self._promises(series, fresh, now))
         columns.update(self._forecasts(series, fresh))
+        columns.update(self._correlations(series, fresh, now.alone))
         gpus = self.devices.gpus
         return snapshot(self.version, now.at_ns, gpus, columns, why=why)
 
@@ -122,17 +152,37 @@ class Refresher:
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: Residents
     ) -> None:
         """MISSING where the newest numbers cannot be true."""
-        nan = np.full(len(self.devices), np.nan)
-        used, free = (series[m].last if m in series else nan for m in (USED, FREE))
-        false = false_memory(used, free, self.devices.total_mib, residents)
+        false = false_memory(self._memory_now(series), self.devices.total_mib, residents)
         for metric in MEMORY:
             if metric in fresh:
                 fresh[metric][false] = MISSING
-        slots = self._slots_of(MEAN_S)
-        for metric, one in series.items():
-            if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO:
-                recent = np.column_stack([one.history[:, -slots:], one.last])
-                fresh[metric][stuck_at_one(recent, residents)] = MISSING
+        recent: dict[Metric, Floats] = {
+            metric: np.column_stack([one.history[:, -self._slots_of(MEAN_S) :], one.last])
+            for metric, one in series.items()
+            if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO
+        }
+        for metric, values in recent.items():
+            fresh[metric][stuck_at_one(values, residents)] = MISSING
+        if Metric.SM_ACTIVE_RATIO in recent:
+            sm = Metric.SM_ACTIVE_RATIO
+            for work in (metric for metric in AT_WORK if metric in recent):
+                false = false_activity(recent[sm], recent[work])
+                fresh[sm][false] = fresh[work][false] = MISSING
+        if Metric.DRAM_ACTIVE_RATIO in recent:
+            dram = Metric.DRAM_ACTIVE_RATIO
+            fresh[dram][never_idle(recent[dram])] = MISSING
+        if Metric.POWER_W in series:
+            fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
+
+    def _memory_now(self, series: dict[Metric, _Series]) -> Memory:
+        """The newest readings of memory, and which of them were taken together."""
+        unknown = np.full(len(self.devices), np.nan)
+        nothing = _Series(unknown[:, None], unknown, unknown)
+        used, free, held = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
+        with np.errstate(invalid="ignore"):
+            apart_s = np.abs(used.last_at_s - free.last_at_s)
+            at_once = apart_s < 0.5 * self.window.step_s
+        return Memory(used.last, free.last, np.nan_to_num(held.last), at_once)
 
     # --- columns -------------------------------------------------------------------------------
 
@@ -174,6 +224,35 @@ class Refresher:
             columns[f"{FREE}.autocorrelation"] = (stats.autocorrelation(free, LAG), fresh[FREE])
             columns[f"{FREE}.predicted"] = (predicted, fresh[FREE])
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
+
+    def _promises(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], now: Now
+    ) -> dict[str, Column]:
+        """What free memory must be read with: see `promised`."""
+        if now.residents.promised_mib is None:
+            return {}
+        self._promised.note(now.wall_s, now.residents.promised_mib)
+        read = FREE if FREE in series else USED
+        if read not in series:
+            return {}
+        most = self._promised.since(series[read].last_at_s)
+        return {PROMISED: (most, _known(most, fresh[read]))}
+
+    def _correlations(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], alone: Mapping[int, str]
+    ) -> dict[str, Column]:
+        """How applications go with each GPU: in memory, SMs and bandwidth, as far as measured."""
+        known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
+        if USED not in known:
+            return {}
+        found = [[metric for metric in kind if metric in known] for kind in COMPARED]
+        metrics = [kind[0] for kind in found if kind]
+        histories = {metric.value: _carried(series[metric].history) for metric in metrics}
+        oldest = np.min([fresh[metric] for metric in metrics], axis=0)
+        return {
+            f"{CORRELATION}.{application}": (values, _known(values, oldest))
+            for application, values in self._company.look(histories, alone).items()
+        }
 
     def _forecasts(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]

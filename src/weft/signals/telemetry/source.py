@@ -26,10 +26,14 @@ class Asked(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What came back in one tick; what is missing from it is among `asked` with its error."""
+    """What came back in one tick; what is missing from it is among `asked` with its error.
+
+    `where` names who was asked, for people.
+    """
 
     answers: list[Answer]
     asked: list[Asked]
+    where: str = ""
 
 
 class Source(Protocol):

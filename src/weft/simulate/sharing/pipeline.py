@@ -15,6 +15,8 @@ from weft.ledger import Ledger
 from weft.ledger.table import Ints
 from weft.model import Node
 from weft.signals import holds
+from weft.signals.company import SAMPLES, Alone
+from weft.signals.peaks import Watch
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import Metric
@@ -27,10 +29,17 @@ _USED = METRICS.index(Metric.MEMORY_USED_MIB)
 
 
 class Watching(msgspec.Struct, frozen=True):
-    """How the cards are watched: the period of scrapes, and how much of the past is kept."""
+    """How the cards are watched: the period of scrapes, and how much of the past is kept.
+
+    `forecasts` and `holds` say whether the snapshots have the columns of that name. They are half
+    of the work, and no policy of Weft's decides otherwise where it does not lend (holds), or where
+    no pod is latency-critical (forecasts).
+    """
 
     scrape_ns: int = 5 * SECOND_NS
     window_ns: int = 300 * SECOND_NS
+    forecasts: bool = True
+    holds: bool = True
 
     @property
     def samples(self) -> int:
@@ -48,12 +57,16 @@ class Pipeline:
         self._devices = Devices(nodes)
         scrape_s = watching.scrape_ns / SECOND_NS
         self._window = Window(METRICS, len(self._devices), watching.samples, scrape_s, 0.0)
-        self._refresher = Refresher(self._window, self._devices, Settings(scrape_s))
+        settings = Settings(scrape_s) if watching.forecasts else Settings(scrape_s, forecast=())
+        self._refresher = Refresher(self._window, self._devices, settings)
         self._under_way: deque[Scrape] = deque()
         self._arrived: deque[Scrape] = deque(maxlen=watching.samples)
         self._warmed: dict[str, bool] = {}
+        self._watch = Watch()
         self.bound_ns: dict[str, int] = {}
         """When each pod with a place got it."""
+        self.application_of: dict[str, str] = {}
+        self._alone = Alone()
 
     def tick(self, now_ns: int, ledger: Ledger) -> SignalsSnapshot:
         """One scrape period is over: look at the cards, and tell what has arrived by now."""
@@ -61,10 +74,13 @@ class Pipeline:
         self._window.advance(now_ns / SECOND_NS)
         while self._under_way and self._under_way[0].at_ns + self._delay_ns <= now_ns:
             self._arrive(self._under_way.popleft(), now_ns)
-        found = self._refresher.refresh(
-            Now(now_ns / SECOND_NS, now_ns, self._residents(ledger, now_ns))
-        )
-        return self._with_holds(ledger, found, now_ns)
+        now_s = now_ns / SECOND_NS
+        residents = self._residents(ledger, now_ns)
+        long_s = SAMPLES * self._watching.scrape_ns / SECOND_NS
+        alone = self._alone.look(self._only(ledger), now_s, long_s)
+        applications = {row: self.application_of[uid] for row, uid in alone.items()}
+        found = self._refresher.refresh(Now(now_s, now_ns, residents, applications))
+        return self._with_holds(ledger, found, now_ns) if self._watching.holds else found
 
     def _arrive(self, scrape: Scrape, now_ns: int) -> None:
         self._arrived.append(scrape)
@@ -80,12 +96,20 @@ class Pipeline:
         return (now_ns - self.bound_ns[uid]) / SECOND_NS if uid in self.bound_ns else np.nan
 
     def _residents(self, ledger: Ledger, now_ns: int) -> Residents:
-        """Pods of each GPU, and those of them that have warmed up."""
+        """Pods of each GPU, those of them that have warmed up, and what they were promised."""
         pods, warm = np.zeros((2, len(self._devices)), dtype=np.int64)
         for row, (node, gpu) in enumerate(self._devices.gpus):
             ages = [self._age_s(uid, now_ns) for uid in ledger.occupants(node, gpu)]
             pods[row], warm[row] = len(ages), sum(age >= holds.WARM_S for age in ages)
-        return Residents(pods, warm)
+        return Residents(pods, warm, ledger.table.device_memory_promised.copy())
+
+    def _only(self, ledger: Ledger) -> dict[int, str]:
+        """GPUs with one pod whose application is known."""
+        there = {row: ledger.occupants(*gpu) for row, gpu in enumerate(self._devices.gpus)}
+        return {
+            row: uids[0] for row, uids in there.items()
+            if len(uids) == 1 and uids[0] in self.application_of
+        }  # fmt: skip
 
     def _with_holds(self, ledger: Ledger, found: SignalsSnapshot, now_ns: int) -> SignalsSnapshot:
         """The snapshot with what pods were measured to need of their GPUs, and what not."""
@@ -99,7 +123,7 @@ class Pipeline:
             np.array([self._age_s(uid, now_ns) for uid in rows.uids]),
             np.ones(len(rows.uids), dtype=np.bool_),
             np.array([self._warmed.get(uid, False) for uid in rows.uids]),
-            self._series(rows.uids),
+            self._series(rows.uids), rows.expected_mib,
         )  # fmt: skip
         _, ages = SignalsView(found).over(table, f"{Metric.MEMORY_USED_MIB}.last")
         answer = holds.holds(residents, self._cards(table.device_memory_total, ages), np.array(
@@ -107,7 +131,8 @@ class Pipeline:
         ))  # fmt: skip
         self._warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = holds.idle_by_uid(table, held, rows, answer.idle_mib)
-        return holds.told(found, table, answer, idle)
+        peaks = self._watch.look(rows.uids, residents, answer)
+        return holds.told(found, table, answer, idle, peaks)
 
     def _series(self, uids: Sequence[str]) -> Floats:
         """Each pod's own use in every scrape that arrived, [P, T], NaN where it was not in it."""

@@ -159,7 +159,7 @@ class Run:
         self.waiting -= 1
         pod.finished_ns = self.now + pod.job.end_ns if done else None
         self._forget(pod.uid)
-        self.tell(PodGone(pod.uid))
+        self.tell(PodGone(pod.uid, completed=done))
 
     def _again(self, pod: _Pod, *, out_of_memory: bool = False) -> None:
         """The pod is gone and its work lost; its Job makes a new one."""
@@ -197,6 +197,7 @@ class Run:
         self.engine.handle(PodBound(uid), self.now)
         if self.pipeline is not None:
             self.pipeline.bound_ns[uid] = self.now
+            self.pipeline.application_of[uid] = pod.job.kind
         job = msgspec.structs.replace(pod.job, uid=uid)
         self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
         self.tell(PodSeenBound(placement, bound_ns=self.now))
@@ -204,6 +205,7 @@ class Run:
     def _forget(self, uid: str) -> None:
         if self.pipeline is not None:
             self.pipeline.bound_ns.pop(uid, None)
+            self.pipeline.application_of.pop(uid, None)
 
     def _measured(self) -> SharedRun:
         outcomes = tuple(self._outcome(pod) for pod in self.pods.values())

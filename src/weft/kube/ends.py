@@ -1,0 +1,97 @@
+"""Which ends of a pod's containers were for want of GPU memory, as its status tells. Pure.
+
+No exit code means "the GPU has no more memory". What tells are a container's own last words
+(`state.terminated.message`: what it wrote to its termination log, or its last lines of log where
+its terminationMessagePolicy is FallbackToLogsOnError), or an annotation by an agent that saw it:
+
+    weft.dev/out-of-memory: {"end": "…", "peak_mib": 9000}
+
+`end` is anything that is another at each end. Where it stands and can be read, last words are not
+looked at.
+
+OOMKilled is no such end: there the node's own memory ran out, or the container's limit of it.
+"""
+
+import re
+
+import msgspec
+
+from weft.kube.pods import ContainerStatus, Pod, Terminated
+
+OUT_OF_MEMORY = "weft.dev/out-of-memory"
+_WORDS = (
+    "cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory",
+    "cudaerrormemoryallocation", "cudamalloc failed: out of memory", "torch.outofmemoryerror",
+    "torch.cuda.outofmemoryerror", "cupy.cuda.memory.outofmemoryerror",
+)  # fmt: skip
+# In one line: JAX and TensorFlow say so of any device's memory, and which device it was.
+_EXHAUSTED, _A_GPU = "resource_exhausted:", re.compile(r"\b(?:gpu|cuda)")
+_ALLOCATING, _GPU_POOL = "allocat", re.compile(r"\bgpu_\d+_bfc")
+_KILLED, _TERMINATED = 137, 143  # by somebody else: what stands in the log is not why
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """One end. `name` is the same whenever and by whomever it is seen, and no other end's.
+
+    `peak_mib` is what was seen to be used at most; 0 where nobody says.
+    """
+
+    name: str
+    peak_mib: int = 0
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """The annotation."""
+
+    end: str
+    peak_mib: int = 0
+
+
+def out_of_memory(pod: Pod) -> list[End]:
+    """The ends that the pod's status still shows, the oldest first."""
+    uid, mark, status = pod.metadata.uid, _mark(pod), pod.status
+    if mark is not None:
+        return [End(f"{uid}/{mark.end}", mark.peak_mib)]
+    found = []
+    for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        for number, ended in _ends(one):
+            if _for_want_of_memory(ended):
+                found.append(End(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
+    return found
+
+
+def _ends(status: ContainerStatus) -> list[tuple[int, Terminated]]:
+    """The container's ends that are still told, each with its number, from 0."""
+    before, now = status.last_state.terminated, status.state.terminated
+    found = [(status.restart_count - 1, before)] if before is not None else []
+    return [*found, (status.restart_count, now)] if now is not None else found
+
+
+def _for_want_of_memory(ended: Terminated) -> bool:
+    if ended.exit_code in (0, _KILLED, _TERMINATED) or ended.reason == "OOMKilled":
+        return False
+    return bool(ended.message) and _tells(ended.message.lower())
+
+
+def _tells(words: str) -> bool:
+    if any(one in words for one in _WORDS):
+        return True
+    if _EXHAUSTED not in words and "_bfc" not in words:
+        return False
+    for line in words.splitlines():
+        _, exhausted, device = line.partition(_EXHAUSTED)
+        if exhausted and _A_GPU.search(device):
+            return True
+        _, allocating, pool = line.partition(_ALLOCATING)
+        if allocating and _GPU_POOL.search(pool):
+            return True
+    return False
+
+
+def _mark(pod: Pod) -> _Mark | None:
+    text = (pod.metadata.annotations or {}).get(OUT_OF_MEMORY, "")
+    try:
+        found = msgspec.json.decode(text, type=_Mark) if text else None
+    except msgspec.DecodeError:
+        return None
+    return found if found is not None and found.end and found.peak_mib >= 0 else None

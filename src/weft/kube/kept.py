@@ -1,0 +1,68 @@
+"""One ConfigMap that Weft keeps for itself: read whole, written key by key, by compare-and-swap.
+
+Keys that nobody writes stay as they are. What is not known to have been written is read again.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import CONFIG_MAPS
+from weft.kube.errors import ConflictError, NotFoundError
+from weft.kube.structs import ConfigMap
+
+
+class Kept:
+    """The ConfigMap of this namespace and name. Errors are those of `ApiClient.call`.
+
+    `timeout_s` is of one request, which is made once: whoever keeps something tries again later.
+    """
+
+    def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+        self.timeout_s = 3.0
+        self._client = client
+        self._version = ""
+
+    async def read(self) -> dict[str, str]:
+        """All of it as it is now; nothing where there is none yet.
+
+        `msgspec.DecodeError` where it is not as it should be.
+        """
+        self._version = ""
+        try:
+            return self._seen(await self._call("GET", self.name))
+        except NotFoundError:
+            return {}
+
+    async def write(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Write these keys (None: it goes); all of it as it is then.
+
+        `ConflictError` where it is not as it was read or written last.
+        """
+        if self._version:
+            meta = {"resourceVersion": self._version}
+            body = msgspec.json.encode({"metadata": meta, "data": changes})
+            try:
+                return self._seen(await self._call("PATCH", self.name, body))
+            except NotFoundError as error:
+                raise ConflictError(error.status, "it was deleted") from error
+        whole = {
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "data": {key: text for key, text in changes.items() if text is not None},
+        }  # fmt: skip
+        return self._seen(await self._call("POST", "", msgspec.json.encode(whole)))
+
+    async def _call(self, method: str, name: str, body: bytes = b"") -> ConfigMap:
+        answer = await self._client.call(
+            method, CONFIG_MAPS.of(self.namespace, name), body,
+            content_type=MERGE_PATCH if method == "PATCH" else "application/json",
+            timeout_s=self.timeout_s, attempts=1,
+        )  # fmt: skip
+        return CONFIG_MAPS.decode(answer)
+
+    def _seen(self, found: ConfigMap) -> dict[str, str]:
+        self._version = found.metadata.resource_version
+        return dict(found.data or {})

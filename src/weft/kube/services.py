@@ -1,0 +1,132 @@
+"""Services and pods as the places where something is served: read when asked for, never watched.
+
+What is served can be reached two ways: at its own address, by whoever is inside the cluster, and
+through the API server's proxy, by whoever has the right to `get services/proxy` or `pods/proxy`.
+"""
+
+from collections.abc import Iterator
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource, Skips
+from weft.kube.structs import Object
+from weft.model import ObjectMeta
+from weft.model.manifest import Api
+
+PAGE = 500
+
+T = TypeVar("T", bound=Object)
+
+
+class ServicePort(Api, frozen=True, gc=False):
+    """One entry of spec.ports."""
+
+    name: str = ""
+    port: int = 0
+    protocol: str = "TCP"
+    app_protocol: str = ""
+
+
+class ServiceSpec(Api, frozen=True, gc=False):
+    """spec of a Service."""
+
+    type: str = "ClusterIP"
+    ports: list[ServicePort] | None = None
+
+
+class Service(Api, frozen=True, gc=False):
+    """A Service, as far as one must know it to ask what is behind it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class ContainerPort(Api, frozen=True, gc=False):
+    """One entry of a container's ports."""
+
+    name: str = ""
+    container_port: int = 0
+    protocol: str = "TCP"
+
+
+class ServingContainer(Api, frozen=True, gc=False):
+    """A container, as far as it serves something."""
+
+    ports: list[ContainerPort] | None = None
+
+
+class ServingSpec(Api, frozen=True, gc=False):
+    """spec of such a pod."""
+
+    node_name: str = ""
+    containers: list[ServingContainer] | None = None
+
+
+class ReadyCondition(Api, frozen=True, gc=False):
+    """One entry of status.conditions."""
+
+    type: str = ""
+    status: str = ""
+
+
+class ServingStatus(Api, frozen=True, gc=False):
+    """status of such a pod."""
+
+    phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: list[ReadyCondition] | None = None
+
+
+class ServingPod(Api, frozen=True, gc=False):
+    """A pod, as far as one must know it to ask what it serves."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServingSpec = ServingSpec()
+    status: ServingStatus = ServingStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs, has an address, is to stay, and says that it can be asked."""
+        said = {one.type: one.status for one in self.status.conditions or ()}
+        return (
+            self.status.phase == "Running"
+            and bool(self.status.pod_ip)
+            and self.metadata.deletion_timestamp is None
+            and said.get("Ready") == "True"
+        )
+
+    def ports(self) -> Iterator[ContainerPort]:
+        """Every TCP port that its containers name."""
+        for container in self.spec.containers or ():
+            yield from (port for port in container.ports or () if port.protocol == "TCP")
+
+
+SERVICES = Resource("/api/v1", "services", Service)
+SERVING_PODS = Resource("/api/v1", "pods", ServingPod)
+
+
+async def everything(
+    client: ApiClient, resource: Resource[T], namespace: str = "", selector: str = ""
+) -> list[T]:
+    """All objects of a namespace, or of all of them, page by page; unreadable ones are left out."""
+    skips, found = Skips(), list[T]()
+    query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+    while True:
+        body = await client.call("GET", resource.of(namespace), query=query)
+        page = resource.decode_page(body, skips)
+        found += page.items
+        if not page.next:
+            return found
+        query["continue"] = page.next
+
+
+def proxy_path(kind: str, namespace: str, name: str, port: str, scheme: str = "http") -> str:
+    """The path before a page of a Service or pod (`kind`: services, pods) that the API server asks.
+
+    `port` is a Service's port by name or number, a pod's by number.
+    """
+    target = quote(f"{scheme}:{name}:{port}", safe=":")
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}/{target}/proxy"

@@ -1,0 +1,31 @@
+"""The accounts as if nothing had been measured: for questions, and put back afterwards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from weft.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Table
+
+
+@contextmanager
+def nothing_idle(table: Table) -> Iterator[None]:
+    """Harvesting policies find what a ledger would show whose pods leave nothing idle.
+
+    That takes two columns, whatever the pods. What is held does not change, so no version moves:
+    ask with an `Assessor` of your own.
+    """
+    if not table.harvests:
+        yield
+        return
+    harvest, unneeded = table.device_memory_harvest.copy(), table.device_unneeded.copy()
+    total = table.device_memory_total
+    lendable = total - np.maximum(RESERVE_MIB, total * RESERVE_PERMILLE // 1000)
+    within = np.maximum(0, lendable - table.device_memory_promised)
+    held = (table.device_pods > 0) & (table.device_usable > 0)
+    table.device_memory_harvest[held] = np.minimum(table.device_unpromised, within)[held]
+    table.device_unneeded[:] = -1
+    try:
+        yield
+    finally:
+        table.device_memory_harvest[:], table.device_unneeded[:] = harvest, unneeded

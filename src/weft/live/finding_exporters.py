@@ -1,0 +1,105 @@
+"""Finding the nodes' exporters by their pods' labels, for small clusters without a server."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from weft.kube.client import ApiClient
+from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
+from weft.live.finding import AGAIN_S
+from weft.model import WeftError
+from weft.signals.telemetry.answers import TelemetryError
+from weft.signals.telemetry.exporters import MOST_MIB, PORT, Exporters
+from weft.signals.telemetry.names import ALIASES, Alias, Metric
+from weft.signals.telemetry.proxied import Proxied
+from weft.signals.telemetry.source import Asked, Reading
+from weft.signals.telemetry.transport import NOBODY, Access, Limits
+
+log = logging.getLogger("weft.live")
+
+SELECTORS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+"""dcgm-exporter's own chart and manifest, and the GPU operator's."""
+_PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
+
+
+class ExporterWish(NamedTuple):
+    """Which pods are exporters, and how they are asked; see `finding.Wish`."""
+
+    selectors: tuple[str, ...] = SELECTORS
+    namespaces: tuple[str, ...] = ()
+    proxied: bool = False
+    access: Access = NOBODY
+    timeout_s: float = 5.0
+    aliases: Mapping[str, Alias] = ALIASES
+
+
+class DiscoveredExporters:
+    """A `Source`: the exporter on each node, looked for again every minute."""
+
+    def __init__(
+        self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`BadInputError` names a file that is missing or wrong."""
+        fetch = Proxied(client, "", limits=Limits(wish.timeout_s, MOST_MIB)).get
+        self._client, self._wish, self._clock = client, wish, clock
+        self._targets: dict[str, str] = {}
+        self._find_at_s = clock()
+        self._exporters = Exporters(
+            lambda: self._targets, timeout_s=wish.timeout_s, access=wish.access,
+            fetch=fetch if wish.proxied else None, aliases=wish.aliases,
+        )  # fmt: skip
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """One sample of everything, of every exporter there is."""
+        began = time.monotonic()
+        problem = None
+        if self._clock() >= self._find_at_s:
+            self._find_at_s = self._clock() + AGAIN_S
+            problem = await self._find()
+        if not self._targets and problem is None:
+            told = " or ".join(self._wish.selectors)
+            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {told}")
+        reading = await self._exporters.read(metrics, back_s)
+        if problem is not None:
+            reading.asked.append(Asked("exporters", time.monotonic() - began, problem))
+        return reading
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._exporters.close()
+
+    async def _find(self) -> TelemetryError | None:
+        """Where they are now; those that are known stay where the API server does not answer."""
+        found: list[ServingPod] = []
+        try:
+            for namespace in self._wish.namespaces or ("",):
+                for selector in self._wish.selectors:
+                    found += await everything(self._client, SERVING_PODS, namespace, selector)
+        except WeftError as error:
+            return TelemetryError("nobody", f"exporters' pods cannot be listed: {error}")
+        before, self._targets = self._targets, targets(found, proxied=self._wish.proxied)
+        if self._targets.keys() != before.keys():
+            log.info("metrics: exporters on %d nodes", len(self._targets))
+        return None
+
+
+def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, str]:
+    """Node → address of its exporter's page; of several pods on a node the first by name."""
+    found: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+        if pod.ready and pod.spec.node_name:
+            found.setdefault(pod.spec.node_name, _page(pod, proxied))
+    return found
+
+
+def _page(pod: ServingPod, proxied: bool) -> str:
+    named = {port.name: port.container_port for port in pod.ports()}
+    name = next((name for name in _PORT_NAMES if name in named), "")
+    port = named[name] if name else next(iter(named.values()), PORT)
+    scheme = "https" if name.startswith("https") else "http"
+    if proxied:
+        meta = pod.metadata
+        return f"{proxy_path('pods', meta.namespace, meta.name, str(port), scheme)}/metrics"
+    host = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
+    return f"{scheme}://{host}:{port}/metrics"

@@ -1,0 +1,50 @@
+"""Changed nodes are gathered for a moment and taken over together: laying a table out takes long.
+
+changed ──▶ a moment later: nudge ──▶ changed ──▶ lay
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from weft.kube.clock import Clock
+
+# Changed nodes are gathered for so long, seconds, and then so that laying takes only this part.
+_GATHER_S = 0.03
+_LAYING_SHARE = 0.2
+_MOST_WAIT_S = 1.0
+
+
+class Gathering:
+    """`lay` takes over what changed; `nudge` has `changed` called again, in its turn."""
+
+    def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:
+        self._clock, self._lay, self._nudge = clock, lay, nudge
+        self._not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def changed(self, *, at_once: bool) -> None:
+        """Something changed: take it over at once, or later together with what comes soon."""
+        if at_once or self._over:
+            self.lay()
+        elif self._timer is None:
+            rest_s = self._not_before - self._clock.monotonic()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(_GATHER_S, rest_s), self._ends)
+
+    def lay(self) -> None:
+        """Take over what changed, now."""
+        began = self._clock.monotonic()
+        self._over = False
+        self._lay()
+        ended = self._clock.monotonic()
+        self._not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
+
+    def stop(self) -> None:
+        """Take over nothing more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ends(self) -> None:
+        self._timer, self._over = None, True
+        self._nudge()

@@ -1,0 +1,219 @@
+"""Lessons of out-of-memory ends, kept in a ConfigMap: the next process knows what this one learnt.
+
+    lead ──▶ read ──LessonsTold──▶ engine ──Learnt──▶ learnt ──▶ write what is new ──▶ ConfigMap
+                 ▲                                                    │
+                 └── somebody else wrote (409), or no answer came ◀───┘ later, again
+
+One key a workload. Every process learns what its watch shows; only the leader writes. Both sides of
+a conflict are joined, as lessons only grow. What cannot be read stays as it is, and is counted.
+Without an API that answers, memory has to do.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from weft.engine import Engine, Event, Lesson, LessonsTold
+from weft.engine.lessons import MOST, Charged, charged_in_words
+from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff, rfc3339_micro
+from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
+from weft.kube.kept import Kept
+from weft.kube.sources import MOST_MIB
+
+log = logging.getLogger("weft.live")
+
+_GATHER_S = 0.2  # a job's pods fail together
+_FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
+_PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
+_NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
+_BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One value of the ConfigMap, JSON. `at` is when the workload last taught something."""
+
+    workload: str
+    times: int
+    least_mib: int
+    ends: tuple[str, ...] = ()
+    at: str = ""
+
+    @property
+    def lesson(self) -> Lesson:
+        """What it says."""
+        return Lesson(self.times, self.least_mib, self.ends)
+
+
+def key_of(workload: str) -> str:
+    """The workload's key, of the characters that a ConfigMap allows. Two never share one."""
+    plain = workload.replace("/", ".")
+    if workload.count("/") == 2 and _PLAIN.fullmatch(plain):
+        return plain
+    tail = sha256(workload.encode()).hexdigest()[:16]
+    return f"{_NOT_PLAIN.sub('-', plain)[:100].lstrip('.')}_{tail}"
+
+
+def entry_of(key: str, text: str) -> Entry:
+    """The value under this key; `msgspec.DecodeError` where it is none of ours."""
+    found = msgspec.json.decode(text, type=Entry)
+    if key != key_of(found.workload):
+        raise msgspec.ValidationError(f"speaks of {found.workload[:100]!r}")
+    if found.times < 0 or not 0 <= found.least_mib <= MOST_MIB:
+        raise msgspec.ValidationError(f"{found.times} times, {found.least_mib} MiB make no sense")
+    return found
+
+
+class Lessons:
+    """Keeps one engine's lessons. `counts`: writes by what became of them.
+
+    `unreadable` are the keys that could not be read. Nothing is kept where `kept` is None.
+    """
+
+    def __init__(
+        self, client: ApiClient, kept: Kept | None, engine: Engine,
+        tell: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self.counts = {"written": 0, "conflict": 0, "failed": 0}
+        self.unreadable: set[str] = set()
+        self._kept, self._known, self._tell = kept, engine.lessons.known, tell
+        self._may_write, self._clock = may_write, client.clock
+        self._backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
+        self._stored: dict[str, str] | None = None
+        self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
+        self._news = asyncio.Event()
+        self._failing = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def learnt(self, workload: str) -> None:
+        """The engine has learnt of this workload: to be kept, here or by who leads."""
+        self._due[workload] = rfc3339_micro(self._clock.wall())
+        self._news.set()
+        lesson = self._known.get(workload, Lesson(0, 0))
+        told = charged_in_words(Charged(workload, lesson.times, lesson.least_mib))
+        log.info("learnt: the next pod is %s", told)
+
+    async def lead(self) -> None:
+        """Tell the engine what there is, as far as it can be read now; write from now on."""
+        if self._kept is None:
+            return
+        try:
+            await self._read(self._kept)
+        except _BROKEN as error:
+            self._fails(error)
+        self._task = asyncio.create_task(self._run(self._kept))
+
+    async def stop(self) -> None:
+        """Write what is left, if that goes at once, and then no more."""
+        task, self._task = self._task, None
+        if task is None or self._kept is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not await self._try(self._kept):  # what was under way may have been written
+            await self._try(self._kept)
+
+    async def _run(self, kept: Kept) -> None:
+        while True:
+            self._news.clear()
+            while not await self._try(kept):
+                await self._clock.sleep(self._backoff.next_s())
+            self._backoff.reset()
+            await self._news.wait()
+            await self._clock.sleep(_GATHER_S)
+
+    async def _try(self, kept: Kept) -> bool:
+        """Write what is due; whether all of it is stored now."""
+        if self._stored is not None and not self._due:
+            return True
+        if self._may_write is not None and not self._may_write(2 * kept.timeout_s):
+            return False
+        try:
+            if self._stored is None:
+                await self._read(kept)
+            await self._write(kept)
+        except ConflictError:
+            self.counts["conflict"] += 1
+            self._stored = None
+            return False
+        except _BROKEN as error:
+            self._fails(error)
+            self._stored = None  # it may have been written
+            return False
+        if self._failing:
+            log.info("lessons are kept again")
+        self._failing = ""
+        return True
+
+    def _fails(self, error: Exception) -> None:
+        """Told once while it stays the same."""
+        self.counts["failed"] += 1
+        if str(error) != self._failing and self._kept is not None:
+            self._failing = str(error)
+            where = f"{self._kept.namespace}/{self._kept.name}"
+            log.warning("lessons are not kept in %s for now: %s", where, error)
+
+    # --- what is stored ---
+
+    async def _read(self, kept: Kept) -> None:
+        self._stored = await kept.read()
+        found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
+        lessons = {entry.workload: entry.lesson for entry in found}
+        for workload, mine in self._known.items():
+            stored = lessons.get(workload)
+            if stored is None or stored.joined(mine) != stored:
+                self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
+        if lessons:
+            self._tell(LessonsTold(lessons))
+
+    def _entries(self, data: Mapping[str, str]) -> Iterator[Entry]:
+        self.unreadable &= data.keys()
+        for key, text in data.items():
+            try:
+                found = entry_of(key, text)
+                self.unreadable.discard(key)
+                yield found
+            except msgspec.DecodeError as error:
+                if key not in self.unreadable and self._kept is not None:
+                    self.unreadable.add(key)
+                    log.warning("%s/%s: key %s is no lesson and is left as it is: %s",
+                                self._kept.namespace, self._kept.name, key, error)  # fmt: skip
+
+    async def _write(self, kept: Kept) -> None:
+        """`_due` may grow meanwhile: what was not among the changes stays due."""
+        taken = dict(self._due)
+        changes = self._changes(taken)
+        if changes:
+            self._stored = await kept.write(changes)
+            self.counts["written"] += 1
+        self._due = {name: at for name, at in self._due.items() if taken.get(name) != at}
+
+    def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
+        """What to write, and which keys go so that there are not too many."""
+        stored = self._stored or {}
+        entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
+        changes: dict[str, str | None] = {}
+        for workload, at in due.items():
+            key, lesson = key_of(workload), self._known.get(workload)
+            if lesson is None or key in self.unreadable:
+                continue
+            before = entries.get(key)
+            if before is not None and before.lesson.joined(lesson) == before.lesson:
+                continue
+            both = before.lesson.joined(lesson) if before is not None else lesson
+            entries[key] = Entry(workload, both.times, both.least_mib, both.ends, at)
+            changes[key] = _text(entries[key], stored.get(key, "{}"))
+        oldest = sorted(entries, key=lambda key: entries[key].at)
+        changes |= dict.fromkeys(oldest[: max(0, len(entries) - MOST)])
+        return {key: text for key, text in changes.items() if text is not None or key in stored}
+
+
+def _text(entry: Entry, before: str) -> str:
+    """The entry, with what a later version of Weft may have written beside it."""
+    fields: dict[str, Any] = msgspec.json.decode(before)
+    return msgspec.json.encode({**fields, **msgspec.to_builtins(entry)}).decode()

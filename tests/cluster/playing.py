@@ -1,0 +1,269 @@
+"""Played exporters, the real Prometheus that scrapes them, and what policies see of it.
+
+One Prometheus serves a whole file of tests: it waits 5 s before it scrapes anything, which no
+setting changes. Each test has exporters of its own there, told apart by the label `stage`, which
+goes into every query; so no test sees what another one played.
+"""
+
+import asyncio
+import datetime
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+from certificates import Authority
+from processes import Server, free_ports
+
+from weft.framework import Profile
+from weft.framework.signals import SignalsView
+from weft.kube.client import ApiClient
+from weft.kube.clock import SystemClock
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.live.cluster import Cluster
+from weft.live.looking import Looking, LookingOptions
+from weft.policies.fgd import Fgd
+from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
+from weft.testing.api_server import FakeApiServer
+from weft.testing.exporter import FakeExporter, PlayedGpu
+
+CARD_MIB = 16_384
+PATIENCE_S = 30.0
+SCRAPE_S = 0.5
+STAGES = 16  # how many there are for all tests of a file
+USER, PASSWORD = "weft", "secret"
+_HASHED = "$2b$04$5xcBfeKQtzyvIq6cEWwqS.ltmOWXwXDodRnvk3wZihuOj/3E14WTW"  # of "secret"
+
+
+class Site:
+    """Two Prometheus servers over all stages: one guarded, one that lets everybody in.
+
+    `guarded` wants TLS, a client certificate of `authority`, a user and a password. `open`
+    listens on every address, so that an API server may lead to it.
+    """
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder / "certificates")
+        self.stages = [FakeExporter() for _ in range(STAGES)]
+        self._free = iter(range(STAGES))
+        self.port, self.open_port = free_ports(2)
+        (folder / "password").write_text(PASSWORD)
+        self.client = self.authority.user("weft")
+        self.guarded = self._server(program, "guarded", f"127.0.0.1:{self.port}", self._web())
+        self.open = self._server(program, "open", f"0.0.0.0:{self.open_port}", {})
+
+    def __enter__(self) -> "Site":
+        for stage in self.stages:
+            stage.__enter__()
+        self.guarded.start()
+        self.open.start()
+        self.open.wait_ready(lambda: ready(self.open_url))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.guarded.kill()
+        self.open.kill()
+        with ThreadPoolExecutor(STAGES) as at_once:  # each takes half a second
+            list(at_once.map(lambda stage: stage.__exit__(), self.stages))
+
+    def stage(self) -> tuple[int, FakeExporter]:
+        """One that nobody has played on."""
+        number = next(self._free, STAGES)
+        assert number < STAGES, "raise STAGES"
+        return number, self.stages[number]
+
+    @property
+    def open_url(self) -> str:
+        return f"http://127.0.0.1:{self.open_port}"
+
+    def options(self, **other: object) -> PrometheusOptions:
+        """How the guarded one is asked by those it lets in."""
+        how: dict[str, object] = {
+            "url": f"https://127.0.0.1:{self.port}", "username": USER,
+            "password_file": str(self.folder / "password"),
+            "authority_file": str(self.authority.pair.certificate),
+            "certificate_file": str(self.client.certificate), "key_file": str(self.client.key),
+            "timeout_s": 1,
+        }  # fmt: skip
+        return PrometheusOptions(**(how | other))  # type: ignore[arg-type]
+
+    def _web(self) -> dict[str, object]:
+        pair = self.authority.server("prometheus")
+        return {
+            "tls_server_config": {
+                "cert_file": str(pair.certificate), "key_file": str(pair.key),
+                "client_auth_type": "RequireAndVerifyClientCert",
+                "client_ca_file": str(self.authority.pair.certificate),
+            },
+            "basic_auth_users": {USER: _HASHED},
+        }  # fmt: skip
+
+    def _server(self, program: str, name: str, listen: str, web: object) -> Server:
+        folder = self.folder / name
+        folder.mkdir()
+        own = {"pod": "dcgm-exporter-1", "namespace": "monitoring", "container": "exporter"}
+        targets = [
+            {"targets": [stage.address], "labels": own | {"stage": str(number)}}
+            for number, stage in enumerate(self.stages)
+        ]
+        config, web_config = folder / "prometheus.yml", folder / "web.yml"
+        config.write_text(yaml.safe_dump({
+            "global": {"scrape_interval": "500ms", "scrape_timeout": "400ms"},
+            "scrape_configs": [{"job_name": "dcgm-exporter", "static_configs": targets}],
+        }))  # fmt: skip
+        web_config.write_text(yaml.safe_dump(web))
+        return Server(
+            [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
+             f"--web.config.file={web_config}", f"--web.listen-address={listen}",
+             "--log.level=warn"],
+            folder / "prometheus.log",
+        )  # fmt: skip
+
+
+def ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+class Played:
+    """What one test plays: the exporters of its own stages. The first one has the cards."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.exporters: list[FakeExporter] = []
+        self._numbers: list[int] = []
+        self.more(1)
+        self.exporter = self.exporters[0]
+        self.exporter.gpus = cards()
+
+    def more(self, count: int) -> None:
+        """So many exporters more, before anybody looks."""
+        for _ in range(count):
+            number, exporter = self.site.stage()
+            self._numbers.append(number)
+            self.exporters.append(exporter)
+
+    @property
+    def selector(self) -> str:
+        """What finds their series alone."""
+        return f'stage=~"{"|".join(map(str, self._numbers))}"'
+
+    def clear(self) -> None:
+        """Play nothing any more."""
+        for one in self.exporters:
+            one.gpus, one.mood = [], "good"
+
+
+def cards() -> list[PlayedGpu]:
+    """Node a by UUIDs, node b without."""
+    return [
+        PlayedGpu("a", 0, "GPU-a0", used_mib=4_000, free_mib=12_000, sm_active=0.25),
+        PlayedGpu("a", 1, "GPU-a1", used_mib=1_000, free_mib=15_000, util_percent=50),
+        PlayedGpu("b", 0, used_mib=2_000, free_mib=14_000, dram_active=0.5),
+    ]
+
+
+# --- what policies see ---------------------------------------------------------------------------
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, but for a time of day that is `ahead_s` off."""
+
+    ahead_s = 0.0
+
+    def wall(self) -> datetime.datetime:
+        return super().wall() + datetime.timedelta(seconds=self.ahead_s)
+
+
+class Scene:
+    """Everything that a test touches."""
+
+    def __init__(self, looking: Looking, live: Cluster, clock: ShiftedClock) -> None:
+        self.looking, self.live, self.clock = looking, live, clock
+
+    def of(self, column: str) -> dict[tuple[str, int], tuple[float, int]]:
+        """(value, freshness) by GPU, as policies see it in the engine."""
+        view: SignalsView = self.live.engine.signals
+        values, fresh = view.over(self.live.engine.ledger.table, column)
+        gpus = [(n.name, g.index) for n in self.live.engine.ledger.table.nodes for g in n.gpus]
+        return dict(zip(gpus, zip(values.tolist(), fresh.tolist(), strict=True), strict=True))
+
+    def ages(self, column: str = "memory_used_mib.last") -> list[int]:
+        return [age for _, age in self.of(column).values()]
+
+    async def until(self, wanted: Callable[[], bool]) -> None:
+        """Look, as ticks do, until it is so."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while True:
+            await self.looking.look()
+            if wanted():
+                return
+            assert loop.time() < deadline, (self.of("memory_used_mib.last"), self.looking.errors)
+            await asyncio.sleep(0.1)
+
+
+def node(name: str, uuids: list[str]) -> dict[str, object]:
+    gpus = [{"index": i, "memory_mib": CARD_MIB, **({"uuid": uuid} if uuid else {})}
+            for i, uuid in enumerate(uuids)]  # fmt: skip
+    return {
+        "metadata": {"name": name,
+                     "annotations": {"weft.dev/inventory": json.dumps({"gpus": gpus})}},
+        "spec": {},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
+                   "conditions": [{"type": "Ready", "status": "True"}]},
+    }  # fmt: skip
+
+
+def resident(server: FakeApiServer, name: str) -> str:
+    """A pod on GPU 0 of node a; its UID."""
+    asks = {"limits": {"weft.dev/gpu-memory": "3000"}}
+    server.add("pods", {
+        "metadata": {"name": name, "namespace": "d"},
+        "spec": {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]},
+    })  # fmt: skip
+    uid: str = server.get("pods", name, "d")["metadata"]["uid"]
+    mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, ""]]}
+    server.update("pods", name, {
+        "metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}},
+        "spec": {"nodeName": "a"},
+    }, "d")  # fmt: skip
+    return uid
+
+
+@asynccontextmanager
+async def scene(
+    played: Played, pods: tuple[str, ...] = (), options: PrometheusOptions | None = None
+) -> AsyncIterator[Scene]:
+    """A cluster with the nodes a and b on Weft's fake API, looked at through the guarded server."""
+    clock = ShiftedClock()
+    async with FakeApiServer() as api:
+        api.add("nodes", node("a", ["GPU-a0", "GPU-a1"]))
+        api.add("nodes", node("b", [""]))
+        for pod in pods:
+            resident(api, pod)
+        async with ApiClient(Endpoint(api.url, Fixed()), clock=clock) as client:
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            await live.start()
+            source = Prometheus(options or played.site.options(selector=played.selector))
+            how = LookingOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)
+            try:
+                yield Scene(Looking(live, source, how), live, clock)
+            finally:
+                await source.close()
+                await live.stop()
+
+
+def run(work: Awaitable[None]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(work, 3 * PATIENCE_S)
+
+    asyncio.run(limited())

@@ -1,0 +1,169 @@
+"""What pods of a live cluster leave idle: their own series, the GPUs', and the time of binding."""
+
+import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+from live_world import CARD_MIB, World, bind, pod, run, until, world
+
+from weft.engine.lending import BEYOND, NEED
+from weft.framework.signals import FRESH, MISSING, SignalsSnapshot, SignalsView, snapshot
+from weft.live.lending import Measuring
+from weft.signals.telemetry.join import Devices, PodSamples
+from weft.signals.telemetry.names import Metric
+from weft.signals.telemetry.window import Window
+
+BOUND = "2026-01-01T00:00:00Z"
+T0_S = datetime.datetime.fromisoformat(BOUND).timestamp()
+STEP_S, SAMPLES = 10.0, 12
+ASKED = 10_000
+
+
+class Looks:
+    """Looks of a telemetry that is always on time, at one pod on GPU 0 of a node with two."""
+
+    def __init__(self, it: World, uid: str) -> None:
+        self.it, self.uid = it, uid
+        self.devices = Devices(it.live.engine.ledger.table.nodes)
+        self.measuring = Measuring(it.live.engine.ledger, it.live.pods)
+        self.window = Window([Metric.MEMORY_USED_MIB], 2, SAMPLES, STEP_S, T0_S)
+        self.number = 0
+
+    def at(
+        self, second: float, used: float, own: float | None = None, fresh: int = FRESH
+    ) -> SignalsSnapshot:
+        """The GPU uses so much, and its pod says that it uses `own` of that."""
+        now_s = T0_S + second
+        self.window.advance(now_s)
+        rows, times = np.array([0, 1]), np.full(2, now_s)
+        if fresh == FRESH:
+            values = np.array([used, 0.0])
+            self.window.put(Metric.MEMORY_USED_MIB, rows, times, values, now_s)
+        sample = PodSamples(Metric.MEMORY_USED_MIB, 0, self.uid, now_s, own or 0.0)
+        samples = [sample] if own is not None else []
+        ages = np.array([fresh, FRESH], dtype=np.int8)
+        columns = {f"{Metric.MEMORY_USED_MIB}.last": (np.array([used, 0.0]), ages)}
+        self.number += 1
+        made = snapshot(self.number, 0, self.devices.gpus, columns)
+        return self.measuring.measure(made, self.window, self.devices, samples, now_s)
+
+    def until(self, second: int, used: float, own: float | None = None) -> SignalsSnapshot:
+        """Looks in every step until then, always the same; the last one's answer."""
+        found = [self.at(s, used, own) for s in range(10, second + 1, int(STEP_S))]
+        return found[-1]
+
+    def column(self, made: SignalsSnapshot, name: str) -> list[float]:
+        """Its values for both GPUs; NaN where MISSING."""
+        table = self.it.live.engine.ledger.table
+        found: list[float] = SignalsView(made).over(table, name)[0].tolist()
+        return found
+
+
+@asynccontextmanager
+async def looks(bound: str = BOUND, **marks: str) -> AsyncIterator[Looks]:
+    async with world() as it:
+        it.server.add("pods", pod("p", ASKED, scheduler="other"))
+        uid = bind(it.server, "p", 0, bound, memory_mib=ASKED, **marks)
+        await until(lambda: uid in it.live.engine.ledger.holdings)
+        yield Looks(it, uid)
+
+
+def test_a_pod_that_warmed_up_leaves_idle_what_it_never_used() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            made = one.until(120, used=4_200, own=4_000)
+            assert made.idle_mib == {one.uid: (ASKED - 4_200,)}  # the GPU itself uses more
+            assert one.column(made, NEED) == [4_200, 0]
+            made = one.at(130, used=4_600, own=4_500)  # its newest value counts at once
+            assert made.idle_mib == {one.uid: (ASKED - 4_600,)}
+            assert one.column(made, BEYOND) == [0, 0]
+
+    run(life())
+
+
+def test_a_pod_leaves_nothing_idle_before_it_was_bound_for_a_minute() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            made = one.until(50, used=4_000, own=4_000)
+            assert made.idle_mib == {}
+            assert one.column(made, NEED) == [ASKED, 0]
+            assert one.at(60, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
+
+    run(life())
+
+
+def test_a_pod_whose_binding_has_no_time_leaves_nothing_idle() -> None:
+    async def life() -> None:
+        async with looks(bound="") as one:
+            assert one.until(120, used=4_000, own=4_000).idle_mib == {}
+
+    run(life())
+
+
+def test_a_latency_critical_pod_lends_nothing() -> None:
+    async def life() -> None:
+        async with looks(**{"weft.dev/class": "latency-critical"}) as one:
+            made = one.until(120, used=4_000, own=4_000)
+            assert made.idle_mib == {}
+            assert one.column(made, NEED) == [ASKED, 0]
+
+    run(life())
+
+
+def test_without_a_series_of_its_own_the_gpus_stands_for_the_only_pod() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            assert one.until(120, used=4_000).idle_mib == {one.uid: (6_000,)}
+
+    run(life())
+
+
+def test_a_new_process_knows_what_the_gpus_did_before_it_and_when_pods_were_bound() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(120, used=4_000, own=4_000)
+            again = Looks(one.it, one.uid)
+            again.window = one.window  # as a metrics server tells it
+            assert again.at(130, used=4_000).idle_mib == {one.uid: (6_000,)}
+
+    run(life())
+
+
+def test_a_gpu_that_nobody_sees_leaves_nothing_idle() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(120, used=4_000, own=4_000)
+            made = one.at(130, used=0, fresh=MISSING)
+            assert made.idle_mib == {}
+            assert np.isnan(one.column(made, NEED)[0])
+
+    run(life())
+
+
+def test_what_the_gpu_uses_beyond_all_that_was_asked_is_told() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            made = one.until(120, used=ASKED + 500, own=ASKED + 400)
+            assert one.column(made, BEYOND) == [500, 0]
+            assert made.idle_mib == {}
+
+    run(life())
+
+
+def test_the_peak_of_a_pod_is_the_most_in_the_window_of_its_own_series() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            assert one.measuring.peak_mib(one.uid) == 0
+            one.until(120, used=9_000, own=4_000)
+            one.at(130, used=9_000, own=5_200.5)
+            one.at(140, used=CARD_MIB, own=4_500)
+            assert one.measuring.peak_mib(one.uid) == 5_201
+            assert one.measuring.peak_mib("another") == 0
+            for second in range(150, 150 + SAMPLES * 10, 10):
+                one.at(second, used=9_000, own=4_000)
+            assert one.measuring.peak_mib(one.uid) == 4_000
+            one.at(400, used=9_000)  # nobody tells of it any more
+            assert one.measuring.peak_mib(one.uid) == 0
+
+    run(life())
