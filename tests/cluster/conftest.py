@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def control_plane(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[ControlPlane]:  # fmt: skip
     """etcd and kube-apiserver, running. Their logs are shown with a test that fails."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
@@ -49,6 +50,7 @@ def control_plane(
         with capture.global_and_fixture_disabled():
             sys.stderr.write(f"{text}\n")
 
+    _compile_once(tmp_path_factory.mktemp("bytecode"), request)
     binaries, why_not = _binaries(say)
     if why_not and os.environ.get("CI") == "true":
         pytest.fail(f"CI must run the cluster tests: {why_not}", pytrace=False)
@@ -58,6 +60,15 @@ def control_plane(
     with ControlPlane(binaries, tmp_path_factory.mktemp("control-plane")) as plane:
         pytestconfig.stash[_running] = plane
         yield plane
+
+
+def _compile_once(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Every `weft` that a test starts finds the bytecode of the one before it, also where none may
+    be written beside the sources: without it each start takes a second longer."""
+    patch = pytest.MonkeyPatch()
+    request.addfinalizer(patch.undo)
+    patch.setenv("PYTHONPYCACHEPREFIX", str(folder))
+    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
 
 
 def _binaries(say: Say) -> tuple[dict[str, Path], str]:

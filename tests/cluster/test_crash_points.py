@@ -119,9 +119,10 @@ def test_kill_9_during_the_first_sync(
 ) -> None:  # fmt: skip
     """Half of the pods are bound by then; nothing may be decided from half a picture."""
     half = pods()[: PODS // 2]
-    with weft(control_plane, tmp_path, ALONE, kubeconfig=proxy.kubeconfig):
+    with weft(control_plane, tmp_path, ALONE, kubeconfig=proxy.kubeconfig) as first:
         control_plane.create_pods(namespace, half)
         control_plane.api.wait_for(all_bound(len(half)), "Pod", namespace, timeout_s=20)
+        first.wait_ready(lambda: proxy.codes("POST", BIND)[201] == len(half))
     control_plane.create_pods(namespace, pods()[PODS // 2 :])
     held = proxy.hold("GET", LISTS[listed], when)
     second = starting(control_plane, tmp_path, ALONE, kubeconfig=proxy.kubeconfig)

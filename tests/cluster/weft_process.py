@@ -4,6 +4,7 @@ The audit reads API objects alone: what every process of Weft must be able to st
 """
 
 import contextlib
+import functools
 import itertools
 import re
 import signal
@@ -33,6 +34,7 @@ EXTENDER = ("--extender-port", "0", "--extender-address", "127.0.0.1")
 ALONE = "--no-leader-elect"
 GIB = Settings(gpushare_unit="GiB")
 _STARTS_S = 20.0
+_SOME_URL = "http://127.0.0.1:54321"
 _numbers = itertools.count(1)
 
 
@@ -116,13 +118,18 @@ def starting(
 
 def extender_config(url: str, dialects: str) -> Object:
     """What `weft extender config` prints, as a user would pass it on to kube-scheduler."""
-    printed = subprocess.run(
+    found: Object = yaml.safe_load(_printed(dialects).replace(_SOME_URL, url))
+    return found
+
+
+@functools.cache
+def _printed(dialects: str) -> str:
+    """It is printed once: what another URL changes is the URL."""
+    return subprocess.run(
         [sys.executable, "-m", "weft.cli.main", "extender", "config", "--dialects", dialects,
-         "--url", url],
+         "--url", _SOME_URL],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    found: Object = yaml.safe_load(printed)
-    return found
 
 
 # --- what is in the cluster ----------------------------------------------------------------------

@@ -42,10 +42,12 @@ class WatchedCard(Card):
     def free(self):
         if not (self.serves and self.harvesting) or not self.pods:
             return self.strict
+        by_requests = max(0, self.total - self.promised)
         if self.closed:
-            return 0
+            return by_requests
         within = self.total - self.reserve - self.promised + self.idle_mib
-        return max(0, min(self.total * self.harvest_permille // 1000 - self.promised, within))
+        declared = self.total * self.harvest_permille // 1000 - self.promised
+        return max(by_requests, min(declared, within))
 
     def reading(self, *columns, fresh=False):
         """The first of these columns that is known; None without."""

@@ -73,6 +73,7 @@ class World:
 
     def __init__(self, random: Random, limits: Limits, *, honest: bool) -> None:
         self.random, self.honest, self.limits = random, honest, limits
+        self.undecided: set[str] = set()  # nobody knew since when, as its GPU was short of memory
         self.nodes: list[Node] = [node(name, gpus=2, memory_mib=CARD) for name in ("a", "b")]
         self.gpus = [(one.name, gpu.index) for one in self.nodes for gpu in one.gpus]
         self.pods: dict[str, PodRequest] = {}
@@ -149,9 +150,13 @@ class World:
         self.bound[uid] = Pod(self.pods[uid], self.now, place, 0)
         self.tell(PodBound(uid))
         if self.random.random() < 0.7:
-            job_class = self.pods[uid].shape.job_class
-            self.seen[uid] = self.now + int(uid[1:])
-            self.tell(PodSeenBound(place, self.seen[uid], job_class))
+            self.show(uid)
+
+    def show(self, uid: str) -> None:
+        """The API shows the pod bound, and since when."""
+        bound_ns, place = self.bound[uid].bound_ns, self.bound[uid].placement
+        self.seen[uid] = bound_ns + int(uid[1:])
+        self.tell(PodSeenBound(place, self.seen[uid], self.pods[uid].shape.job_class))
 
     def place_of(self, uid: str) -> tuple[int, int]:
         """When it was bound: those that the API does not show yet last, as they were decided."""
@@ -178,6 +183,9 @@ class World:
 
     def pass_time(self, seconds: int) -> None:
         """Pods use memory: up to what they asked, and now and then a little beyond."""
+        for uid in [uid for uid in self.bound if uid not in self.seen]:
+            if self.random.random() < 0.3:
+                self.show(uid)  # a watch is late, but not for long
         for _ in range(max(1, seconds // SCRAPE_S)):
             self.now += min(seconds, SCRAPE_S) * S
             for uid in list(self.bound):
@@ -207,7 +215,8 @@ class World:
         needs = self.needs(gpu)
         if self.honest and lent:
             grew = any(use > needs[one] for one, use in there.items())
-            assert grew or self.leaving & needs.keys() or self.refused & needs.keys()
+            waited_for = self.leaving | self.refused | self.undecided
+            assert grew or waited_for & needs.keys()
         self.gone(uid, out_of_memory=True, peak_mib=pod.uses)
 
     def look(self) -> None:
@@ -257,6 +266,10 @@ class World:
         fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
         self.measured = {self.gpus[row] for row in fresh_now}
         self.tell(SignalsChanged(told(empty, table, answer, idle, peaks)))
+        self.undecided = {
+            uid for row in fresh_now if table.short_of(row) > 0
+            for uid in self.engine.ledger.occupants(*self.gpus[row]) if uid not in self.seen
+        }  # fmt: skip
         for row in fresh_now:
             there = set(self.engine.ledger.occupants(*self.gpus[row]))
             lent_since = self.gpus[row] in self.closed  # what it is short of is held back then

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from test_harvest_world import walk
 
-from weft.engine import lending
 from weft.engine.lending import Lending
 from weft.engine.peaks import Peaks
 from weft.framework.demand import Demand
@@ -53,10 +52,6 @@ def latency_critical_pods_borrow(patch: pytest.MonkeyPatch) -> None:
         return self.gpus == 1 and not self.needs[0].whole and self.needs[0].asks_memory
 
     patch.setattr(Demand, "_takes_one_share", one_share)
-
-
-def latency_critical_pods_go(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lending, "LATENCY_CRITICAL", "unheard of")
 
 
 def idle_memory_is_measured_twice(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +111,7 @@ def half_of_a_peak_is_learnt(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     newly_bound_pods_lend_at_once, two_harvests_between_two_looks, the_lender_goes_first,
     all_borrowers_at_once, nobody_goes, the_reserve_is_lent_too, latency_critical_pods_borrow,
-    latency_critical_pods_go, idle_memory_is_measured_twice, the_declared_limit_is_forgotten,
+    idle_memory_is_measured_twice, the_declared_limit_is_forgotten,
     harvests_are_not_on_the_record, failed_pods_borrow_again,
     what_is_asked_is_forgotten_where_a_peak_is_known,
     learnt_peaks_are_gone_by_where_nothing_is_measured, a_newcomer_is_held_at_nothing,

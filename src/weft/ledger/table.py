@@ -188,6 +188,7 @@ class Table:
         self._serves = [gpu.in_service for gpu in gpus]
         self.milli_total = [gpu.milli for gpu in gpus]
         totals = self.device_memory_total
+        self._card = totals.tolist()
         self._limit = (totals * limits.overcommit_permille // 1000).tolist()
         self._harvest_limit = (totals * limits.harvest_permille // 1000).tolist()
         reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
@@ -296,7 +297,8 @@ class Table:
                 within = max(0, -self.short_of(device))
                 unpromised = max(0, self._harvest_limit[device] - used)
                 unneeded = within if self.measured[device] else -1
-                harvest = min(unpromised, within)
+                # What fits the card by requests is no loan: no metric and no reserve keeps it back.
+                harvest = max(0, self._card[device] - used, min(unpromised, within))
         idle = usable and self.pods[device] == 0
         # A MIG instance's parent is part of its state: instances of two cards are not alike.
         kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from weft.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Table
+from weft.ledger.table import Table
 
 
 @contextmanager
@@ -19,11 +19,9 @@ def nothing_idle(table: Table) -> Iterator[None]:
         yield
         return
     harvest, unneeded = table.device_memory_harvest.copy(), table.device_unneeded.copy()
-    total = table.device_memory_total
-    lendable = total - np.maximum(RESERVE_MIB, total * RESERVE_PERMILLE // 1000)
-    within = np.maximum(0, lendable - table.device_memory_promised)
+    by_requests = np.maximum(0, table.device_memory_total - table.device_memory_promised)
     held = (table.device_pods > 0) & (table.device_usable > 0)
-    table.device_memory_harvest[held] = np.minimum(table.device_unpromised, within)[held]
+    table.device_memory_harvest[held] = by_requests[held]
     table.device_unneeded[:] = -1
     try:
         yield

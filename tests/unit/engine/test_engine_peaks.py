@@ -126,8 +126,7 @@ def test_where_memory_is_not_fresh_only_requests_count(age: int) -> None:
     life = learnt()
     life.look({}, age)
     assert life.add("next") is None
-    assert life.add("strict", 500) is None  # the reserve
-    assert life.add("small", 400) is not None
+    assert life.add("strict", 1_000) is not None
 
 
 def test_before_the_first_look_and_after_nodes_changed_only_requests_count() -> None:

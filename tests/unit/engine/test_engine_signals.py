@@ -94,15 +94,25 @@ def test_idle_memory_is_for_harvesting_policies_within_the_declared_limit() -> N
     assert audit(engine.ledger) == []
 
 
-def test_a_harvesting_policy_leaves_the_reserve_free_as_soon_as_a_second_pod_would_come() -> None:
-    """An idle card is nobody's loan: who asks for all of it gets it, as from any other policy."""
+def test_what_fits_by_requests_is_no_loan_and_needs_no_reserve() -> None:
+    """Who asks for all of an idle card, or the rest of one, gets it as from any other policy."""
     engine = Engine([Profile("harvest", [Harvesting()])], limits=Limits(harvest_permille=2000))
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     assert places(engine.handle(PodAdded(pod("all", memory_mib=10_000)), 1)) == [("a", 0)]
     engine.handle(PodGone("all"), 2)
     assert places(engine.handle(PodAdded(pod("half", memory_mib=5_000)), 3)) == [("a", 0)]
-    assert places(engine.handle(PodAdded(pod("p", memory_mib=4_489)), 4)) == []
-    assert places(engine.handle(PodAdded(pod("q", memory_mib=4_488)), 5)) == [("a", 0)]
+    assert places(engine.handle(PodAdded(pod("p", memory_mib=5_001)), 4)) == []
+    assert places(engine.handle(PodAdded(pod("q", memory_mib=5_000)), 5)) == [("a", 0)]
+
+
+def test_an_overcommit_is_no_reason_to_look_away() -> None:
+    """Policies that only count may go to the overcommit; this one to the card, or what is idle."""
+    limits = Limits(overcommit_permille=1500, harvest_permille=2000)
+    engine = Engine([Profile("harvest", [Harvesting()])], limits=limits)
+    engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
+    assert places(engine.handle(PodAdded(pod("most", memory_mib=9_000)), 1)) == [("a", 0)]
+    assert places(engine.handle(PodAdded(pod("p", memory_mib=1_001)), 2)) == []
+    assert places(engine.handle(PodAdded(pod("q", memory_mib=1_000)), 3)) == [("a", 0)]
 
 
 def test_beside_a_pod_that_fills_its_card_the_reserve_stays_free() -> None:

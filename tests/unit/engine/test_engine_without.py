@@ -125,7 +125,7 @@ def node_more(engine: Engine) -> None:
 
 
 def pod_more(engine: Engine) -> None:
-    engine.handle(PodSeenBound(placement("more", "a", 0, memory_mib=15_000)), 2)
+    engine.handle(PodSeenBound(placement("more", "a", 0, memory_mib=300)), 2)
 
 
 def node_less(engine: Engine) -> None:
