@@ -11,7 +11,7 @@ from weft.live.finding import Discovered, Wish
 from weft.live.finding_exporters import DiscoveredExporters, ExporterWish
 from weft.live.looking import LookingOptions
 from weft.model import BadInputError
-from weft.signals.telemetry.exporters import Exporters
+from weft.signals.telemetry.exporters import Exporters, Known
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import Alias, with_own
 from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
@@ -53,7 +53,10 @@ def source_of(found: TelemetrySettings, around: Around) -> Source | None:
             }
 
         return Exporters(
-            targets, timeout_s=found.timeout_seconds, access=access_of(found), aliases=aliases
+            targets,
+            timeout_s=found.timeout_seconds,
+            access=access_of(found),
+            known=Known(aliases, around.devices),
         )
     return _discovered(found, around) if found.discover else None
 
@@ -68,7 +71,7 @@ def _discovered(found: TelemetrySettings, around: Around) -> Source:
         return Discovered(client, wish, around.devices)
     return DiscoveredExporters(client, ExporterWish(
         found.exporter_selectors, found.namespaces, proxied, access_of(found),
-        found.timeout_seconds, aliases_of(found),
+        found.timeout_seconds, Known(aliases_of(found), around.devices),
     ))  # fmt: skip
 
 

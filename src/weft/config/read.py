@@ -47,7 +47,7 @@ def decode(text: bytes, where: str) -> Configuration:
     except msgspec.ValidationError as error:
         match = _AT.fullmatch(str(error))
         what, at = (match[1], match[2] or "") if match else (str(error), "")
-        raise BadInputError(_place(where, at), what) from error
+        raise BadInputError(_place(where, at), what + _legal(what, at)) from error
     _check(found, where)
     return found
 
@@ -86,6 +86,20 @@ def _check_version(told: dict[object, object], where: str) -> None:
             raise BadInputError(
                 _place(where, field), f"{told.get(field)!r} is unknown; write {wanted}"
             )
+
+
+def _legal(what: str, at: str) -> str:
+    """The values that may stand there, where one of a few words is wrong."""
+    found: object = msgspec.inspect.type_info(Configuration)
+    for part in at.split(".") if what.startswith("Invalid enum value") else ():
+        if isinstance(found, msgspec.inspect.StructType):
+            fields = {field.encode_name: field.type for field in found.fields}
+            found = fields.get(part.partition("[")[0])
+        if isinstance(found, msgspec.inspect.ListType):
+            found = found.item_type
+    if not isinstance(found, msgspec.inspect.LiteralType):
+        return ""
+    return f"; write one of {', '.join(repr(value) for value in found.values)}"
 
 
 def _check_profiles(found: Configuration, where: str) -> None:

@@ -14,6 +14,11 @@ MOST_SAMPLES = 240
 _DAY_S = 86_400
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OF_CONNECTION = frozenset((
+    "connection", "content-encoding", "content-length", "expect", "host", "keep-alive",
+    "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+))  # fmt: skip
 _MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(\\.|[^"\\\n])*"\s*'
 _SELECTOR = re.compile(f"{_MATCHER}(,{_MATCHER})*")
 _LABEL = r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -123,8 +128,10 @@ def _check_access(found: TelemetrySettings) -> None:
             raise _bad(field, "says nothing to an http:// address; write https:// or leave it out")
     for name, text in found.headers.items():
         at = f"headers[{name}]"
-        if not _HEADER.fullmatch(name) or any(c in text for c in "\r\n\0") or not text.isascii():
+        if not _HEADER.fullmatch(name) or not (text.isascii() and text.isprintable()):
             raise _bad(at, "is no HTTP header; write printable ASCII on one line")
+        if name.lower() in _OF_CONNECTION:
+            raise _bad(at, "is the connection's own and not to be set; leave it out")
         if name.lower() == "authorization":
             what = "would be in this file for all to read; write username or bearerTokenFile"
             raise _bad(at, what)

@@ -115,6 +115,6 @@ def _single_card(text: str) -> str:
     """The one GPU in `{"<container>": {"<gpu>": units}}`; "" where there are several or none."""
     try:
         cards = {gpu for card in json.loads(text).values() for gpu in card}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
     return str(cards.pop()) if len(cards) == 1 else ""

@@ -22,6 +22,9 @@ from weft.model import (
 
 PLACEMENT = "weft.dev/placement"
 
+# More than any card has, in MiB and in thousandths: the sum of many pods' still fits 64 bits.
+_MOST = 2**24
+
 
 def share_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
     """What claim number `index` takes of this card (not for `split` claims: those vary)."""
@@ -104,7 +107,7 @@ def decode(text: str, request: PodRequest, node: Node) -> Placement | None:
     try:
         value = json.loads(text)
         shares = [Share(*_checked(row, request, node)) for row in value["shares"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # the last: nested too deeply
         return None
     return placement_of(request, node, shares)
 
@@ -115,7 +118,7 @@ def stale(pod: PodManifest, request: PodRequest, node: Node) -> bool:
         return True
     try:
         value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(value, dict):
         return False
@@ -127,6 +130,9 @@ def _checked(row: list[object], request: PodRequest, node: Node) -> tuple[int, i
     numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
         raise ValueError(row)
+    if max(numbers[2:]) > _MOST:
+        raise ValueError(row)
+    uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
     if numbers[0] >= len(request.shape.claims) or find(node, str(gpu)) is None:
         raise ValueError(row)
     return numbers[0], numbers[1], numbers[2], numbers[3], uuid

@@ -17,6 +17,7 @@ import re
 import msgspec
 
 from weft.kube.pods import ContainerStatus, Pod, Terminated
+from weft.kube.sources import MOST_MIB
 
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 _WORDS = (
@@ -92,6 +93,7 @@ def _mark(pod: Pod) -> _Mark | None:
     text = (pod.metadata.annotations or {}).get(OUT_OF_MEMORY, "")
     try:
         found = msgspec.json.decode(text, type=_Mark) if text else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # RecursionError: nested a thousand deep
         return None
-    return found if found is not None and found.end and found.peak_mib >= 0 else None
+    good = found is not None and found.end and 0 <= found.peak_mib <= MOST_MIB
+    return found if good else None

@@ -12,6 +12,7 @@ import msgspec
 
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource, Skips
+from weft.kube.pods import OwnedMeta
 from weft.kube.structs import Object
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
@@ -31,10 +32,11 @@ class ServicePort(Api, frozen=True, gc=False):
 
 
 class ServiceSpec(Api, frozen=True, gc=False):
-    """spec of a Service."""
+    """spec of a Service. Without a `selector` its endpoints are made by hand."""
 
     type: str = "ClusterIP"
     ports: list[ServicePort] | None = None
+    selector: dict[str, str] | None = None
 
 
 class Service(Api, frozen=True, gc=False):
@@ -83,7 +85,7 @@ class ServingStatus(Api, frozen=True, gc=False):
 class ServingPod(Api, frozen=True, gc=False):
     """A pod, as far as one must know it to ask what it serves."""
 
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: OwnedMeta = OwnedMeta()
     spec: ServingSpec = ServingSpec()
     status: ServingStatus = ServingStatus()
 
@@ -97,6 +99,12 @@ class ServingPod(Api, frozen=True, gc=False):
             and self.metadata.deletion_timestamp is None
             and said.get("Ready") == "True"
         )
+
+    @property
+    def of_daemon_set(self) -> bool:
+        """Whether a DaemonSet made it."""
+        owners = self.metadata.owner_references or ()
+        return any(one.controller and one.kind == "DaemonSet" for one in owners)
 
     def ports(self) -> Iterator[ContainerPort]:
         """Every TCP port that its containers name."""

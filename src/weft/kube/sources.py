@@ -87,9 +87,13 @@ def own(node: KubeNode) -> Source | None:
         gpus = msgspec.json.decode(text, type=NodeGpus).gpus
     except msgspec.DecodeError as error:
         raise BadInputError(INVENTORY, str(error)) from error
+    except RecursionError:
+        raise BadInputError(INVENTORY, "is nested too deeply") from None
     indexes = [gpu.index for gpu in gpus]
     if len(set(indexes)) < len(indexes) or any(gpu.memory_mib < 0 for gpu in gpus):
         raise BadInputError(INVENTORY, "indexes must differ and memory must not be negative")
+    if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_MIB for gpu in gpus):
+        raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_MIB} MiB")
     cards = tuple(
         Card(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
         for gpu in gpus

@@ -9,9 +9,9 @@ with the process, and until then `may_bind` holds them back.
 
 import asyncio
 import datetime
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -69,6 +69,7 @@ from weft.live.stuck import Stuck, stuck
 from weft.live.volumes import VolumeView, feeds_of
 from weft.model import Placement, PodRequest
 
+T = TypeVar("T")
 _TURN = 20  # changes taken in before others have their turn
 
 
@@ -111,7 +112,7 @@ class Cluster:
         self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
         self._stream = Stream()
         self._node_feed = Feed(client, NODES, self._take_nodes)
-        nudge = functools.partial(self._stream.nudge, self._node_feed)
+        nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._wake_at = 0
@@ -321,9 +322,10 @@ class Cluster:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
-            for end in self.ends.of(pod, gone=gone):
+            for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
                 self.handle(end)
-            told = self._pods.forget(pod) if gone else self._pods.take(pod)
+            take = self._pods.forget if gone else self._pods.take
+            told = self._spared(pod, partial(take, pod))
             for event in self._pods.together([told]):
                 self._tell(event)
             if number % _TURN == 0:
@@ -331,6 +333,14 @@ class Cluster:
         self._volumes_changed()
         self._nodes_changed()
         self.guard.look()
+
+    def _spared(self, pod: Pod, work: Callable[[], T]) -> T | None:
+        """What `work` says of this pod; a mistake of ours there must not end the process."""
+        try:
+            return work()
+        except Exception as error:
+            self._pods.fault(pod, error)
+            return None
 
     def _nodes_changed(self) -> None:
         if self._nodes.dirty:

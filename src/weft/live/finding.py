@@ -4,6 +4,7 @@ Every server that offers itself (`telemetry.servers`) is asked once how many of 
 it has seen of late. Taken is one that sees GPUs before one that sees none, an annotated one before
 one that is merely called so, then the one that sees the most, then the nearest, then by name: the
 same cluster gives the same choice. It is kept until three looks in a row bring nothing.
+Anyone may offer a server: what one answers, or does to us, is never another one's trouble.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
 from weft.model import BadInputError, WeftError
-from weft.signals.telemetry.answers import Answer, TelemetryError
+from weft.signals.telemetry.answers import Answer, TelemetryError, shown
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import (
     ALIASES,
@@ -32,7 +33,7 @@ from weft.signals.telemetry.names import (
 )
 from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
 from weft.signals.telemetry.proxied import Proxied
-from weft.signals.telemetry.servers import Offers, Server, offers
+from weft.signals.telemetry.servers import Offers, Server, offers, to_try
 from weft.signals.telemetry.source import Asked, Reading
 from weft.signals.telemetry.transport import Limits
 
@@ -42,7 +43,8 @@ AGAIN_S = 60.0
 """The API server is asked no more often than this."""
 PATIENCE = 3
 """Looks without a single sample before another server is looked for."""
-MOST_TRIED = 16
+_MOST_PROBLEMS = 16
+_MOST_SAID, _MOST_SHOWN = 1000, 500
 _BY = ", ".join((*NODE_LABELS, *UUID_LABELS, *INDEX_LABELS, *MIG_LABELS, *MIG_UUID_LABELS))
 _TOLD_BY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.GPU_UTIL_RATIO,
             Metric.SM_ACTIVE_RATIO)  # fmt: skip
@@ -63,11 +65,15 @@ class Wish(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A server, how many GPUs it sees, and why it cannot be asked, if so."""
+    """A server, how many GPUs it sees, and why it cannot be asked, if so.
+
+    `mistake`: asking went wrong in a way that nobody thought of.
+    """
 
     server: Server
     gpus: int = 0
     error: str = ""
+    mistake: bool = False
 
     def __str__(self) -> str:
         told = self.error or f"sees {self.gpus} GPUs"
@@ -103,6 +109,7 @@ class Discovered:
         self._empty = 0
         self._find_at_s = clock()
         self._why = ""
+        self._said: set[str] = set()
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
         """What the server tells; it is looked for before, where there is none or it is silent."""
@@ -114,7 +121,11 @@ class Discovered:
         if self._source is None or taken is None:
             error = TelemetryError("nobody", self._why or self.choice.why_none())
             return Reading([], [Asked("servers", time.monotonic() - began, error)])
-        reading = await self._source.read(metrics, back_s)
+        try:
+            reading = await self._source.read(metrics, back_s)
+        except Exception as error:  # an answer that trips us up: as one that does not come
+            wrong = TelemetryError("garbage", _told(error))
+            reading = Reading([], [Asked("servers", time.monotonic() - began, wrong)])
         self._empty = 0 if any(one.labels for one in reading.answers) else self._empty + 1
         return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
 
@@ -134,6 +145,7 @@ class Discovered:
             self._why = f"{error}{'; give the right to list services' if forbidden else ''}"
             return
         before, found = self.choice.taken, await choose(offered, self._open, self._devices())
+        self._tell(found)
         if found.taken is None and before is not None:
             return  # it may come back, and nobody else is there
         self.choice, self._empty = found, 0
@@ -142,14 +154,21 @@ class Discovered:
             self._source = self._open(found.taken.server)
             others = "; ".join(map(str, found.others)) or "none"
             log.info("metrics: taken: %s; others: %s", found.taken, others)
-        for problem in found.problems:
-            log.warning("metrics: %s", problem)
+
+    def _tell(self, found: Choice) -> None:
+        """Warn of what is wrong, once of each."""
+        mistakes = [f"a mistake of Weft's in asking {one.server.title}: {one.error}"
+                    for one in found.others if one.mistake]  # fmt: skip
+        for text in (*found.problems, *mistakes):
+            if text not in self._said and len(self._said) < _MOST_SAID:
+                self._said.add(text)
+                log.warning("metrics: %s", text)
 
     async def _offers(self) -> Offers:
         found: list[Service] = []
         for namespace in self._wish.namespaces or ("",):
             found += await everything(self._client, SERVICES, namespace)
-        return offers(found)
+        return offers(found, self._wish.namespaces)
 
     def _open(self, server: Server) -> Prometheus:
         wish = self._wish
@@ -167,14 +186,19 @@ class Discovered:
 async def choose(
     offered: Offers, opened: Callable[[Server], Prometheus], devices: Devices
 ) -> Choice:
-    """Ask all of them, and take one; see the module."""
-    tried = await asyncio.gather(
-        *(_try(server, opened, devices) for server in offered.servers[:MOST_TRIED])
-    )
+    """Ask those that are worth a try, and take one; see the module. Never raises."""
+    servers = to_try(offered.servers)
+    tried = await asyncio.gather(*(_try(server, opened, devices) for server in servers))
     answered = sorted((one for one in tried if not one.error), key=_worth)
     taken = answered[0] if answered else None
     others = tuple(one for one in tried if one is not taken)
-    return Choice(taken, others, tuple(offered.problems))
+    problems = offered.problems[:_MOST_PROBLEMS]
+    if more := len(offered.problems) - len(problems):
+        problems.append(f"{more} more Services cannot be asked")
+    if more := len(offered.servers) - len(servers):
+        problems.append(f"{more} more Services offer themselves and are not asked; "
+                        "name those to trust in telemetry.namespaces")  # fmt: skip
+    return Choice(taken, others, tuple(problems))
 
 
 def _worth(one: Tried) -> tuple[bool, bool, int, Server]:
@@ -188,9 +212,16 @@ async def _try(
     try:
         async with opened(server) as source:
             found = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")
+            seen = gpus_in(found, devices)
     except (TelemetryError, BadInputError) as error:
-        return Tried(server, 0, str(error))
-    return Tried(server, gpus_in(found, devices))
+        return Tried(server, 0, shown(str(error), _MOST_SHOWN))
+    except Exception as error:  # such as a depth that no answer should have
+        return Tried(server, 0, _told(error), mistake=True)
+    return Tried(server, seen)
+
+
+def _told(error: Exception) -> str:
+    return shown(f"{type(error).__name__}: {error}", _MOST_SHOWN)
 
 
 def gpus_in(found: Answer, devices: Devices) -> int:

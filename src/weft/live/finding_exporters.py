@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from weft.kube.client import ApiClient
@@ -10,8 +11,8 @@ from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.live.finding import AGAIN_S
 from weft.model import WeftError
 from weft.signals.telemetry.answers import TelemetryError
-from weft.signals.telemetry.exporters import MOST_MIB, PORT, Exporters
-from weft.signals.telemetry.names import ALIASES, Alias, Metric
+from weft.signals.telemetry.exporters import MOST_MIB, PORT, USUALLY, Exporters, Known
+from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.proxied import Proxied
 from weft.signals.telemetry.source import Asked, Reading
 from weft.signals.telemetry.transport import NOBODY, Access, Limits
@@ -31,7 +32,7 @@ class ExporterWish(NamedTuple):
     proxied: bool = False
     access: Access = NOBODY
     timeout_s: float = 5.0
-    aliases: Mapping[str, Alias] = ALIASES
+    known: Known = USUALLY
 
 
 class DiscoveredExporters:
@@ -47,7 +48,7 @@ class DiscoveredExporters:
         self._find_at_s = clock()
         self._exporters = Exporters(
             lambda: self._targets, timeout_s=wish.timeout_s, access=wish.access,
-            fetch=fetch if wish.proxied else None, aliases=wish.aliases,
+            fetch=fetch if wish.proxied else None, known=wish.known,
         )  # fmt: skip
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
@@ -85,11 +86,24 @@ class DiscoveredExporters:
 
 
 def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, str]:
-    """Node → address of its exporter's page; of several pods on a node the first by name."""
+    """Node → address of its exporter's page.
+
+    Of several pods on a node one that a DaemonSet made comes first, then one of the namespace
+    whose DaemonSets' pods are on the most nodes, then by name: no stray pod that is called as an
+    exporter displaces the one that is there for all nodes.
+    """
+    there = [pod for pod in pods if pod.ready and pod.spec.node_name]
+    nodes = Counter(namespace for namespace, _ in {
+        (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
+    })  # fmt: skip
+
+    def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
+        namespace, name = pod.metadata.namespace, pod.metadata.name
+        return not pod.of_daemon_set, -nodes[namespace], namespace, name
+
     found: dict[str, str] = {}
-    for pod in sorted(pods, key=lambda one: (one.metadata.namespace, one.metadata.name)):
-        if pod.ready and pod.spec.node_name:
-            found.setdefault(pod.spec.node_name, _page(pod, proxied))
+    for pod in sorted(there, key=worth):
+        found.setdefault(pod.spec.node_name, _page(pod, proxied))
     return found
 
 

@@ -21,7 +21,7 @@ from weft.dialects.resources import GPU_RESOURCE, slots
 from weft.dialects.shares import PLACEMENT, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.live.reading import plain_shape, read_bound
-from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Share
+from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Shape, Share
 
 Fullness = tuple[int, int, int, int]
 HowFull = Callable[[Gpu], Fullness]
@@ -71,7 +71,7 @@ def placed_by_weft(pod: Pod) -> bool:
     """Whether Weft wrote where this bound pod is: for this very pod, on this very node."""
     try:
         value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return (
         isinstance(value, dict)
@@ -86,7 +86,7 @@ def held_by(pod: Pod, node: Node, settings: Settings, how_full: HowFull) -> Held
     try:
         request = read_bound(pod, settings)
     except BadInputError as error:
-        return _unreadable(pod, node, settings, error)
+        return unreadable(pod, node, settings, str(error))
     known = registry.dialect(request.dialect).read(pod, request, node)
     if known is not None:
         return Held(known)
@@ -137,9 +137,14 @@ def _upper_bound(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
     return Share(index, gpu.index, mib, min(claim.milli, gpu.milli), gpu.uuid)
 
 
-def _unreadable(pod: Pod, node: Node, settings: Settings, error: BadInputError) -> Held:
-    request = PodRequest(pod.metadata.uid, pod.metadata.name, plain_shape(pod, settings))
-    if not _names_gpus(pod):
+def unreadable(pod: Pod, node: Node, settings: Settings, error: str) -> Held:
+    """What to charge for a bound pod that cannot be read, because of this. Never raises."""
+    try:
+        shape, gpus = plain_shape(pod, settings), _names_gpus(pod)
+    except Exception:  # a mistake of ours: what it takes beside GPUs is not known
+        shape, gpus = Shape(), True
+    request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
+    if not gpus:
         return Held(placement_of(request, node, ()), f"cannot be read ({error})")
     shares = [
         Share(0, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)

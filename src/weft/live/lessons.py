@@ -32,7 +32,7 @@ _GATHER_S = 0.2  # a job's pods fail together
 _FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
 _PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
 _NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
-_BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError)
+_BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionError)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -61,7 +61,10 @@ def key_of(workload: str) -> str:
 
 def entry_of(key: str, text: str) -> Entry:
     """The value under this key; `msgspec.DecodeError` where it is none of ours."""
-    found = msgspec.json.decode(text, type=Entry)
+    try:
+        found = msgspec.json.decode(text, type=Entry)
+    except RecursionError:
+        raise msgspec.DecodeError("is nested too deeply") from None
     if key != key_of(found.workload):
         raise msgspec.ValidationError(f"speaks of {found.workload[:100]!r}")
     if found.times < 0 or not 0 <= found.least_mib <= MOST_MIB:

@@ -20,9 +20,9 @@ from weft.engine import SignalsChanged
 from weft.framework.signals import SignalsSnapshot
 from weft.ledger.table import Table
 from weft.live.cluster import Cluster
-from weft.live.lending import Measuring
+from weft.live.lending import Measuring, Noted
 from weft.model import BadInputError
-from weft.signals.company import SAMPLES, Alone
+from weft.signals.company import SAMPLES, Alone, Gpu
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices, Joiner, PodSamples, Why
 from weft.signals.telemetry.names import ALIASES, Alias, Metric
@@ -84,7 +84,8 @@ class Looking:
         self.changes = 0
         self.took_s: dict[str, float] = {}
         self.digesting_s = 0.0
-        self.of_pods: dict[tuple[str, int], PodSamples] = {}
+        self.of_pods: dict[tuple[str, Gpu], PodSamples] = {}
+        self.alone = Alone()
         self._live, self._source, self._aliases = live, source, aliases
         self._table: Table | None = None
         self._devices = Devices([])
@@ -94,8 +95,7 @@ class Looking:
         self._since: dict[str, float] = {}
         self.measuring = Measuring(live.engine.ledger, live.pods)
         self._said: set[str] = set()
-        self._only: dict[int, str] = {}
-        self._alone = Alone()
+        self._only: dict[Gpu, str] = {}
 
     @property
     def devices(self) -> Devices:
@@ -104,7 +104,7 @@ class Looking:
 
     @property
     def refresher(self) -> Refresher | None:
-        """None before the first look."""
+        """None before the first look, and after one that failed."""
         return self._refresher
 
     @property
@@ -126,7 +126,7 @@ class Looking:
             except Exception as error:  # a mistake of ours: policies must not go by old numbers
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
-                if self.errors["", "failed"] == 1:
+                if self._new(f"failed {_kind(error)}"):
                     log.exception("metrics: looking failed; nothing is known of the GPUs")
             due += self.options.interval_s
             late = clock.monotonic() - due
@@ -147,22 +147,19 @@ class Looking:
         wall_s = clock.wall().timestamp()
         now = Now(wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s))
         began = clock.monotonic()
-        made = await asyncio.to_thread(self._digest, reading, now)
-        assert self._refresher is not None
-        made = self.measuring.measure(
-            made, self._refresher.window, self._devices, self.of_pods.values(), now.wall_s
-        )
+        noted = self.measuring.note(now.wall_s)
+        made = await asyncio.to_thread(self._digest, reading, now, noted)
         self.digesting_s = clock.monotonic() - began
         self.snapshot = made
         self._live.handle(SignalsChanged(made))
         return made
 
     def _forget(self, why: str) -> None:
-        """Tell the engine that nothing is known."""
+        """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
         clock = self._live.client.clock
         version = self._live.engine.signals.version + 1
-        if self._refresher is not None:
-            self._refresher.version = version
+        self._refresher = None
+        self._good_at_s = 0.0
         self.snapshot = SignalsSnapshot(version, int(clock.monotonic() * 1e9), why=why)
         self._live.handle(SignalsChanged(self.snapshot))
 
@@ -192,11 +189,17 @@ class Looking:
                 self._say(f"warning {warning}", "metrics: the server warns: %s", warning)
 
     def _say(self, what: str, text: str, *values: object) -> None:
-        if what not in self._said and len(self._said) < 1000:
-            self._said.add(what)
+        if self._new(what):
             log.warning(text, *values)
 
-    def _digest(self, reading: Reading, now: Now) -> SignalsSnapshot:
+    def _new(self, what: str) -> bool:
+        """Whether this is to be said: it was not yet."""
+        if what in self._said or len(self._said) >= 1000:
+            return False
+        self._said.add(what)
+        return True
+
+    def _digest(self, reading: Reading, now: Now, noted: Noted) -> SignalsSnapshot:
         """In a thread: join, keep, compute. Nobody else touches joiner, window and refresher."""
         assert self._refresher is not None
         window, joiner = self._refresher.window, self._joiner
@@ -208,13 +211,14 @@ class Looking:
                     window.put(found.metric, found.rows, found.times, found.values, now.wall_s)
             for one in joiner.pods(answer, self._resident_of):
                 if one.metric is Metric.MEMORY_USED_MIB:
-                    self.of_pods[one.pod, one.row] = one
+                    self.of_pods[one.pod, self._devices.gpus[one.row]] = one
         for why, count in joiner.unjoined.items():
             example = joiner.examples.get(why, "")
             self._say(f"unjoined {why}", "metrics: %d series belong to no GPU (%s), as %s",
                       count, why, example)  # fmt: skip
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
-        return self._refresher.refresh(now, why=why_less)
+        made = self._refresher.refresh(now, why=why_less)
+        return self.measuring.measure(made, window, self._devices, self.of_pods.values(), noted)
 
     # --- what the ledger knows -----------------------------------------------------------------
 
@@ -235,11 +239,15 @@ class Looking:
             horizon = max(1, round(options.horizon_s / options.interval_s))
             window = Window(options.metrics, len(devices), samples, options.interval_s, now_s)
             self._refresher = Refresher(window, devices, Settings(options.scrape_s, horizon))
+            self._refresher.version = self._live.engine.signals.version
         else:
             self._refresher.realign(devices)
             if set(devices.gpus) - set(before.gpus):
                 self._good_at_s = 0.0  # what the new ones did is worth asking for
-        self.of_pods.clear()
+        self.of_pods = {
+            (uid, gpu): one._replace(row=devices.row_of[gpu])
+            for (uid, gpu), one in self.of_pods.items() if gpu in devices.row_of
+        }  # fmt: skip
 
     def _residents(self) -> Residents:
         """How many pods hold each GPU, how many of them have warmed up, what they were promised."""
@@ -247,7 +255,7 @@ class Looking:
         holdings = self._live.engine.ledger.holdings
         self._since = {uid: self._since.get(uid, now) for uid in holdings}
         pods = np.zeros((3, len(self._devices)), dtype=np.int64)
-        last: dict[int, str] = {}
+        last: dict[Gpu, str] = {}
         for uid, held in holdings.items():
             warm = held.state == "committed" and now - self._since[uid] >= self.options.warm_s
             for gpu in {share.gpu for share in held.placement.shares}:
@@ -255,15 +263,17 @@ class Looking:
                 if row is not None:
                     mine = (each for each in held.placement.shares if each.gpu == gpu)
                     pods[:, row] += (1, warm, sum(each.memory_mib for each in mine))
-                    last[row] = uid
-        self._only = {row: uid for row, uid in last.items() if pods[0, row] == 1}
+                    last[held.placement.node, gpu] = uid
+        row_of = self._devices.row_of
+        self._only = {gpu: uid for gpu, uid in last.items() if pods[0, row_of[gpu]] == 1}
         self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
         return Residents(*pods)
 
     def _applications_alone(self, now_s: float) -> dict[int, str]:
         """Applications of pods that have had a GPU for themselves for long enough."""
-        alone = self._alone.look(self._only, now_s, SAMPLES * self.options.interval_s)
-        names = {row: self._application(uid) for row, uid in alone.items()}
+        alone = self.alone.look(self._only, now_s, SAMPLES * self.options.interval_s)
+        row_of = self._devices.row_of
+        names = {row_of[gpu]: self._application(uid) for gpu, uid in alone.items()}
         return {row: name for row, name in names.items() if name}
 
     def _application(self, uid: str) -> str:
@@ -282,3 +292,12 @@ class Looking:
         node, gpu = self._devices.gpus[row]
         here = held.placement.node == node and any(s.gpu == gpu for s in held.placement.shares)
         return pod.metadata.uid if here else ""
+
+
+def _kind(error: Exception) -> str:
+    """The mistake's class and the line that it came from: what tells one mistake from another."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
+    return f"{type(error).__name__} {where}"

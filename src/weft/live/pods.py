@@ -25,7 +25,7 @@ from weft.dialects.shares import PLACEMENT, encode
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
-from weft.live.holding import Cards, Held, held_by, without_node
+from weft.live.holding import Cards, Held, HowFull, held_by, unreadable, without_node
 from weft.live.nodes import NodeView
 from weft.live.reading import read
 from weft.live.volumes import VolumeView
@@ -41,6 +41,7 @@ class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
     each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
 
+    `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words. `occupants` are the UIDs that the
     engine charges on a GPU of a node. `deciding` is off while another process decides: pending
     pods are then kept, not told.
@@ -52,6 +53,7 @@ class PodView:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
+        self.faults = 0
         self.settings = Settings()
         self.deciding = False
         self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
@@ -61,6 +63,7 @@ class PodView:
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
+        self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._told: dict[str, PodRequest | Placement] = {}
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._regard: set[str] = set()  # nodes where guesses are to be made anew
@@ -93,6 +96,7 @@ class PodView:
         known = self.pods.get((meta.namespace, meta.name))
         if known is not None and known.metadata.uid == meta.uid:
             del self.pods[meta.namespace, meta.name]
+        self._faulty.pop(meta.uid, None)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
             self._volumes.release(known)
@@ -168,11 +172,27 @@ class PodView:
     def _classify(self, pod: Pod) -> Event | None:
         uid = pod.metadata.uid
         before = self.bad.pop(uid, "")
-        event = self._event_of(pod)
+        try:
+            event = self._event_of(pod)
+        except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
+            event, told = None, self.fault(pod, error)
+            if not pod.spec.node_name:
+                event = self._gone(uid)
+                self.bad[uid] = told
         why = self.bad.get(uid, "")
         if why != before:
             self.on_bad(pod, why)
         return event
+
+    def fault(self, pod: Pod, error: Exception) -> str:
+        """Count and tell, once for each pod, a mistake of ours; what is to be said of the pod."""
+        self.faults += 1
+        meta, why = pod.metadata, f"{type(error).__name__}: {error}"[:300]
+        if self._faulty.get(meta.uid) != why:
+            self._faulty[meta.uid] = why
+            log.error("pod %s/%s cannot be read; this is a mistake in Weft: %s",
+                      meta.namespace, meta.name, why, exc_info=error)  # fmt: skip
+        return f"cannot be read: {why}"
 
     def _event_of(self, pod: Pod) -> Event | None:
         uid = pod.metadata.uid
@@ -200,7 +220,7 @@ class PodView:
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
-        held = without_node(pod, self.settings) if node is None else self._held(pod, node)
+        held = self._charge(pod, None) if node is None else self._held(pod, node)
         self._note_assumed(pod.metadata.uid, held.why)
         return self._seen(pod, held.placement)
 
@@ -235,11 +255,20 @@ class PodView:
 
     def _held(self, pod: Pod, node: Node) -> Held:
         uid = pod.metadata.uid
-        held = held_by(pod, node, self.settings, Cards(node).how_full)
+        held = self._charge(pod, node, Cards(node).how_full)
         if not held.moves:
             return held
         self._guessed_on.setdefault(node.name, set()).add(uid)
         return self._guesses(node.name, {uid})[uid]
+
+    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> Held:
+        try:
+            if node is None or how_full is None:
+                return without_node(pod, self.settings)
+            return held_by(pod, node, self.settings, how_full)
+        except Exception as error:
+            told = self.fault(pod, error).removeprefix("cannot be read: ")
+            return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, Held]:
         """What each pod whose whole cards are guessed holds on this node.
@@ -263,7 +292,7 @@ class PodView:
         found = {}
         for pod in sorted((here[uid] for uid in uids), key=_since):
             uid = pod.metadata.uid
-            found[uid] = held_by(pod, node, self.settings, cards.how_full)
+            found[uid] = self._charge(pod, node, cards.how_full)
             cards.guessed(found[uid].placement.shares)
         return found
 

@@ -166,6 +166,10 @@ class Metrics:
 
     def _pods(self) -> Iterator[Metric]:
         live = self._live
+        yield _counter(
+            "weft_pod_faults", "Mistakes of Weft's own in reading a pod.", (),
+            {(): live.pods.faults},
+        )  # fmt: skip
         for name, text, value in (
             ("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad)),
             ("weft_pods_assumed", "Bound pods that do not say which GPUs they have.",

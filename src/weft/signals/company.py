@@ -9,6 +9,7 @@ A series that does not vary correlates with nothing. Pure arithmetic on arrays o
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,20 +26,24 @@ MOST_APPLICATIONS = 32
 """Each is a column of every snapshot; whoever was not alone for longest is forgotten first."""
 
 
+Gpu: TypeAlias = tuple[str, int]
+"""The node's name and the GPU's index on it: what a row is called, while rows move."""
+
+
 class Alone:
     """Who has had a GPU for itself, and since when."""
 
     def __init__(self) -> None:
-        self._since: dict[int, tuple[str, float]] = {}
+        self.since: dict[Gpu, tuple[str, float]] = {}
 
-    def look(self, only: Mapping[int, str], now_s: float, for_s: float) -> dict[int, str]:
-        """`only` are the GPUs' only pods, row by row; those of them that were so for `for_s`."""
-        before = self._since
-        self._since = {
-            row: before[row] if before.get(row, ("", 0.0))[0] == uid else (uid, now_s)
-            for row, uid in only.items()
+    def look(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
+        """`only` are the GPUs' only pods; those of them that were so for `for_s`."""
+        before = self.since
+        self.since = {
+            gpu: before[gpu] if before.get(gpu, ("", 0.0))[0] == uid else (uid, now_s)
+            for gpu, uid in only.items()
         }
-        return {row: uid for row, (uid, at_s) in self._since.items() if now_s - at_s >= for_s}
+        return {gpu: uid for gpu, (uid, at_s) in self.since.items() if now_s - at_s >= for_s}
 
 
 class Company:

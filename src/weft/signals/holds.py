@@ -10,6 +10,10 @@
                STALE: max(last used, Σ asked)      MISSING: Σ asked
     idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
 
+A process that has just begun does not know who was warm, nor what was expected of whom. Where a pod
+was there before it, is not found warm, and has been watched for less than `WATCH_S`, its GPU is
+STALE at most: that nobody knows lends nothing, and sends nobody away.
+
 Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
 flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
 What a GPU uses beyond all that was asked there (`beyond`) is not idle either: harvesting leaves it.
@@ -30,6 +34,8 @@ from weft.signals.freshness import contradicted
 WARM_S = 60.0
 STABLE_S = 20.0
 STABLE_PART = 0.02
+WATCH_S = 120.0
+"""In it a pod that has warmed up shows that it has, and one that had begun to comes to its end."""
 PEAK = 0.95
 LATELY = 3
 """A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
@@ -42,7 +48,8 @@ class Residents(NamedTuple):
     `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
     (NaN or negative: in flight), `lends` whether its idle memory may be lent, `warmed` whether it
     was found warm before. `used_mib` [P, T] is its own series, NaN where there is none.
-    `expected_mib` is what it got its place for (None: what it asked, for all).
+    `expected_mib` is what it got its place for (None: what it asked, for all). `watched_s` is how
+    long it has been watched, infinite where that was from its binding on (None: so were all).
     """
 
     gpu: Ints
@@ -52,6 +59,7 @@ class Residents(NamedTuple):
     warmed: Bools
     used_mib: Floats
     expected_mib: Ints | None = None
+    watched_s: Floats | None = None
 
 
 class Cards(NamedTuple):
@@ -66,7 +74,8 @@ class Holds(NamedTuple):
     """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P] is the next `warmed`.
 
     `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
-    `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict.
+    `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also where
+    a pod has not been watched for long.
     """
 
     hold_mib: Ints
@@ -86,7 +95,7 @@ def holds(residents: Residents, cards: Cards, sample_age_s: Floats) -> Holds:
     rest = _rest_series(residents, cards, own, has_own)
     since = sample_age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
     warm = _warm(residents, rest, since, sample_age_s)
-    fresh = _believed(residents, cards, own, has_own)
+    fresh = _watched(residents, warm, _believed(residents, cards, own, has_own))
     part = np.maximum(_peak(own), _last(own))
     part = np.where(has_own, part, _pro_rata(residents, rest, warm & ~has_own, sample_age_s))
     most = np.where(has_own, np.nan_to_num(own).max(axis=1, initial=0.0), -1.0)
@@ -175,6 +184,15 @@ def _believed(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -
         wrong |= told > now + slack
     absent = ~np.isfinite(now) & (cards.freshness == FRESH)
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
+
+
+def _watched(residents: Residents, warm: Bools, fresh: Bytes) -> Bytes:
+    """Freshness, STALE at most where a pod that is not warm has not been watched for long."""
+    if residents.watched_s is None:
+        return fresh
+    short = np.zeros(len(fresh), dtype=np.bool_)
+    short[residents.gpu[~warm & (residents.watched_s < WATCH_S)]] = True
+    return np.where(short & (fresh == FRESH), STALE, fresh).astype(np.int8)
 
 
 def _pro_rata(residents: Residents, rest: Floats, warm: Bools, age_s: Floats) -> Floats:

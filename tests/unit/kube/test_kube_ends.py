@@ -96,3 +96,16 @@ def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
 
 def test_a_pod_without_a_status_has_no_ends() -> None:
     assert out_of_memory(Pod()) == []
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        '{"end": "a", "more": ' + "[" * 5000 + "]" * 5000 + "}",
+        '{"end": "a", "peak_mib": 4611686018427387904}',
+        '{"end": "a", "peak_mib": 1000000000000000000000000000000}',
+    ],
+)
+def test_a_mark_that_no_agent_writes_is_none(mark: str) -> None:
+    assert out_of_memory(pod(mark=mark)) == []
+    assert [end.peak_mib for end in out_of_memory(pod(container(state=ended()), mark=mark))] == [0]

@@ -1,127 +1,24 @@
-"""Finding whom to ask: the best server, another one when it falls silent, the nodes' exporters."""
+"""Finding whom to ask: the best server, and another one when it falls silent."""
 
-import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
-from aiohttp import web
+from finding_world import DEVICES, USED, Clock, cluster, kinds, run, service
 
 from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
-from weft.kube.services import ServingPod
 from weft.live.finding import AGAIN_S, Discovered, Wish
-from weft.live.finding_exporters import DiscoveredExporters, ExporterWish, targets
-from weft.model import Gpu, Node
-from weft.signals.telemetry.join import Devices
+from weft.signals.telemetry.answers import Answer
 from weft.signals.telemetry.names import Metric
-from weft.signals.telemetry.prometheus import PrometheusOptions
+from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
+from weft.signals.telemetry.servers import Server
 from weft.signals.telemetry.source import Reading
-from weft.testing.api_server import FakeApiServer
-from weft.testing.exporter import PlayedGpu, page
-
-USED = Metric.MEMORY_USED_MIB
-DEVICES = Devices([Node("a", tuple(Gpu(i, 16_000, uuid=f"GPU-{i}") for i in range(2)))])
-
-
-class FakeServers:
-    """Servers behind an API server's proxy: name → the GPUs that each sees. A fake of both.
-
-    What is not behind the proxy is the fake API server's.
-    """
-
-    def __init__(self, api: FakeApiServer) -> None:
-        self.api = api
-        self.sees: dict[str, list[str]] = {}
-        self.asked: list[str] = []
-        self.pages: dict[str, str] = {}
-        self.headers: dict[str, str] = {}
-        self.status = 200
-        self.url = ""
-        self._client: Any = None
-
-    async def handle(self, request: web.Request) -> web.Response:
-        found = re.fullmatch(r"/api/v1/namespaces/[^/]+/(services|pods)/([^/]+)/proxy(/.*)",
-                             request.path)  # fmt: skip
-        if found is None:
-            return await self._forward(request)
-        name = found[2].split(":")[1]
-        self.asked.append(name)
-        self.headers = dict(request.headers)
-        if found[1] == "pods":
-            return web.Response(text=self.pages[name])
-        if self.status != 200:
-            return web.Response(status=self.status, text="not now", headers={"Retry-After": "9"})
-        if name not in self.sees:
-            return web.Response(status=503, text="no endpoints available")
-        assert found[3].endswith("/api/v1/query")
-        counts = "count by" in request.query["query"]
-        labels = [{"UUID": uuid, **({} if counts else {"__name__": "DCGM_FI_DEV_FB_USED"})}
-                  for uuid in self.sees[name]]  # fmt: skip
-        samples: dict[str, Any] = {"value": [0, "1"]} if counts else {"values": [[0, "500"]]}
-        result = [{"metric": one, **samples} for one in labels]
-        data = {"resultType": "vector" if counts else "matrix", "result": result}
-        return web.json_response({"status": "success", "data": data})
-
-    async def _forward(self, request: web.Request) -> web.Response:
-        client = ApiClient(Endpoint(self.api.url, Fixed()))
-        async with client:
-            answer = await client.send("GET", request.path, query=dict(request.query))
-        return web.Response(status=answer.code, body=answer.body, content_type="application/json")
-
-
-class Clock:
-    """Time that only moves when told to; a fake."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@asynccontextmanager
-async def cluster() -> AsyncIterator[tuple[FakeServers, ApiClient]]:
-    async with FakeApiServer() as api:
-        servers = FakeServers(api)
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", servers.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        servers.url = f"http://127.0.0.1:{port}"
-        try:
-            async with ApiClient(Endpoint(servers.url, Fixed())) as client:
-                yield servers, client
-        finally:
-            await runner.cleanup()
-
-
-def service(servers: FakeServers, name: str, annotated: bool = False, at: str = "m") -> None:
-    marks = {"weft.dev/prometheus": "true"} if annotated else {}
-    servers.api.add("services", {
-        "metadata": {"name": name, "namespace": at, "annotations": marks},
-        "spec": {"ports": [{"name": "web", "port": 9090}]},
-    }, at)  # fmt: skip
-
-
-def run(work: Awaitable[None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 20))
 
 
 def source_of(client: ApiClient, clock: Clock, **how: Any) -> Discovered:
     options = PrometheusOptions("http://nowhere", timeout_s=2, **how.pop("options", {}))
     return Discovered(client, Wish(options, proxied=True, **how), lambda: DEVICES, clock)
-
-
-def kinds(reading: Reading) -> set[str]:
-    return {asked.error.kind for asked in reading.asked if asked.error}
 
 
 @pytest.mark.parametrize(
@@ -269,55 +166,123 @@ def test_what_a_server_behind_the_proxy_says_is_no_word_of_the_api_servers() -> 
     run(story())
 
 
-# --- exporters -----------------------------------------------------------------------------------
+def test_one_that_trips_the_reader_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever an offered server answers, the others are asked; it is told once."""
 
+    class Broken(Prometheus):
+        """Reads no answer; a fake of a mistake of ours."""
 
-def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:
-    ports = more.get("ports", [{"name": "metrics", "containerPort": 9400}])
-    return {
-        "metadata": {"name": name, "namespace": "gpu",
-                     "labels": {"app.kubernetes.io/name": "dcgm-exporter"}},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "ports": ports}]},
-        "status": {"phase": more.get("phase", "Running"), "podIP": more.get("ip", "10.0.0.1"),
-                   "conditions": [{"type": "Ready", "status": more.get("ready", "True")}]},
-    }  # fmt: skip
+        async def query(self, query: str, time_s: float | None = None) -> Answer:
+            raise RecursionError("too deep")
 
+    class Sometimes(Discovered):
+        """Opens one that is broken for the Service `evil`; a fake."""
 
-def test_an_exporter_is_asked_at_its_pods_address() -> None:
-    pods = [
-        exporter("b-old", "b", ready="False"), exporter("b-new", "b", ip="fd00::7"),
-        exporter("a", "a", ports=[{"name": "grpc", "containerPort": 1}, {
-            "name": "https-metrics", "containerPort": 9443}]),
-        exporter("c", "c", ports=[]), exporter("gone", "d", phase="Failed"),
-        exporter("nowhere", ""), exporter("z-second", "a"),
-    ]  # fmt: skip
-    found = targets(msgspec.convert(pods, list[ServingPod]))
-    assert found == {
-        "a": "https://10.0.0.1:9443/metrics",
-        "b": "http://[fd00::7]:9400/metrics",
-        "c": "http://10.0.0.1:9400/metrics",
-    }
+        def _open(self, server: Server) -> Prometheus:
+            opened = super()._open(server)
+            return Broken(opened.options) if server.name == "evil" else opened
 
-
-def test_exporters_are_found_by_their_pods_and_looked_for_again() -> None:
     async def story() -> None:
         async with cluster() as (servers, client):
+            service(servers, "evil", annotated=True, at="a-tenant")
+            service(servers, "prometheus")
             clock = Clock()
-            source = DiscoveredExporters(client, ExporterWish(proxied=True), clock)
+            wish = Wish(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
+            source = Sometimes(client, wish, lambda: DEVICES, clock)
             assert kinds(await source.read([USED], 45)) == {"nobody"}
-            servers.api.add("pods", exporter("e", "a"), "gpu")
-            servers.pages["e"] = page([PlayedGpu("a", 1, used_mib=700)])
-            assert kinds(await source.read([USED], 45)) == {"nobody"}
+            servers.sees = {"prometheus": ["GPU-0"]}
             clock.now += AGAIN_S
             reading = await source.read([USED], 45)
-            assert kinds(reading) == set()
-            assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
-            assert json.loads(reading.answers[0].labels[0])["node"] == "a"
-            servers.api.fault("status", method="GET", path="pods", code=403)
-            clock.now += AGAIN_S
+            assert "Service m/prometheus, " in reading.where
+            assert [one.error for one in source.choice.others] == ["RecursionError: too deep"]
+            await source.close()
+
+    run(story())
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert told == [
+        "metrics: a mistake of Weft's in asking Service a-tenant/evil: RecursionError: too deep"
+    ]
+
+
+def test_a_taken_one_that_trips_the_reader_is_an_error_of_the_look() -> None:
+    class Broken(Prometheus):
+        """Reads no samples; a fake of a mistake of ours."""
+
+        async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+            raise RecursionError("too deep")
+
+    class Opening(Discovered):
+        """Opens such ones for the Service `evil`; a fake."""
+
+        def _open(self, server: Server) -> Prometheus:
+            opened = super()._open(server)
+            if server.name != "evil":
+                return opened
+            return Broken(opened.options, transport=opened._transport)
+
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            service(servers, "evil", annotated=True)
+            servers.sees = {"evil": ["GPU-0"]}
+            clock = Clock()
+            wish = Wish(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
+            source = Opening(client, wish, lambda: DEVICES, clock)
             reading = await source.read([USED], 45)
-            assert kinds(reading) == {"nobody"}  # told, but those that are known are asked
-            assert len(reading.answers) == 1
+            assert kinds(reading) == {"garbage"}
+            assert "Service m/evil" in reading.where
+            await source.close()
+
+    run(story())
+
+
+def test_what_a_server_answers_is_shown_short_and_escaped() -> None:
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            service(servers, "prometheus")
+            servers.says = {
+                "prometheus": json.dumps(
+                    {"status": "error", "errorType": "x", "error": "\x1b[2J\n" + "A" * 100_000}
+                )
+            }
+            reading = await source_of(client, Clock()).read([USED], 45)
+            told = str(reading.asked[0].error)
+            assert "Service m/prometheus" in told
+            assert told.isprintable()
+            assert len(told) < 700
+
+    run(story())
+
+
+def test_a_crowd_of_offers_in_one_namespace_hides_nobody() -> None:
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            for n in range(40):
+                service(servers, f"x{n:02}", annotated=True, at="a-tenant")
+            service(servers, "prometheus", at="monitoring")
+            servers.sees = {"prometheus": ["GPU-0"]}
+            source = source_of(client, Clock())
+            assert "Service monitoring/prometheus, " in (await source.read([USED], 45)).where
+            assert set(servers.asked) == {"x00", "x01", "prometheus"}
+            assert source.choice.problems == (
+                "38 more Services offer themselves and are not asked; "
+                "name those to trust in telemetry.namespaces",
+            )
+            await source.close()
+
+    run(story())
+
+
+def test_endpoints_made_by_hand_are_asked_only_where_the_namespace_is_named() -> None:
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            servers.api.add("services", {
+                "metadata": {"name": "prometheus", "namespace": "m"},
+                "spec": {"ports": [{"name": "web", "port": 9090}]},
+            }, "m")  # fmt: skip
+            servers.sees = {"prometheus": ["GPU-0"]}
+            assert kinds(await source_of(client, Clock()).read([USED], 45)) == {"nobody"}
+            source = source_of(client, Clock(), namespaces=("m",))
+            assert kinds(await source.read([USED], 45)) == set()
             await source.close()
 
     run(story())

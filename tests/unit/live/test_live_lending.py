@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-from live_world import CARD_MIB, World, bind, pod, run, until, world
+import pytest
+from live_world import CARD_MIB, World, bind, node, pod, run, until, world
 
 from weft.engine.lending import BEYOND, NEED
-from weft.framework.signals import FRESH, MISSING, SignalsSnapshot, SignalsView, snapshot
+from weft.framework.signals import FRESH, MISSING, STALE, SignalsSnapshot, SignalsView, snapshot
 from weft.live.lending import Measuring
 from weft.signals.telemetry.join import Devices, PodSamples
 from weft.signals.telemetry.names import Metric
@@ -29,6 +30,7 @@ class Looks:
         self.measuring = Measuring(it.live.engine.ledger, it.live.pods)
         self.window = Window([Metric.MEMORY_USED_MIB], 2, SAMPLES, STEP_S, T0_S)
         self.number = 0
+        self.row = 0
 
     def at(
         self, second: float, used: float, own: float | None = None, fresh: int = FRESH
@@ -36,22 +38,38 @@ class Looks:
         """The GPU uses so much, and its pod says that it uses `own` of that."""
         now_s = T0_S + second
         self.window.advance(now_s)
-        rows, times = np.array([0, 1]), np.full(2, now_s)
+        count = len(self.devices)
+        rows, times = np.array([self.row, self.row + 1]), np.full(2, now_s)
         if fresh == FRESH:
             values = np.array([used, 0.0])
             self.window.put(Metric.MEMORY_USED_MIB, rows, times, values, now_s)
-        sample = PodSamples(Metric.MEMORY_USED_MIB, 0, self.uid, now_s, own or 0.0)
+        sample = PodSamples(Metric.MEMORY_USED_MIB, self.row, self.uid, now_s, own or 0.0)
         samples = [sample] if own is not None else []
-        ages = np.array([fresh, FRESH], dtype=np.int8)
-        columns = {f"{Metric.MEMORY_USED_MIB}.last": (np.array([used, 0.0]), ages)}
+        ages, last = np.full(count, FRESH, dtype=np.int8), np.zeros(count)
+        ages[self.row], last[self.row] = fresh, used
+        columns = {f"{Metric.MEMORY_USED_MIB}.last": (last, ages)}
         self.number += 1
         made = snapshot(self.number, 0, self.devices.gpus, columns)
-        return self.measuring.measure(made, self.window, self.devices, samples, now_s)
+        noted = self.measuring.note(now_s)
+        return self.measuring.measure(made, self.window, self.devices, samples, noted)
 
     def until(self, second: int, used: float, own: float | None = None) -> SignalsSnapshot:
         """Looks in every step until then, always the same; the last one's answer."""
         found = [self.at(s, used, own) for s in range(10, second + 1, int(STEP_S))]
         return found[-1]
+
+    def nothing_at(self, second: float) -> None:
+        """A look at a cluster without GPUs."""
+        self.window.advance(T0_S + second)
+        made = snapshot(self.number, 0, (), {})
+        noted = self.measuring.note(T0_S + second)
+        self.measuring.measure(made, self.window, self.devices, [], noted)
+
+    def ages(self, made: SignalsSnapshot, name: str) -> list[int]:
+        """Its freshness for both GPUs."""
+        table = self.it.live.engine.ledger.table
+        found: list[int] = SignalsView(made).over(table, name)[1].tolist()
+        return found
 
     def column(self, made: SignalsSnapshot, name: str) -> list[float]:
         """Its values for both GPUs; NaN where MISSING."""
@@ -126,6 +144,123 @@ def test_a_new_process_knows_what_the_gpus_did_before_it_and_when_pods_were_boun
             again = Looks(one.it, one.uid)
             again.window = one.window  # as a metrics server tells it
             assert again.at(130, used=4_000).idle_mib == {one.uid: (6_000,)}
+
+    run(life())
+
+
+@pytest.mark.parametrize(("own", "history"), [(4_000, True), (4_000, False), (None, False)])
+def test_a_new_process_that_does_not_know_lends_nothing_and_sends_nobody_away(
+    own: float | None, history: bool
+) -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(300, used=4_000, own=own)
+            again = Looks(one.it, one.uid)
+            if history:
+                again.window = one.window
+            for second in (310, 320):
+                made = again.at(second, used=4_000, own=own)
+                assert made.idle_mib == {}
+                assert again.ages(made, NEED) == [STALE, FRESH]
+                assert again.column(made, NEED) == [ASKED, 0]
+            made = again.at(330, used=4_000, own=own)
+            made = again.at(340, used=4_000, own=own)
+            assert made.idle_mib == {one.uid: (6_000,)}
+            assert again.ages(made, NEED) == [FRESH, FRESH]
+
+    run(life())
+
+
+def test_a_pod_of_before_that_never_settles_is_given_two_minutes() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.at(400, used=0, fresh=MISSING)  # nobody watches it yet
+            found = {
+                second: one.ages(one.at(second, used=uses, own=uses), NEED)[0]
+                for second in range(600, 740, 10)
+                for uses in [4_000 + second % 20 * 100]
+            }
+            assert [second for second, age in found.items() if age == FRESH] == [720, 730]
+
+    run(life())
+
+
+def test_a_pod_that_came_by_a_peak_that_a_restart_forgot_is_waited_for() -> None:
+    async def life() -> None:
+        async with looks() as one:  # bound 10 s before the first look: not seen to come
+            for second in range(10, 60, 10):
+                made = one.at(second, used=4_000, own=4_000)
+                assert one.ages(made, NEED) == [STALE, FRESH]
+            assert one.ages(one.at(60, used=4_000, own=4_000), NEED) == [FRESH, FRESH]
+
+    run(life())
+
+
+def test_a_pod_that_was_seen_to_come_is_held_at_what_it_asked() -> None:
+    async def life() -> None:
+        async with world() as it:
+            one = Looks(it, "")
+            one.at(-5, used=0)
+            it.server.add("pods", pod("p", ASKED, scheduler="other"))
+            one.uid = bind(it.server, "p", 0, BOUND, memory_mib=ASKED)
+            await until(lambda: one.uid in it.live.engine.ledger.holdings)
+            made = one.at(10, used=2_000, own=2_000)
+            assert one.ages(made, NEED) == [FRESH, FRESH]
+            assert one.column(made, NEED) == [ASKED, 0]
+
+    run(life())
+
+
+def test_pods_keep_their_series_when_rows_move_and_when_another_window_begins() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(120, used=9_000, own=4_000)
+            one.at(130, used=9_000, own=8_000)
+            one.at(140, used=9_000, own=4_000)
+            one.it.server.add("nodes", node("a", 1))
+            await until(lambda: "a" in one.it.live.engine.ledger.table.row_of)
+            one.devices = Devices(one.it.live.engine.ledger.table.nodes)
+            one.window.realign(np.array([-1, 0, 1]))
+            one.row = one.devices.row_of["n", 0]
+            one.at(160, used=9_000, own=4_000)
+            assert one.measuring.peak_mib(one.uid) == 8_000
+            one.window = Window([Metric.MEMORY_USED_MIB], 3, SAMPLES, STEP_S, T0_S + 167)
+            one.at(170, used=9_000, own=4_000)
+            assert one.measuring.peak_mib(one.uid) == 8_000
+            assert one.at(260, used=9_000, own=4_000).idle_mib
+            assert one.measuring.peak_mib(one.uid) == 4_000
+
+    run(life())
+
+
+def test_a_pod_whose_node_is_away_for_a_while_is_still_warm() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(120, used=4_000, own=4_000)
+            one.it.server.remove("nodes", "n")
+            await until(lambda: not one.it.live.engine.ledger.table.row_of)
+            one.devices, one.window = Devices([]), one.window
+            one.window.realign(np.array([], dtype=np.int64))
+            one.nothing_at(130)
+            one.it.server.add("nodes", node("n"))
+            await until(lambda: one.it.live.engine.ledger.table.row_of)
+            one.devices = Devices(one.it.live.engine.ledger.table.nodes)
+            one.window.realign(np.array([-1, -1]))
+            made = one.at(140, used=4_000, own=4_000)
+            assert made.idle_mib == {one.uid: (6_000,)}
+
+    run(life())
+
+
+def test_a_value_that_is_no_number_is_none() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            one.until(120, used=4_000, own=4_000)
+            one.at(130, used=4_000, own=float("nan"))
+            assert one.measuring.peak_mib(one.uid) == 4_000
+            again = Looks(one.it, one.uid)
+            again.at(140, used=4_000, own=float("nan"))
+            assert again.measuring.peak_mib(one.uid) == 0
 
     run(life())
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from live_world import Json, bind, node, pod, run, until
 
@@ -462,3 +463,9 @@ def test_only_who_decides_lets_the_successor_go_first() -> None:
             assert not follower.live.engine.lessons.goes_first(successor)
 
     run(life())
+
+
+def test_a_lesson_nested_too_deeply_is_none_of_ours() -> None:
+    deep = "[" * 5000 + "]" * 5000
+    with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
+        entry_of("a", '{"workload": "a", "times": 1, "least_mib": 1, "more": ' + deep + "}")

@@ -4,15 +4,19 @@ import asyncio
 import json
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from live_world import CARD_MIB, World, bind, node, pod, run, until, world
 
-from weft.framework.signals import FRESH, MISSING
+from weft.engine.lending import NEED
+from weft.framework.signals import FRESH, MISSING, SignalsSnapshot
+from weft.live.lending import Measuring
 from weft.live.looked import LookedMetrics
 from weft.live.looking import Looking, LookingOptions, addresses_of
 from weft.signals.telemetry.answers import Answer, TelemetryError
@@ -223,6 +227,94 @@ def test_after_a_mistake_of_its_own_nothing_is_known_until_it_sees_again() -> No
             await until(lambda: seen(it)[1] == [FRESH, FRESH])
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    run(story())
+
+
+def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with looking(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, look, source):
+            await look.look()
+            before = look.refresher
+            good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
+            task = asyncio.create_task(look.run())
+            await until(lambda: look.errors["", "failed"] >= 3)
+            assert look.refresher is None
+            source.used = {("n", 0): 1.0}
+            source.where = None  # type: ignore[assignment]
+            source.warnings = None  # type: ignore[assignment]
+            failed = look.errors["", "failed"]
+            await until(lambda: look.errors["", "failed"] >= failed + 3)
+            source.used, source.where, source.warnings = good, "http://p", ()
+            version = it.live.engine.signals.version
+            await until(lambda: seen(it)[1] == [FRESH, FRESH])
+            assert it.live.engine.signals.version > version
+            assert look.refresher not in (None, before)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    with caplog.at_level(logging.ERROR, "weft.live"):
+        run(story())
+    told = [one for one in caplog.records if "looking failed" in one.getMessage()]
+    assert [one.exc_info[0] for one in told if one.exc_info] == [ValueError, TypeError]
+
+
+@pytest.mark.parametrize("before", ["cpu", "n"])
+def test_a_cluster_without_gpus_for_a_while_is_seen_again(before: str) -> None:
+    async def story() -> None:
+        async with world(node(before, 2 if before == "n" else 0)) as it:
+            look = Looking(it.live, FakeSource(it), LookingOptions())
+            table = it.live.engine.ledger.table
+            await look.look()
+            if before == "n":
+                it.server.remove("nodes", "n")
+                await until(lambda: "n" not in it.live.engine.ledger.table.row_of)
+                await look.look()
+            assert look.snapshot is not None
+            assert look.snapshot.gpus == ()
+            it.server.add("nodes", node("n"))
+            await until(lambda: "n" in it.live.engine.ledger.table.row_of)
+            assert it.live.engine.ledger.table is not table
+            for _ in range(2):
+                await look.look()
+                assert seen(it) == ([5_000, 100], [FRESH] * 2)
+
+    run(story())
+
+
+def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
+    async def story() -> None:
+        async with looking() as (it, look, _):
+            where: list[bool] = []
+
+            class Elsewhere(Measuring):
+                def measure(self, *args: Any) -> SignalsSnapshot:
+                    where.append(threading.current_thread() is threading.main_thread())
+                    return super().measure(*args)
+
+            look.measuring = Elsewhere(it.live.engine.ledger, it.live.pods)
+            await look.look()
+            assert where == [False]
+            assert NEED in it.live.engine.signals.source.columns
+
+    run(story())
+
+
+def test_pods_alone_on_a_gpu_stay_so_when_other_nodes_come() -> None:
+    async def story() -> None:
+        async with looking(interval_s=0.01, window_s=1.0, horizon_s=0.02) as (it, look, _):
+            it.server.add("pods", pod("p", scheduler="other"))
+            uid = bind(it.server, "p", 0, "2026-01-01T00:00:00Z")
+            await until(lambda: uid in it.live.engine.ledger.holdings)
+            await look.look()
+            since = dict(look.alone.since)
+            assert set(since) == {("n", 0)}
+            it.server.add("nodes", node("a", 1))
+            await until(lambda: "a" in it.live.engine.ledger.table.row_of)
+            await look.look()
+            assert look.alone.since == since
 
     run(story())
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.engine import PodAdded, PodGone, PodSeenBound
 from weft.kube.changes import Added
@@ -132,3 +133,40 @@ def test_a_contradiction_is_heard_once_and_so_is_its_end() -> None:
     assert len(heard) == 2
     assert "keep one system" in heard[0]
     assert heard[1] == ""
+
+
+def unforeseen(**spec: Any) -> Pod:
+    """A pod that nothing would decode so: whoever reads it raises what nobody expects."""
+    found = pod(**spec)
+    return replace(found, spec=replace(found.spec, containers=7))  # type: ignore[arg-type]
+
+
+def test_who_waits_and_cannot_be_read_by_a_mistake_of_ours_is_bad() -> None:
+    pods = view()
+    heard: list[str] = []
+    pods.on_bad = lambda found, why: heard.append(why)
+    assert pods.take(unforeseen()) is None
+    assert pods.take(unforeseen(nodeName="")) is None
+    assert "cannot be read: TypeError" in pods.bad["u"]
+    assert heard == [pods.bad["u"]]
+    assert pods.faults == 2
+    assert isinstance(pods.take(pod()), PodAdded)
+    assert pods.bad == {}
+
+
+def test_who_was_told_and_then_cannot_be_read_waits_no_more() -> None:
+    pods = view()
+    assert isinstance(pods.take(pod()), PodAdded)
+    assert pods.take(unforeseen()) == PodGone("u")
+
+
+def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> None:
+    pods = view()
+    pods.on_bad = lambda found, why: None
+    seen = pods.take(unforeseen(nodeName="n"))
+    assert isinstance(seen, PodSeenBound)
+    assert seen.placement.node == "n"
+    assert [share.gpu for share in seen.placement.shares] == [0, 1]
+    assert "cannot be read (TypeError" in pods.assumed["u"]
+    elsewhere = view().take(unforeseen(nodeName="nowhere"))
+    assert isinstance(elsewhere, PodSeenBound)

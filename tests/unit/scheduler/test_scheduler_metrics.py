@@ -57,6 +57,7 @@ def test_what_happened_is_what_is_told() -> None:
         assert found["weft_watch_lists_total", "resource=pods"] == 1
         assert found["weft_ready",] == 1
         assert found["weft_pods_bad",] == 1
+        assert found["weft_pod_faults_total",] == 0
         assert found["weft_ledger_gpus", "node=n"] == 2
         assert found["weft_ledger_gpu_memory_capacity_mib", "node=n"] == 32_000
         assert found["weft_ledger_gpu_memory_used_mib", "node=n"] == 12_000

@@ -16,6 +16,7 @@ class Pod(NamedTuple):
     lends: bool = True
     warmed: bool = False
     expected: int | None = None
+    watched: float = math.inf
 
 
 class Answer(NamedTuple):
@@ -81,6 +82,10 @@ def slow_holds(
         warm.append(old and (pod.warmed or stable_once(series, ages)))
     now = newest(used)
     freshness = believed(pods, owns, total, now, freshness)
+    if freshness == FRESH and any(
+        not is_warm and pod.watched < 120 for pod, is_warm in zip(pods, warm, strict=True)
+    ):
+        freshness = STALE
     promised = sum(pod.asked for pod in pods)
     if freshness != FRESH or now is None:
         last = math.ceil(now) if now is not None and freshness == STALE else 0

@@ -56,8 +56,8 @@ def test_whoever_was_not_alone_for_longest_is_forgotten():
 
 
 def test_a_pod_is_alone_once_it_has_been_so_for_the_whole_window():
-    alone = Alone()
-    assert alone.look({3: "a", 4: "b"}, 100.0, 60.0) == {}
-    assert alone.look({3: "a", 4: "c"}, 160.0, 60.0) == {3: "a"}
-    assert alone.look({4: "c"}, 220.0, 60.0) == {4: "c"}
-    assert alone.look({3: "a", 4: "c"}, 280.0, 60.0) == {4: "c"}
+    alone, one, two = Alone(), ("n", 3), ("n", 4)
+    assert alone.look({one: "a", two: "b"}, 100.0, 60.0) == {}
+    assert alone.look({one: "a", two: "c"}, 160.0, 60.0) == {one: "a"}
+    assert alone.look({two: "c"}, 220.0, 60.0) == {two: "c"}
+    assert alone.look({one: "a", two: "c"}, 280.0, 60.0) == {two: "c"}

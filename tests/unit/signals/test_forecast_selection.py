@@ -209,3 +209,15 @@ def test_series_that_move_keep_their_errors_and_new_ones_start_without() -> None
     assert np.isnan(after[:, 1]).all()
     selector.tick(values[[2, 1, 0]])
     assert np.isnan(selector.errors()[:, 1]).all(), "old forecasts say nothing about a new series"
+
+
+def test_series_may_all_go_and_come_back() -> None:
+    values = autoregressive(0.5, 2, 20, 11)
+    selector = Selector([Last(), Ewma()], 2, horizon=2)
+    selector.warm(values, ticks=5)
+    selector.realign(np.array([], dtype=np.int64))
+    selector.tick(np.empty((0, 20)))
+    selector.realign(np.array([-1, -1]))
+    assert np.isnan(selector.errors()).all()
+    assert selector.tick(values).mean.shape == (2, 2)
+    assert selector.chosen.tolist() == [0, 0]

@@ -1,5 +1,7 @@
 """What is idle: equal to policies.md 7.1 read slowly, never more, and nothing where unsure."""
 
+import math
+
 import numpy as np
 from holds_slowly import Pod, Series, slow_holds
 from hypothesis import event, given, settings
@@ -33,6 +35,7 @@ def ask(
         np.array([pod.warmed for _, pod in pods], dtype=np.bool_),
         np.array([pod.series for _, pod in pods], dtype=np.float64).reshape(len(pods), len(ages)),
         np.array([pod.asked if pod.expected is None else pod.expected for _, pod in pods], int),
+        np.array([pod.watched for _, pod in pods], dtype=np.float64),
     )
     cards = Cards(
         np.full(len(gpus), C), np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
@@ -56,6 +59,7 @@ pods = st.builds(
     st.sampled_from([None, -5.0, 0.0, 15.0, 59.9, 60.0, 75.0, 119.0, 4_000.0]),
     series, st.booleans() | st.just(True), st.booleans(),
     st.none() | st.sampled_from([300, 2_005, 4_000, 9_500]),
+    st.sampled_from([math.inf, math.inf, 0.0, 119.0, 120.0]),
 )  # fmt: skip
 freshness = st.sampled_from([FRESH, FRESH, STALE, MISSING])
 cards = st.tuples(st.lists(pods, max_size=4), series, freshness)
@@ -125,6 +129,19 @@ def test_a_warm_pod_is_held_at_what_is_still_to_be_expected_of_it() -> None:
     assert one([pod], flat(3_000))[0] == [5_000]
     assert one([pod._replace(series=flat(4_500))], flat(4_500))[0] == [4_500]
     assert one([pod._replace(expected=2_000)], flat(3_000))[0] == [6_000]
+
+
+def test_a_gpu_with_a_pod_of_before_that_is_not_known_to_be_warm_is_old_for_two_minutes() -> None:
+    warm = Pod(4_000, 500, flat(1_000))
+    short: Series = [*[None] * 12, 2_000.0]
+    for watched, fresh in ((0.0, STALE), (119.0, STALE), (120.0, FRESH), (math.inf, FRESH)):
+        pod = Pod(5_000, 500, short, watched=watched)
+        idle, need, age = one([warm, pod], flat(3_000))
+        assert age == fresh
+        assert (idle, need) == (([0, 0], 9_000) if fresh == STALE else ([3_000, 0], 6_000))
+    pod = Pod(5_000, 500, short, watched=0.0, warmed=True)
+    assert one([warm, pod], flat(3_000)) == ([3_000, 3_000], 3_000, FRESH)
+    assert one([pod._replace(warmed=False)], flat(3_000), MISSING)[2] == MISSING
 
 
 def test_a_lost_sample_or_two_change_nothing() -> None:

@@ -38,3 +38,12 @@ def test_other_gpus_keep_what_was_promised_of_them() -> None:
     kept.note(0, mib(1_000, 2_000))
     kept.realign(mib(1, -1, 0))
     assert kept.since(at(0, 0, 0)).tolist() == [2_000, 0, 1_000]
+
+
+def test_gpus_may_all_go_and_come_back() -> None:
+    kept = Promised(60)
+    kept.note(0, mib(1_000, 2_000))
+    kept.realign(mib())
+    kept.note(10, mib())
+    kept.realign(mib(-1, -1))
+    assert kept.since(at(0, 0)).tolist() == [0, 0]

@@ -88,3 +88,30 @@ def test_any_truncation_is_an_error_never_a_shorter_answer() -> None:
         with pytest.raises(TelemetryError):
             decode(whole[:end], "w")
     assert np.array_equal(decode(whole, "w").values, [0, 1, 2, 3, 4, 3])
+
+
+def test_an_answer_nested_too_deeply_is_one_error() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    told = b'{"status": "success", "data": {"resultType": "vector", "result": [], "x": '
+    with pytest.raises(TelemetryError, match="nested too deeply") as raised:
+        decode(told + deep + b"}}", "here")
+    assert raised.value.kind == "garbage"
+    assert len(str(raised.value)) < 500
+
+
+def test_a_servers_words_are_cut_and_fit_to_be_printed() -> None:
+    evil = "\x1b[31mred\nERROR all is lost \x9b\u202e" + "a" * 10_000
+    for told in ({"status": "error", "errorType": evil, "error": evil}, {"status": evil},
+                 {"status": "success", "data": {"resultType": evil, "result": []}}):  # fmt: skip
+        with pytest.raises(TelemetryError) as raised:
+            decode(json.dumps(told).encode(), "here")
+        assert str(raised.value).isprintable()
+        assert len(str(raised.value)) < 600
+    with pytest.raises(TelemetryError) as raised:
+        decode(b"\x1b[31m no JSON", "here")
+    assert str(raised.value).isprintable()
+    whole = {"status": "success", "data": {"resultType": "vector", "result": []}}
+    found = decode(json.dumps({**whole, "warnings": [evil] * 1000}).encode(), "here").warnings
+    assert len(found) == 10
+    assert found[0].startswith("\\x1b[31mred\\nERROR")
+    assert all(len(one) <= 200 and one.isprintable() for one in found)

@@ -1,13 +1,14 @@
 """Straight from exporters: pages read as a server would tell them; one failing leaves others."""
 
 import asyncio
+import json
 
 import pytest
 from telemetry_world import NOW_S, node
 
 from weft.signals.telemetry.answers import TelemetryError
-from weft.signals.telemetry.exporters import Exporters, parse
-from weft.signals.telemetry.join import Devices, Joiner
+from weft.signals.telemetry.exporters import Exporters, Known, parse
+from weft.signals.telemetry.join import Devices, Joiner, Why
 from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.source import Reading
 from weft.testing.exporter import FakeExporter, PlayedGpu
@@ -50,3 +51,71 @@ def test_one_exporter_that_is_gone_leaves_the_others() -> None:
     assert {asked.about: asked.error and asked.error.kind for asked in found.asked} == {
         "a": None, "b": "unreachable",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("label", ["Hostname", "hostname", "kubernetes_node", "node", "instance"])
+def test_a_page_is_about_the_node_it_was_read_from_whatever_it_says(label: str) -> None:
+    page = f'{USED}{{gpu="0",{label}="b"}} 9000\n'.encode()
+    found = parse(page, "a", NOW_S, WANTED, "u")
+    devices = Devices([node("a", uuids=False), node("b", uuids=False)])
+    (joined,) = Joiner(devices).join(found)
+    assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
+
+
+def read_of(gpus: list[PlayedGpu], devices: Devices) -> Reading:
+    """What the exporter of node a says."""
+
+    async def story(url: str) -> Reading:
+        source = Exporters(lambda: {"a": url}, known=Known(devices=lambda: devices))
+        try:
+            return await source.read([Metric.MEMORY_USED_MIB], 45)
+        finally:
+            await source.close()
+
+    with FakeExporter(gpus) as exporter:
+        return asyncio.run(story(exporter.url))
+
+
+@pytest.mark.parametrize("label", ["UUID", "uuid", "gpu_uuid", "dra_mig_device_uuid"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) -> None:
+    """Nor is it taken for the card of the same index on the page's own node."""
+    devices = Devices([node("a", uuids=own), node("b")])
+    uuid = next(uuid for uuid, row in devices.by_uuid.items() if devices.gpus[row] == ("b", 1))
+    mig = {"GPU_I_ID": "1"} if "mig" in label else {}
+    gpus = [
+        PlayedGpu("a", 0, used_mib=1),
+        PlayedGpu("a", 1, used_mib=9, labels={label: uuid} | mig),
+    ]
+    if own:
+        ours = next(uuid for uuid, row in devices.by_uuid.items() if devices.gpus[row] == ("a", 0))
+        gpus[0] = PlayedGpu("a", 0, uuid=ours, used_mib=1)
+    found = read_of(gpus, devices)
+    joiner = Joiner(devices)
+    (joined,) = [one for answer in found.answers for one in joiner.join(answer)]
+    assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
+    assert joiner.unjoined == {Why.NODE: 1}
+    told = json.loads(joiner.examples[Why.NODE])
+    assert (told["page"], told["refused"]) == ("a", f"{uuid} is of node b")
+
+
+def test_a_page_that_trips_the_reader_is_that_pages_error() -> None:
+    async def fetch(url: str) -> tuple[int, bytes]:
+        if url == "bad":
+            raise RecursionError("too deep")
+        return 200, f'{USED}{{gpu="0"}} 5'.encode()
+
+    found = asyncio.run(
+        Exporters(lambda: {"a": "bad", "b": "good"}, fetch=fetch).read([Metric.MEMORY_USED_MIB], 45)
+    )
+    assert [answer.values.tolist() for answer in found.answers] == [[5.0]]
+    (wrong,) = [asked for asked in found.asked if asked.error]
+    assert wrong.about == "a"
+    assert str(wrong.error) == "bad: RecursionError: too deep"
+
+
+def test_what_is_no_series_is_shown_short_and_escaped() -> None:
+    with pytest.raises(TelemetryError) as found:
+        parse(f"{USED} \x1b[2J{'x' * 10_000}".encode(), "a", NOW_S, WANTED, "u")
+    assert str(found.value).isprintable()
+    assert len(str(found.value)) < 300

@@ -1,5 +1,6 @@
 """Series find their GPU by UUID, by node and index, or not at all; duplicates count once."""
 
+import numpy as np
 import pytest
 from telemetry_world import NOW_S, answer, node, one
 
@@ -127,3 +128,53 @@ def test_a_device_value_under_a_pods_name_is_no_value_of_the_pod() -> None:
     """Older exporters tell the device's value once for each pod and nothing without a pod."""
     pods = [one(USED, 500, UUID="GPU-a-0", pod=pod, namespace="d") for pod in "pq"]
     assert Joiner(devices()).pods(answer(*pods), residents) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "at_s"),
+    [(float("nan"), NOW_S), (9223372036854775794, NOW_S), (-1, NOW_S),
+     (300, float("nan")), (300, float("inf"))],
+)  # fmt: skip
+def test_a_pods_sample_that_says_nothing_is_left_out(value: float, at_s: float) -> None:
+    told = answer(
+        one(USED, 700, UUID="GPU-a-0"),
+        one(USED, value, UUID="GPU-a-0", pod="p", namespace="d"),
+        one(USED, 400, UUID="GPU-a-0", pod="q", namespace="d"),
+    )
+    told = told._replace(times=np.array([NOW_S, at_s, NOW_S]))
+    found = Joiner(devices()).pods(told, residents)
+    assert [(one.pod, one.value) for one in found] == [("uid-q", 400.0)]
+
+
+def test_of_two_cards_with_one_uuid_node_and_index_decide() -> None:
+    twins = Devices([Node(name, (Gpu(0, 1000, uuid="GPU-x"),)) for name in "ab"])
+    assert twins.find({"UUID": "GPU-x", "Hostname": "a", "gpu": "0"}) == 0
+    assert twins.find({"UUID": "gpu-x", "Hostname": "b", "gpu": "0"}) == 1
+    assert twins.find({"UUID": "GPU-x"}) is Why.NODE
+    assert twins.find({"UUID": "GPU-y", "Hostname": "b", "gpu": "0"}) is Why.GPU
+
+
+def test_labels_that_are_not_met_any_more_are_forgotten() -> None:
+    joiner = Joiner(devices())
+    steady = [one(USED, 5, UUID="GPU-a-0", Hostname="a")]
+    for look in range(200):
+        joiner.begin()
+        strange = [one(USED, 5, Hostname=f"x{look}-{n}") for n in range(50)]
+        assert [found.rows.tolist() for found in joiner.join(answer(*steady, *strange))] == [[0]]
+        assert joiner.kept < 1500
+
+
+def test_what_is_kept_of_one_look_is_bounded() -> None:
+    joiner = Joiner(devices(), most_kept=10)
+    told = answer(*(one(USED, 5, Hostname=f"x{n}") for n in range(100)))
+    for _ in range(30):
+        joiner.begin()
+        joiner.join(told)
+        assert joiner.unjoined == {Why.NODE: 100}
+        assert joiner.kept <= 20
+
+
+def test_an_example_is_fit_to_be_printed() -> None:
+    joiner = Joiner(devices())
+    joiner.join(answer(one(USED, 5, Hostname="x\u202e\x9b")))
+    assert joiner.examples[Why.NODE].isprintable()

@@ -124,3 +124,8 @@ def test_the_reference_page_lists_every_metric_name_and_label() -> None:
     for labels in (names.NODE_LABELS, names.UUID_LABELS, names.INDEX_LABELS, names.MIG_LABELS,
                    names.POD_LABELS, names.NAMESPACE_LABELS, names.CONTAINER_LABELS):  # fmt: skip
         assert ", ".join(f"`{label}`" for label in labels) in page.read_text()
+
+
+@pytest.mark.parametrize(("text", "gpu"), [("999999", 999_999), ("1000000", -1), ("9" * 5000, -1)])
+def test_no_index_has_more_than_six_digits(text: str, gpu: int) -> None:
+    assert names.subject({"gpu": text}).gpu == gpu

@@ -260,6 +260,20 @@ def test_gpus_that_stay_keep_what_is_known_of_them() -> None:
     assert scene.of(view, "memory_used_mib.last")[0][0] == 2_000
 
 
+def test_gpus_may_all_go_and_come_back() -> None:
+    scene = Scene()
+    scene.look(NOW_S)
+    for nodes in ((node("a", 1), node("b", 1)), (), (node("b", 1),)):
+        scene.nodes = nodes
+        scene.devices = type(scene.devices)(scene.nodes)
+        scene.refresher.realign(scene.devices)
+        scene.pods, scene.warm, scene.promised = ([0] * len(nodes) for _ in range(3))
+        now = filled(scene, USED, [1_000] * 6, row=0) if nodes else NOW_S + 1_000
+        view = scene.look(now)
+        assert view.source.gpus == tuple((one.name, 0) for one in nodes)
+    assert scene.of(view, "memory_used_mib.last") == ([1_000], [FRESH])
+
+
 def test_an_empty_cluster_has_an_empty_snapshot() -> None:
     assert Scene().look(NOW_S).source.gpus == ()
     assert Settings().horizon == 4

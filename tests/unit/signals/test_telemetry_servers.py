@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from weft.kube.services import Service
-from weft.signals.telemetry.servers import offers
+from weft.signals.telemetry.servers import MOST_TRIED, Server, offers, to_try
 
 
 def service(
@@ -18,7 +18,8 @@ def service(
     said = {domain + ("" if key == "is" else f"-{key}"): text for key, text in marks.items()}
     told = [{"name": port, "port": number} for port, number in ports or (("web", 9090),)]
     meta = {"name": name, "namespace": "monitoring", "labels": labels or {}, "annotations": said}
-    return msgspec.convert({"metadata": meta, "spec": {"ports": told}}, Service)
+    spec = {"ports": told, "selector": {"app": name}}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Service)
 
 
 def urls(*services: Service) -> list[str]:
@@ -100,6 +101,63 @@ def test_the_api_server_reaches_it_too() -> None:
 def test_ports_of_other_protocols_are_none() -> None:
     told: dict[str, Any] = {
         "metadata": {"name": "prometheus", "namespace": "m"},
-        "spec": {"ports": [{"name": "web", "port": 9090, "protocol": "UDP"}]},
+        "spec": {
+            "ports": [{"name": "web", "port": 9090, "protocol": "UDP"}],
+            "selector": {"app": "prometheus"},
+        },
     }
     assert urls(msgspec.convert(told, Service)) == []
+
+
+def moved(found: Service, **spec: Any) -> Service:
+    return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, **spec))
+
+
+@pytest.mark.parametrize("name", ["prometheus", "ours"])
+def test_a_name_outside_the_cluster_is_never_asked(name: str) -> None:
+    """An ExternalName would make Weft ask whatever its author cannot reach himself."""
+    outside = moved(service(name, **{"is": "true"}), type="ExternalName", selector=None)
+    found = offers([outside], {"monitoring"})
+    assert found.servers == []
+    assert "ExternalName" in found.problems[0]
+
+
+@pytest.mark.parametrize("name", ["prometheus", "ours"])
+@pytest.mark.parametrize("selector", [None, {}])
+def test_endpoints_made_by_hand_count_only_in_a_named_namespace(
+    name: str, selector: dict[str, str] | None
+) -> None:
+    by_hand = moved(service(name, **{"is": "true"}), selector=selector)
+    found = offers([by_hand])
+    assert found.servers == []
+    assert "telemetry.namespaces" in found.problems[0]
+    assert offers([by_hand], {"elsewhere"}).servers == []
+    assert [server.name for server in offers([by_hand], {"monitoring"}).servers] == [name]
+
+
+def test_what_nobody_would_ask_is_no_problem() -> None:
+    shop = moved(service("web-shop"), type="ExternalName", selector=None)
+    assert offers([shop, moved(shop, type="ClusterIP")]) == ([], [])
+
+
+def test_an_annotation_is_shown_short_and_escaped() -> None:
+    (problem,) = offers([service("ours", **{"is": "\x1b[2J\n" + "x" * 100_000})]).problems
+    assert len(problem) < 300
+    assert problem.isprintable()
+
+
+def server(namespace: str, name: str, rank: int = 0) -> Server:
+    return Server(rank, namespace, name, "http", "9090", "", "")
+
+
+def test_many_offers_of_one_namespace_hide_nobody_elses() -> None:
+    crowd = [server("a-tenant", f"x{n:02}") for n in range(40)]
+    ours = [server("monitoring", "prometheus-operated", 1), server("monitoring", "thanos-query", 2)]
+    found = to_try(sorted(crowd + ours))
+    assert found == [crowd[0], ours[0], crowd[1], ours[1]]
+    assert len(to_try([server(f"n{n:02}", "x") for n in range(40)])) == MOST_TRIED
+
+
+def test_one_namespace_may_have_servers_of_several_kinds() -> None:
+    kinds = [server("monitoring", name, rank) for rank, name in enumerate("abcd")]
+    assert to_try(kinds) == kinds

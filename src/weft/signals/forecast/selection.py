@@ -65,6 +65,8 @@ class Selector:
 
     def realign(self, rows: Counts) -> None:
         """The series changed: new series i is old series `rows[i]`, or a new one where −1."""
+        if len(self.chosen) == 0:
+            self._pad()
         fresh = rows < 0
         self._squares, self._weights = self._squares[:, rows], self._weights[:, rows]
         self._squares[:, fresh] = 0.0
@@ -73,6 +75,14 @@ class Selector:
         for made in self._made:
             made[:, fresh] = np.nan
         self.chosen = np.where(fresh, 0, self.chosen[rows])
+
+    def _pad(self) -> None:
+        """One series that nobody has, for −1 to point at: of no series there is no last one."""
+        shape = (len(self.forecasters), 1, self.horizon)
+        self._squares = np.zeros(shape, dtype=np.float32)
+        self._weights = np.zeros(shape, dtype=np.float32)
+        self._made = [np.full(shape, np.nan, dtype=np.float32) for _ in self._made]
+        self.chosen = np.zeros(1, dtype=np.int64)
 
     def _learn(self, came: Floats) -> None:
         """Compare `came` with what was said about it: by the forecast of k ticks ago at step k."""

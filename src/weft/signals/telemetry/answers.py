@@ -19,7 +19,7 @@ from weft.signals.telemetry.names import Floats
 Counts = npt.NDArray[np.int64]
 
 _DROP = b'[]" \n\r\t'
-_MOST_SHOWN = 200
+_MOST_SHOWN, _MOST_WARNINGS = 200, 10
 
 
 class TelemetryError(WeftError):
@@ -68,6 +68,16 @@ class _Response(msgspec.Struct, rename={"kind": "errorType"}, gc=False):
     warnings: tuple[str, ...] = ()
 
 
+def shown(text: str | bytes, most: int = _MOST_SHOWN) -> str:
+    """Somebody else's words, fit for a log or a terminal: cut, and no character but printable."""
+    if isinstance(text, bytes):
+        text = text[: 4 * most].decode("utf-8", "replace")
+    cut = text[:most].strip()
+    if not cut.isprintable():
+        cut = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return cut[:most]
+
+
 _response = msgspec.json.Decoder(_Response)
 
 NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
@@ -78,21 +88,25 @@ def decode(body: bytes, where: str) -> Answer:
     try:
         found = _response.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        shown = body[:_MOST_SHOWN].decode("utf-8", "replace")
-        raise TelemetryError(
-            "garbage", f"{where}: no answer to a query: {error}: {shown}"
-        ) from None
+        what = f"{shown(str(error))}: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
+    except RecursionError:
+        what = f"nested too deeply: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
     if found.status != "success" or found.data is None:
-        raise TelemetryError("status", f"{where}: {found.kind}: {found.error or found.status}")
+        raise TelemetryError(
+            "status", f"{where}: {shown(found.kind)}: {shown(found.error or found.status)}"
+        )
     if found.data.kind not in {"matrix", "vector"}:
-        raise TelemetryError("garbage", f"{where}: answered a {found.data.kind}, no series")
+        raise TelemetryError("garbage", f"{where}: answered a {shown(found.data.kind)}, no series")
     series = found.data.result
     texts = [bytes(one.values or one.value) for one in series]
     if any(text[:1] not in {b"[", b""} for text in texts):
         raise TelemetryError("garbage", f"{where}: samples that are no list")
     samples, counts = _numbers(texts, found.data.kind == "matrix", where)
+    warnings = tuple(shown(one) for one in found.warnings[:_MOST_WARNINGS])
     labels = [bytes(one.metric) for one in series]
-    return Answer(labels, counts, samples[0::2], samples[1::2], found.warnings)
+    return Answer(labels, counts, samples[0::2], samples[1::2], warnings)
 
 
 def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:

@@ -3,18 +3,31 @@
 Every exporter is asked once a tick; what it answers is one sample of each of its series, as of the
 moment of the question. Series become labels and numbers as a metrics server would tell them, with
 the node's name among the labels, so that everything behind is the same.
+
+An exporter is believed about its own node alone: whatever its page calls the node, it is the one
+that was asked, and a series about a card of another node is refused.
 """
 
 import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from weft.signals.telemetry.answers import Answer, TelemetryError
-from weft.signals.telemetry.names import ALIASES, Alias, Metric
+from weft.signals.telemetry.answers import Answer, TelemetryError, shown
+from weft.signals.telemetry.join import Devices
+from weft.signals.telemetry.names import (
+    ALIASES,
+    MIG_LABELS,
+    MIG_UUID_LABELS,
+    NODE_LABELS,
+    UUID_LABELS,
+    Alias,
+    Metric,
+)
 from weft.signals.telemetry.source import Asked, Reading
 from weft.signals.telemetry.transport import NOBODY, Access, Direct, Limits
 
@@ -24,10 +37,24 @@ MOST_MIB = 16
 _AT_ONCE = 32
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
+_WHOSE = (*UUID_LABELS, *MIG_LABELS, *MIG_UUID_LABELS)
+
+_labels = msgspec.json.Decoder(dict[str, str])
 
 
 Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 """An exporter's address → HTTP status and body; raises nothing but `TelemetryError`."""
+
+
+class Known(NamedTuple):
+    """What names mean, and the ledger's GPUs."""
+
+    aliases: Mapping[str, Alias] = ALIASES
+    devices: Callable[[], Devices] = lambda: Devices([])
+
+
+USUALLY = Known()
+"""The usual names, and no GPUs."""
 
 
 class Exporters:
@@ -39,21 +66,24 @@ class Exporters:
     def __init__(
         self, targets: Callable[[], Mapping[str, str]], *, timeout_s: float = 5.0,
         access: Access = NOBODY, fetch: Fetch | None = None,
-        aliases: Mapping[str, Alias] = ALIASES,
+        known: Known = USUALLY,
     ) -> None:  # fmt: skip
         """`BadInputError` names a file of `access` that is missing or wrong."""
-        self._targets, self._aliases = targets, aliases
+        self._targets, self._known = targets, known
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._direct = None if fetch else Direct("", access, Limits(timeout_s, MOST_MIB))
         self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
         """One sample of everything; what was before now nobody has kept."""
-        wanted = frozenset(n for n, alias in self._aliases.items() if alias.metric in metrics)
+        wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
         told = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
         )
-        answers = [answer for answer, _ in told if answer]
+        devices = self._known.devices()
+        answers = [
+            of_node(answer, asked.about, devices) for answer, asked in told if answer is not None
+        ]
         return Reading(answers, [asked for _, asked in told], "exporters")
 
     async def close(self) -> None:
@@ -76,6 +106,9 @@ class Exporters:
             answer = parse(body, node, at_s, wanted, url)
         except TelemetryError as wrong:
             error = wrong
+        except Exception as wrong:  # a page that trips us up is that page's trouble
+            text = f"{url}: {shown(f'{type(wrong).__name__}: {wrong}')}"
+            error = TelemetryError("garbage", text)
         return answer, Asked(node, time.monotonic() - began, error)
 
     async def _page(self, url: str) -> tuple[int, bytes]:
@@ -91,8 +124,9 @@ class Exporters:
 def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> Answer:
     """The wanted series of a page in Prometheus' text format.
 
-    A time on the line itself (milliseconds) counts instead of `at_s`. `TelemetryError`: a line that
-    is no series, for then nothing on the page can be trusted.
+    A time on the line itself (milliseconds) counts instead of `at_s`. The page's own words for the
+    node are left out. `TelemetryError`: a line that is no series, for then nothing on the page can
+    be trusted.
     """
     labels: list[bytes] = []
     times: list[float] = []
@@ -111,11 +145,44 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
             values.append(float(number))
             times.append(float(told[0]) / 1000 if told else at_s)
         except ValueError:
-            raise TelemetryError("garbage", f"{where}: no series: {line[:200]}") from None
+            text = f"{where}: no series: {shown(line)}"
+            raise TelemetryError("garbage", text) from None
         found = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
+        for label in NODE_LABELS:
+            found.pop(label, None)
         labels.append(msgspec.json.encode({"__name__": name, **found, "node": node}))
     ones = np.ones(len(labels), dtype=np.int64)
     return Answer(labels, ones, np.array(times), np.array(values))
+
+
+def of_node(answer: Answer, node: str, devices: Devices) -> Answer:
+    """The node's answer without a word on other nodes' cards.
+
+    Such a series keeps nothing but the reason, so that it is counted as one that nobody has.
+    """
+    verdicts: dict[tuple[str | None, ...], str] = {}
+    kept = []
+    for text in answer.labels:
+        labels = _labels.decode(text)
+        whose = tuple(map(labels.get, _WHOSE))
+        if whose not in verdicts:
+            verdicts[whose] = _refused(labels, node, devices)
+        if verdicts[whose]:
+            told = {"__name__": labels["__name__"], "page": node, "refused": verdicts[whose]}
+            kept.append(msgspec.json.encode(told))
+        else:
+            kept.append(text)
+    return answer._replace(labels=kept)
+
+
+def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:
+    """Why this is none of the node's series; "" where it may be."""
+    for label in (*UUID_LABELS, *MIG_UUID_LABELS):
+        uuid = labels.get(label, "")
+        row = devices.find({"UUID": uuid, "node": node}) if uuid else None
+        if isinstance(row, int) and devices.gpus[row][0] != node:
+            return f"{uuid} is of node {devices.gpus[row][0]}"
+    return ""
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -10,6 +10,8 @@ once for each pod that shares it, so the largest stands for all; one process' va
 """
 
 import enum
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from weft.ledger.table import Ints
 from weft.model import Node
-from weft.signals.telemetry.answers import Answer
+from weft.signals.telemetry.answers import Answer, shown
 from weft.signals.telemetry.names import (
     ALIASES,
     NODE_LABELS,
@@ -52,7 +54,14 @@ class Devices:
         self.gpus = tuple((node, gpu.index) for node, gpu in cards)
         self.row_of = {gpu: row for row, gpu in enumerate(self.gpus)}
         self.total_mib: Ints = np.array([gpu.memory_mib for _, gpu in cards], dtype=np.int64)
-        self.by_uuid = {gpu.uuid.lower(): row for row, (_, gpu) in enumerate(cards) if gpu.uuid}
+        uuids = Counter(gpu.uuid.lower() for _, gpu in cards)
+        # A UUID that two cards claim tells neither: node and index decide.
+        self._twice = {uuid for uuid, times in uuids.items() if times > 1}
+        self.by_uuid = {
+            gpu.uuid.lower(): row
+            for row, (_, gpu) in enumerate(cards)
+            if gpu.uuid and gpu.uuid.lower() not in self._twice
+        }
         self.nodes = {node for node, _ in self.gpus}
         self._with_uuids = {node for node, gpu in cards if gpu.uuid}
         self._addresses = dict(addresses or {})
@@ -93,7 +102,7 @@ class Devices:
         node = self.node(labels)
         if not node:
             return Why.NODE
-        if about.uuid and node in self._with_uuids:
+        if about.uuid and node in self._with_uuids and about.uuid.lower() not in self._twice:
             return Why.GPU  # a card that the node's inventory does not have
         return self.row_of.get((node, about.gpu), Why.GPU)
 
@@ -131,6 +140,10 @@ _NAMED = b'"__name__":"'
 _UNKNOWN = _Place(-1, Why.NAME)
 
 
+# Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times.
+# Twice a generation, whoever was not met since is forgotten: a generation is so many looks.
+_MOST_KEPT, _LOOKS = 250_000, 10
+
 ResidentOf = Callable[[int, str, str], str]
 """(row, namespace, pod) → the pod's UID where the ledger says that it holds this GPU, else ""."""
 
@@ -147,7 +160,7 @@ class Joiner:
     """
 
     def __init__(
-        self, devices: Devices, aliases: Mapping[str, Alias] = ALIASES, most_kept: int = 1_000_000
+        self, devices: Devices, aliases: Mapping[str, Alias] = ALIASES, most_kept: int = _MOST_KEPT
     ) -> None:
         self.devices, self.aliases = devices, aliases
         self.unjoined: dict[Why, int] = {}
@@ -156,13 +169,20 @@ class Joiner:
         self._by_bytes = {name.encode(): number for number, name in enumerate(self._names)}
         self._alias = list(aliases.values())
         self._known: dict[bytes, _Place] = {}
-        self._most_kept = most_kept
+        self._before: dict[bytes, _Place] = {}  # of the generation before
+        self._most_kept, self._looks = most_kept, 0
 
     def begin(self) -> None:
         """A new look: count from nought."""
         self.unjoined = {}
-        if len(self._known) > self._most_kept:
-            self._known = {}
+        self._looks += 1
+        if self._looks % _LOOKS == 0:
+            self._before, self._known = self._known, {}
+
+    @property
+    def kept(self) -> int:
+        """How many label sets are remembered."""
+        return len(self._known) + len(self._before)
 
     def join(self, answer: Answer) -> list[Joined]:
         """The answer's samples by canonical metric, one for each GPU and moment."""
@@ -171,7 +191,7 @@ class Joiner:
             if place.why is not None:
                 self.unjoined[place.why] = self.unjoined.get(place.why, 0) + 1
                 if place.why not in self.examples:
-                    self.examples[place.why] = one.decode("utf-8", "replace")[:500]
+                    self.examples[place.why] = shown(one, 500)
         row = np.fromiter((place.row for place in places), np.int64, len(places))
         name = np.array(numbers, dtype=np.int64)
         rows, names = np.repeat(row, answer.counts), np.repeat(name, answer.counts)
@@ -206,8 +226,9 @@ class Joiner:
             alias = self._alias[number]
             if (place.row, number) in whole or alias.by_process:
                 value = read(self._names[number], answer.values[last : last + 1], self.aliases)
-                at_s = float(answer.times[last])
-                samples.append(PodSamples(alias.metric, place.row, uid, at_s, float(value[0])))
+                at_s, told = float(answer.times[last]), float(value[0])
+                if math.isfinite(at_s) and not math.isnan(told):  # else it says nothing
+                    samples.append(PodSamples(alias.metric, place.row, uid, at_s, told))
         return samples
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
@@ -225,7 +246,9 @@ class Joiner:
         return places, numbers
 
     def _meet(self, text: bytes, rest: bytes) -> _Place:
-        """Read labels that were never seen."""
+        """Read labels that were never seen, or not for long."""
+        if (place := self._before.get(rest)) is not None:
+            return self._keep(rest, place)
         try:
             labels = _labels.decode(text)
         except msgspec.DecodeError:
@@ -236,7 +259,11 @@ class Joiner:
             _Place(-1, row) if isinstance(row, Why)
             else _Place(row, None, about.namespace, about.pod)
         )  # fmt: skip
-        self._known[rest] = place
+        return self._keep(rest, place)
+
+    def _keep(self, rest: bytes, place: _Place) -> _Place:
+        if len(self._known) < self._most_kept:
+            self._known[rest] = place
         return place
 
 

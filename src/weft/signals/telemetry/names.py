@@ -6,6 +6,7 @@ The first label found in each of the label tuples is the one that counts.
 """
 
 import enum
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -148,6 +149,10 @@ MIG_LABELS = ("GPU_I_ID",)
 MIG_UUID_LABELS = ("dra_mig_device_uuid",)
 
 
+# No node has a million GPUs; and no number is read that takes long to read.
+_INDEX = re.compile(r"[0-9]{1,6}")
+
+
 class Subject(NamedTuple):
     """What a series is about, as far as its labels say; "" and −1 where they do not."""
 
@@ -167,7 +172,7 @@ def subject(labels: Mapping[str, str]) -> Subject:
     return Subject(
         node=without_port(_first(labels, NODE_LABELS)),
         uuid=_first(labels, UUID_LABELS),
-        gpu=int(index) if index.isascii() and index.isdigit() else -1,
+        gpu=int(index) if _INDEX.fullmatch(index) else -1,
         namespace=_first(labels, NAMESPACE_LABELS),
         pod=_first(labels, POD_LABELS),
         container=_first(labels, CONTAINER_LABELS),

@@ -15,12 +15,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.model import BadInputError
-from weft.signals.telemetry.answers import Answer, TelemetryError, decode
+from weft.signals.telemetry.answers import Answer, TelemetryError, decode, shown
 from weft.signals.telemetry.names import ALIASES, Alias, Metric, names_of
 from weft.signals.telemetry.source import Asked, Reading
 from weft.signals.telemetry.transport import Access, Direct, Limits, Transport
 
-_MOST_SHOWN = 200
 _AT_ONCE = 4
 
 
@@ -125,5 +124,4 @@ def _check(status: int, body: bytes, where: str) -> None:
         return
     if body.lstrip().startswith(b"{"):
         decode(body, f"{where}: {status}")
-    shown = body[:_MOST_SHOWN].decode("utf-8", "replace").strip()
-    raise TelemetryError("status", f"{where}: {status}: {shown}")
+    raise TelemetryError("status", f"{where}: {status}: {shown(body)}")

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from weft.kube.client import ApiClient
 from weft.kube.errors import LostError, NotSentError
-from weft.signals.telemetry.answers import TelemetryError
+from weft.signals.telemetry.answers import TelemetryError, shown
 from weft.signals.telemetry.transport import MIB, USUAL, Limits, oversized
 
 
@@ -45,7 +45,7 @@ class Proxied:
             text = f"{where}: no answer in {self._limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error
         except (LostError, NotSentError) as error:
-            raise TelemetryError("unreachable", f"{where}: {error}") from error
+            raise TelemetryError("unreachable", f"{where}: {shown(str(error))}") from error
         if len(answer.body) > self._limits.most_mib * MIB:
             raise oversized(where, self._limits.most_mib)
         return answer.code, answer.body

@@ -1,7 +1,9 @@
 """Which Services of a cluster are metrics servers, and in which order they are worth a try. Pure.
 
 A Service says so itself by an annotation, or it is called as such servers usually are. Nothing is
-asked here: `Server.gpus` is found out by whoever asks (`live/finding`).
+asked here: `Server.gpus` is found out by whoever asks (`live/finding`). Weft may reach what those
+who make Services cannot, so a Service must be about pods of its own namespace: none that is another
+name (ExternalName), and one whose endpoints are made by hand only where its namespace is trusted.
 
     weft.dev/prometheus: "true"                 "false": never, whatever it is called
     weft.dev/prometheus-port: web               name or number; else the first that looks like HTTP
@@ -10,13 +12,19 @@ asked here: `Server.gpus` is found out by whoever asks (`live/finding`).
 """
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from weft.kube.services import Service, ServicePort, proxy_path
 
 ANNOTATION = "weft.dev/prometheus"
 PORT, SCHEME, PATH = (f"{ANNOTATION}-{what}" for what in ("port", "scheme", "path"))
+
+MOST_TRIED = 16
+_MOST_ALIKE = 2
+"""Servers of one rank in one namespace that are tried."""
+_MOST_SHOWN = 64
 
 _PORT_NAMES = ("web", "http", "http-web", "http-query", "http-metrics", "https", "https-web")
 _PORT_NUMBERS = (9090, 9091, 10902, 8428, 8429, 8481, 8080, 80, 443)
@@ -86,16 +94,48 @@ class Offers(NamedTuple):
     problems: list[str]
 
 
-def offers(services: Iterable[Service]) -> Offers:
-    """The metrics servers among these; the same in whatever order they come."""
+def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> Offers:
+    """The metrics servers among these; the same in whatever order they come.
+
+    In the `trusted` namespaces endpoints may be made by hand.
+    """
     servers, problems = [], []
     for service in services:
         found = _server(service)
+        if isinstance(found, Server):
+            found = _elsewhere(service, trusted) or found
         if isinstance(found, Server):
             servers.append(found)
         elif found:
             problems.append(found)
     return Offers(sorted(servers), sorted(problems))
+
+
+def to_try(servers: Sequence[Server]) -> list[Server]:
+    """Of servers in their order those to ask: the best of each namespace, then their second best.
+
+    Whoever fills a namespace with offers so hides none of another one.
+    """
+    alike: Counter[tuple[str, int]] = Counter()
+    turns: Counter[str] = Counter()
+    found: list[tuple[int, Server]] = []
+    for server in servers:
+        alike[server.namespace, server.rank] += 1
+        if alike[server.namespace, server.rank] <= _MOST_ALIKE:
+            turns[server.namespace] += 1
+            found.append((turns[server.namespace], server))
+    return [server for _, server in sorted(found)[:MOST_TRIED]]
+
+
+def _elsewhere(service: Service, trusted: Collection[str]) -> str:
+    """Why the Service may lead out of its own namespace's pods; "" where it cannot."""
+    namespace = service.metadata.namespace
+    at = f"Service {namespace}/{service.metadata.name}"
+    if service.spec.type == "ExternalName":
+        return f"{at}: an ExternalName is not asked; name a url instead"
+    if not service.spec.selector and namespace not in trusted:
+        return f"{at}: no selector; asked only where telemetry.namespaces has {namespace}"
+    return ""
 
 
 def _server(service: Service) -> Server | str:
@@ -105,7 +145,7 @@ def _server(service: Service) -> Server | str:
     said = marks.get(ANNOTATION)
     at = f"Service {meta.namespace}/{meta.name}"
     if said is not None and said not in {"true", "false"}:
-        return f'{at}: {ANNOTATION} is {said!r}; write "true" or "false"'
+        return f'{at}: {ANNOTATION} is {_shown(said)}; write "true" or "false"'
     kind = next(((n, kind) for n, kind in enumerate(KINDS) if _is(service, kind)), None)
     if said == "false" or (said is None and kind is None):
         return ""
@@ -114,16 +154,20 @@ def _server(service: Service) -> Server | str:
         return f"{at}: no port to ask: {PORT} names one" if said else ""
     scheme = marks.get(SCHEME) or _scheme(port)
     if scheme not in {"http", "https"}:
-        return f"{at}: {SCHEME} is {scheme!r}; write http or https"
+        return f"{at}: {SCHEME} is {_shown(scheme)}; write http or https"
     path = marks.get(PATH, kind[1].path if kind else "")
     if _PATH.fullmatch(path) is None:
-        return f"{at}: {PATH} is {path!r}; write one such as /prometheus"
+        return f"{at}: {PATH} is {_shown(path)}; write one such as /prometheus"
     rank, why = (0, f"annotated {ANNOTATION}") if said else (0, "")
     if kind is not None and not said:
         rank, why = 1 + kind[0], f"called as {kind[1].title} usually is"
     return Server(
         rank, meta.namespace, meta.name, scheme, str(port.port), path.rstrip("/"), why
     )  # fmt: skip
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_MOST_SHOWN])
 
 
 def _is(service: Service, kind: Kind) -> bool:

@@ -16,10 +16,11 @@ from weft.kube.clock import SystemClock
 from weft.kube.credentials import Credentials, Fixed, PasswordFile, TokenFile
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
-from weft.signals.telemetry.answers import TelemetryError
+from weft.signals.telemetry.answers import TelemetryError, shown
 
 MIB = 1 << 20
 _PIECE = 1 << 16
+_MOST_SHOWN = 500
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ class Direct:
             text = f"{url}: no answer in {limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error
         except (aiohttp.ClientError, OSError, BadInputError) as error:
-            text = f"{url}: {error or type(error).__name__}"
+            text = f"{url}: {shown(str(error), _MOST_SHOWN) or type(error).__name__}"
             raise TelemetryError("unreachable", text) from error
 
     def _open(self) -> aiohttp.ClientSession:

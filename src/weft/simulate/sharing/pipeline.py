@@ -15,7 +15,7 @@ from weft.ledger import Ledger
 from weft.ledger.table import Ints
 from weft.model import Node
 from weft.signals import holds
-from weft.signals.company import SAMPLES, Alone
+from weft.signals.company import SAMPLES, Alone, Gpu
 from weft.signals.peaks import Watch
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices
@@ -78,7 +78,8 @@ class Pipeline:
         residents = self._residents(ledger, now_ns)
         long_s = SAMPLES * self._watching.scrape_ns / SECOND_NS
         alone = self._alone.look(self._only(ledger), now_s, long_s)
-        applications = {row: self.application_of[uid] for row, uid in alone.items()}
+        row_of = self._devices.row_of
+        applications = {row_of[gpu]: self.application_of[uid] for gpu, uid in alone.items()}
         found = self._refresher.refresh(Now(now_s, now_ns, residents, applications))
         return self._with_holds(ledger, found, now_ns) if self._watching.holds else found
 
@@ -103,11 +104,11 @@ class Pipeline:
             pods[row], warm[row] = len(ages), sum(age >= holds.WARM_S for age in ages)
         return Residents(pods, warm, ledger.table.device_memory_promised.copy())
 
-    def _only(self, ledger: Ledger) -> dict[int, str]:
+    def _only(self, ledger: Ledger) -> dict[Gpu, str]:
         """GPUs with one pod whose application is known."""
-        there = {row: ledger.occupants(*gpu) for row, gpu in enumerate(self._devices.gpus)}
+        there = {gpu: ledger.occupants(*gpu) for gpu in self._devices.gpus}
         return {
-            row: uids[0] for row, uids in there.items()
+            gpu: uids[0] for gpu, uids in there.items()
             if len(uids) == 1 and uids[0] in self.application_of
         }  # fmt: skip
 
