@@ -5,7 +5,7 @@ BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 export OMP_NUM_THREADS := 1
 
-.PHONY: help venv demo test test-faults test-data test-cluster cluster-tools coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-faults test-data test-cluster cluster-tools gpu-check coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster
 
 test-cluster: venv cluster-tools  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
 	@$(BIN)/pytest tests/cluster
+
+gpu-check:  ## Measure workloads on the GPU at hand, in ten minutes; fails where there is none.
+	@$(PYTHON) benchmarks/gpu_check.py
 
 coverage: venv  ## Line coverage of the core, which must be at least 95 %.
 	@$(BIN)/pytest -n 2 -m "not data_full and not faults" --cov --cov-report=term-missing:skip-covered --cov-fail-under=95

@@ -30,6 +30,9 @@ from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
 from weft.live.interface import OnDecision
+from weft.live.nodes import NodeView
+from weft.live.pods import PodView
+from weft.live.volumes import VolumeView
 from weft.model import PodRequest
 from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement
@@ -49,6 +52,7 @@ class Memory:
         self.engine, self.names = Engine(profiles, cards), names
         self.settings, self.ready, self.leader = Settings(gpushare_unit="MiB"), True, True
         self.on_decision: list[OnDecision] = []
+        self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
         self._now = itertools.count(1)
         chance = random.Random(1)
         for number in range(pods):

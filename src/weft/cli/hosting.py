@@ -13,15 +13,18 @@ from pathlib import Path
 
 import msgspec
 
+from weft.cli.predicted import configured
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
-from weft.config.form import Configuration, LeaseSettings
+from weft.config.form import Configuration, InterferenceSettings, LeaseSettings
 from weft.config.read import profiles as made_of
+from weft.engine import PolicyInput
 from weft.extender.configured import listening_of, routes_of
 from weft.extender.listening import Listening, listen
 from weft.extender.routes import Route, route_profiles
 from weft.extender.server import Server
 from weft.extender.service import Extender
 from weft.framework import Profile
+from weft.framework.interference import INPUT, Interference, to_input
 from weft.framework.registry import Registry
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
@@ -60,7 +63,12 @@ class Hosting(msgspec.Struct, frozen=True):
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `Process.run`."""
-    routes = routes_of(config.extender, registry.names()) if config.extender.enabled else []
+    told = configured(config, hosting.where)
+    elsewhere = config.interference != InterferenceSettings()
+    routes = (
+        routes_of(config.extender, registry.names(), predicted=elsewhere)
+        if config.extender.enabled else []
+    )  # fmt: skip
     profiles = made_of(config, registry, hosting.where)
     names = [profile.name for profile in profiles]
     everything = [*profiles, *route_profiles(routes, registry.create, names)]
@@ -93,6 +101,9 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 harvest_permille=limits.harvest_permille,
             )  # fmt: skip
             process.early.append(Recording(live, header, hosting.decisions))
+        if told is not None:
+            live.pods.settings = msgspec.structs.replace(live.settings, interference_table=True)
+            process.parts.append(_Predicted(live, told))
         process.parts += [_Typical(live), _Memory()]
         around = Around(lambda: addresses_of(live), lambda: devices_of(live), client)
         source = source_of(config.telemetry, around)
@@ -179,6 +190,21 @@ class _Looking(Part):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._source.close()
+
+
+class _Predicted(Part):
+    """Tells policies how much applications slow each other down."""
+
+    def __init__(self, live: Cluster, told: Interference) -> None:
+        self._live, self._told = live, told
+
+    async def start(self) -> str:
+        """Tell it once."""
+        self._live.handle(PolicyInput(INPUT, to_input(self._told)))
+        return f"interference of {len(self._told.classes)} applications is known"
+
+    async def close(self) -> None:
+        """Nothing: policies keep it."""
 
 
 class _Typical(Part):

@@ -41,9 +41,11 @@ def _register() -> None:
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
+    from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
     from weft.cli.parse import parse
     from weft.cli.policies import policies
+    from weft.cli.profile import profile_app
     from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
 
@@ -61,6 +63,8 @@ def _register() -> None:
     app.add_typer(config_app, name="config")
     app.add_typer(extender_app, name="extender")
     app.add_typer(explain_app, name="explain")
+    app.add_typer(interference_app, name="interference")
+    app.add_typer(profile_app, name="profile")
 
 
 _register()

@@ -78,6 +78,13 @@ _Decisions = Annotated[
     Path | None,
     typer.Option(help="Write the decisions file (one policy, one seed), for replay and explain."),
 ]
+_Interference = Annotated[
+    Path | None,
+    typer.Option(
+        help="How much applications slow each other down (JSON table), for policies that ask; the "
+        "pod list's column application says which is which."
+    ),
+]
 _Timing = Annotated[
     bool,
     typer.Option(
@@ -102,6 +109,7 @@ def simulate(
     report: _Report = None,
     png: _Png = False,
     decisions: _Decisions = None,
+    interference: _Interference = None,
     timing: _Timing = True,
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
@@ -114,8 +122,15 @@ def simulate(
     from weft.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
-    _check_outputs([path for path in (nodes, pods, order) if path], decisions, report)
+    inputs = [path for path in (nodes, pods, order, interference) if path]
+    _check_outputs(inputs, decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
+    if interference is not None:
+        from weft.cli.predicted import read_interference
+
+        told = read_interference(interference, "--interference")
+        scenario = msgspec.structs.replace(grid.scenario, interference=told)
+        grid = msgspec.structs.replace(grid, scenario=scenario)
     if decisions is not None:
         if len(grid.cells()) > 1:
             raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")

@@ -147,6 +147,13 @@ class TelemetrySettings(Form, frozen=True):
     names: tuple[OwnMetric, ...] = ()
 
 
+class InterferenceSettings(Form, frozen=True):
+    """What policies are told of how much applications slow each other down: one file, or none."""
+
+    table: str = ""
+    model: str = ""
+
+
 DEFAULT_PROFILES = (
     ProfileSettings("weft", (PolicyUse("fgd"),)),
     ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
@@ -172,4 +179,5 @@ class Configuration(Form, frozen=True):
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    interference: InterferenceSettings = InterferenceSettings()
     seed: int = 0

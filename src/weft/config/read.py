@@ -137,6 +137,8 @@ def _check(found: Configuration, where: str) -> None:
             at = _place(where, f"limits.{name}")
             raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
     _check_extender(found.extender, where)
+    if found.interference.table and found.interference.model:
+        raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
 
 
 def _check_extender(found: ExtenderSettings, where: str) -> None:

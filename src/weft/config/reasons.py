@@ -98,5 +98,8 @@ REASONS: dict[str, str] = {
     "telemetry.names[].metric": "Weft's own name, such as sm_active_ratio",
     "telemetry.names[].scale": "times this is Weft's unit; 0.01 for percent, 0 where it may be "
     "percent or ratio",
+    "interference.table": "a table of slowdowns, as Co-scheML has it; none: where the extender has "
+    "its table, that one",
+    "interference.model": "instead of a table, predictions as Weft writes them; none",
     "seed": "for policies that draw; the same seed decides the same",
 }

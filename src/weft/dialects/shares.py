@@ -44,6 +44,8 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
         memory_mib=shape.memory_mib,
         extended=shape.extended,
         ports=shape.constraints.ports,
+        application=shape.application,
+        job_class=shape.job_class,
     )
 
 

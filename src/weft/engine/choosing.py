@@ -4,8 +4,19 @@ import numpy as np
 
 from weft.engine.assess import Assessment
 from weft.framework import NEVER, Demand, Need, Policy, Profile, Query, placing
+from weft.framework.policy import Prediction
 from weft.ledger.table import Ints, Table
-from weft.model import Share
+from weft.model import Placement, Shape, Share
+
+
+def placement_on(
+    table: Table, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
+) -> Placement:
+    """The pod's place: its shares, what it takes of the node beside them, and what it runs."""
+    return Placement(
+        uid, table.nodes[row].name, shares, shape.cpu_milli, shape.memory_mib, shape.extended,
+        shape.constraints.ports, shape.application, shape.job_class,
+    )  # fmt: skip
 
 
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
@@ -39,6 +50,18 @@ def shares_on(
     else:
         positions = [_shared(table, row, demand, profile, key)]
     return tuple(_share(table, row, position, 0, need) for position in positions)
+
+
+def predicted(
+    table: Table, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
+) -> tuple[Prediction, ...]:
+    """What the policy expects of the pod and those it joins; () without company."""
+    if not profile.predicts or len(shares) != 1:
+        return ()
+    device = table.device_row(row, shares[0].gpu)
+    there = table.residents.on(device)
+    model = table.nodes[row].gpus[device - table.start[row]].model
+    return profile.lead.predict(known.shape, there, model) if there else ()
 
 
 def _share(table: Table, row: int, position: int, claim: int, need: Need) -> Share:

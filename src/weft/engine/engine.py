@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from weft.engine import choosing
+from weft.engine import choosing, matching
 from weft.engine.assess import Assessment, Assessor
 from weft.engine.events import (
     Bind,
@@ -64,15 +64,9 @@ class Engine:
     """
 
     def __init__(
-        self,
-        profiles: Sequence[Profile],
-        nodes: Iterable[Node] = (),
-        *,
-        seed: int = 0,
-        keep_top: int = 0,
-        bind_timeout_ns: int = FAR,
-        limits: Limits = STRICT,
-    ) -> None:
+        self, profiles: Sequence[Profile], nodes: Iterable[Node] = (), *, seed: int = 0,
+        keep_top: int = 0, bind_timeout_ns: int = FAR, limits: Limits = STRICT,
+    ) -> None:  # fmt: skip
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
@@ -309,6 +303,8 @@ class Engine:
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
+        if profile.reads_company:  # a GPU with this pod on it may suit others
+            self._room_on(placement.node, now_ns)
         waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
         wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
         if wait_ns:
@@ -332,7 +328,7 @@ class Engine:
         profile = self.profiles.get(event.profile, self._default)
         waiting = Waiting(pod, profile, 0)
         waiting.state, waiting.tries = "asked", 1
-        known = self.assess(profile, pod)
+        known = self.assess(profile, pod, None)
         row = table.row_of.get(event.node, -1)
         if row < 0 or known.codes[row]:
             code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
@@ -345,14 +341,20 @@ class Engine:
         placed.own = own
         self._bind(placed, placement, now_ns, out)
 
-    def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
-        """Which nodes fit the pod and how good they are, now: a pure question."""
+    def assess(
+        self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
+    ) -> Assessment:
+        """Which nodes fit the pod and how good they are, now: a pure question. `beside` wait
+        elsewhere than in the queue; None: whoever waits is no matter."""
         shape = self.lessons.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
-        for policy in profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        return self.assessor.assess(profile, shape)
+        shape = profile.shaped(shape)
+        known = self.assessor.assess(profile, shape)
+        if profile.matcher is None or beside is None:
+            return known
+        waiting = matching.pending(self.queue, profile, pod, shape, beside)
+        return matching.among(self.ledger.table, known, profile, waiting)
 
     def _take_place(
         self, waiting: Waiting, known: Assessment, row: int, key: str, now_ns: int
@@ -360,13 +362,12 @@ class Engine:
         """Choose devices on node `row`, which fits, and reserve them."""
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = choosing.shares_on(self.ledger.table, row, known, profile, key)
-        placement = Placement(
-            pod.uid, self.ledger.table.nodes[row].name, shares,
-            shape.cpu_milli, shape.memory_mib, shape.extended, shape.constraints.ports,
-        )  # fmt: skip
+        placement = choosing.placement_on(self.ledger.table, row, pod.uid, shares, shape)
         harvested = self.lending.placed(placement, shape, whose(pod))
-        record = self._record(waiting, known, now_ns, "placed", row, shares)
-        record = msgspec.structs.replace(record, harvested=harvested) if harvested else record
+        record = msgspec.structs.replace(
+            self._record(waiting, known, now_ns, "placed", row, shares), harvested=harvested,
+            predicted=choosing.predicted(self.ledger.table, row, known, profile, shares),
+        )  # fmt: skip
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         self.lending.close()
@@ -389,8 +390,7 @@ class Engine:
         return Record(
             self._seq, now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
             waiting.tries, self.ledger.version - self.ledger.tried, outcome,
-            self.ledger.table.nodes[row].name if row >= 0 else "",
-            shares,
+            self.ledger.table.nodes[row].name if row >= 0 else "", shares,
             int(known.total[row]) if row >= 0 else 0,
             tuple(known.counts.tolist()),
             tuple(best_nodes(self.ledger.table, known, waiting.profile, self.keep_top))

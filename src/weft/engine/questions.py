@@ -6,6 +6,7 @@ thousands of names at once: they are looked up and answered as arrays.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import repeat
 
 import msgspec
@@ -63,10 +64,14 @@ _ANEW = Lookup(0)
 
 
 def which_fit(
-    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
-) -> Answers:
-    """Filter: which of these nodes could take the pod now, and why the others can't."""
-    known = engine.assess(profile, pod)
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW,
+    beside: Sequence[PodRequest] = (),
+) -> Answers:  # fmt: skip
+    """Filter: which of these nodes could take the pod now, and why the others can't.
+
+    `beside` are pods that wait too, and not in the engine's queue.
+    """
+    known = engine.assess(profile, pod, beside)
     table = engine.ledger.table
     if table.count == 0:
         return Answers([], {}, {}, list(names))
@@ -97,7 +102,7 @@ def scores(
     engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
 ) -> list[int]:
     """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit."""
-    known = engine.assess(profile, pod)
+    known = engine.assess(profile, pod, None)
     table = engine.ledger.table
     if table.count == 0:
         return [0] * len(names)
@@ -123,6 +128,6 @@ def fits_without(
     try:
         for uid in victims:
             ledger.release(uid)
-        return bool(engine.assess(profile, pod).codes[row] == 0)
+        return bool(engine.assess(profile, pod, None).codes[row] == 0)
     finally:
         ledger.rollback()

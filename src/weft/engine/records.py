@@ -9,6 +9,7 @@ import msgspec
 
 from weft.engine.lending import Eviction, Harvest
 from weft.engine.lessons import Charged
+from weft.framework.policy import Prediction
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
@@ -30,7 +31,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
     `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
     got beyond strictly free memory; `eviction` says why an evicted one goes; `charged` is there
-    where a lesson, and not the request alone, said what the pod takes.
+    where a lesson, and not the request alone, said what the pod takes. `predicted` is what was
+    expected of the pod, and of those it joined, where the policy predicts it.
     """
 
     seq: int
@@ -50,6 +52,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     harvested: tuple[Harvest, ...] = ()
     eviction: Eviction | None = None
     charged: Charged | None = None
+    predicted: tuple[Prediction, ...] = ()
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

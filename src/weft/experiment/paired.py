@@ -33,5 +33,23 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     return Difference(_percent(ratio), _percent(low), _percent(high))
 
 
+def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """How likely the means would be apart so far if they were not: two-sided, by the same draws."""
+    mine, theirs = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+    drawn = np.random.default_rng(_SEED).integers(0, len(mine), (DRAWS, len(mine)))
+    apart = (mine - theirs)[drawn].mean(axis=1)
+    less, more = (np.count_nonzero(side) for side in (apart <= 0, apart >= 0))
+    return float(min(1.0, 2 * (min(less, more) + 1) / (DRAWS + 1)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The same, adjusted by Holm for that there are several."""
+    adjusted, worst = [1.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[at]))
+        adjusted[at] = worst
+    return adjusted
+
+
 def _percent(ratio: float) -> float:
     return round(100 * (float(ratio) - 1), 2)

@@ -22,12 +22,20 @@ USUAL_TABLE = ExtenderSettings().interference_table
 """Where Co-scheML kept its table; nobody has to have one."""
 
 
-def routes_of(settings: ExtenderSettings, known: Collection[str]) -> list[Route]:
+def routes_of(
+    settings: ExtenderSettings, known: Collection[str], *, predicted: bool = False
+) -> list[Route]:
     """The paths to serve. `known` are the policies there are; a name that none has is found out
-    by `route_profiles`."""
-    return [
-        route_at(path, _policy(policy, settings, known)) for path, policy in settings.routes.items()
-    ]
+    by `route_profiles`. `predicted`: interference is configured elsewhere."""
+    by_auto = COSCHEML if predicted else _auto(settings.interference_table, known)
+    special = {BY_SCHEDULER_NAME: "", BY_AUTO: by_auto}
+    return [route_at(path, special.get(name, name)) for path, name in settings.routes.items()]
+
+
+def table_of(settings: ExtenderSettings) -> Path | None:
+    """The table of interference that is there; None without any."""
+    path = Path(settings.interference_table)
+    return path if settings.interference_table and path.is_file() else None
 
 
 def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> ExtenderSettings:
@@ -43,12 +51,6 @@ def listening_of(settings: ExtenderSettings) -> Listening:
         _path(settings.certificate_file), _path(settings.key_file),
         _path(settings.client_authority_file),
     )  # fmt: skip
-
-
-def _policy(name: str, settings: ExtenderSettings, known: Collection[str]) -> str:
-    if name == BY_SCHEDULER_NAME:
-        return ""
-    return _auto(settings.interference_table, known) if name == BY_AUTO else name
 
 
 def _auto(table: str, known: Collection[str]) -> str:

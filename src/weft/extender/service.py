@@ -71,7 +71,7 @@ class Extender:
         except BadInputError as error:
             return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
         found = self._where_held(pod, args.names) or which_fit(
-            self.cluster.engine, profile, pod, args.names, self._lookup
+            self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
         )
         for name in found.unknown:
             found.failed[name] = UNKNOWN_NODE
@@ -173,6 +173,16 @@ class Extender:
             raise BadInputError("", NOT_READY)
         request = self.pods.request(pod, self.cluster.settings, size)
         return request, self._profile(route, request)
+
+    def _beside(self, profile: Profile) -> list[PodRequest]:
+        """Pods that wait too, for policies that ask who does."""
+        found = []
+        for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
+            try:
+                found.append(self.pods.request(pod, self.cluster.settings))
+            except BadInputError:  # it is told so when it is asked about
+                continue
+        return found
 
     def _profile(self, route: Route, pod: PodRequest) -> Profile:
         engine = self.cluster.engine

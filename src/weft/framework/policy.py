@@ -7,12 +7,15 @@ changed nodes are asked about again.
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from weft.framework.query import Query
 from weft.framework.signals import NO_SIGNALS, SignalsView
+from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
@@ -31,17 +34,33 @@ class Option(NamedTuple):
     chosen: tuple[int, ...]
 
 
+class Prediction(msgspec.Struct, frozen=True, gc=False):
+    """What was expected of one pod on the GPU that was chosen, told the first for the new pod.
+
+    `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
+    prediction stands on; `calibrated` says whether the bound can be believed.
+    """
+
+    application: str
+    slowdown: float
+    upper: float
+    tier: str
+    calibrated: bool = True
+
+
 class Policy:
     """Base of every policy. All defaults mean "no opinion".
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
     paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
-    `signals`, `cluster` (the signals of all GPUs, also for the score of one). `inputs` names other
-    policies whose `PolicyInput` it takes too. `unsafe` says why, where it can promise a GPU memory
-    that is not there; one made with safe options says "". `ties` says which of equally scored
-    devices is taken. Claims are placed largest first; of equal ones the last goes first where
-    `last_claim_first`. One that `harvests` may give a pod memory that residents hold but leave
-    idle, within the ledger's declared limit. Options are keyword arguments of the constructor.
+    `company` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the signals
+    of all GPUs, also for the score of one), `pending` (who else waits). `inputs` names other
+    policies, or tables, whose `PolicyInput` it takes too. `unsafe` says why, where it can promise a
+    GPU memory that is not there; one made with safe options says "". `ties` says which of equally
+    scored devices is taken. Claims are placed largest first; of equal ones the last goes first
+    where `last_claim_first`. One that `harvests` may give a pod memory that residents hold but
+    leave idle, within the ledger's declared limit. Options are keyword arguments of the
+    constructor.
     """
 
     name: ClassVar[str] = ""
@@ -80,6 +99,22 @@ class Policy:
 
     def filter_devices(self, query: Query) -> Bools | None:
         """Filter: devices this policy accepts, [d]."""
+        return None
+
+    def contested(self, scores: Ints, waiting: int) -> bool:
+        """Whether `filter_pending` must be asked, by the scores of the nodes that fit; default yes.
+
+        `waiting` are the pods that wait, this one included.
+        """
+        return True
+
+    def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
+        """Filter, after all others and never kept: devices the pod may have among others, [d].
+
+        `query` is about the best nodes that fit, more than pods wait; `pending` are the shapes of
+        the pods that wait, in their order, this one's among them. Asked only of who reads
+        `pending`.
+        """
         return None
 
     def score_nodes(self, query: Query) -> Ints | None:
@@ -121,6 +156,10 @@ class Policy:
         the tightest that fits, the first of equals.
         """
         return int(query.room.take(fits).argmin())
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
+        return ()
 
     def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
         """permit: 0 to bind now, or how long to hold the reservation for a `Permit` event, ns."""

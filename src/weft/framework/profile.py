@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weft.framework.policy import Policy
+from weft.model import Shape
 
 
 class Plugin:
@@ -38,11 +39,20 @@ class Profile:
         self.device_filters = tuple(p for p in self.policies if _overrides(p, "filter_devices"))
         by_device = [p.policy for p in self.scorers if _overrides(p.policy, "score_devices")]
         self.device_scorer: Policy | None = by_device[0] if by_device else None
+        self.matcher = self.lead if "pending" in self.lead.reads else None
+        self.predicts = _overrides(self.lead, "predict")
+        self.reads_company = any("company" in policy.reads for policy in self.policies)
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.reservers = tuple(p for p in self.policies if _overrides(p, "reserved"))
         self.permitters = tuple(p for p in self.policies if _overrides(p, "permit"))
         self.harvests = any(policy.harvests for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")
+
+    def shaped(self, shape: Shape) -> Shape:
+        """The shape that is placed for a pod of this one (preFilter)."""
+        for policy in self.pre_filters:
+            shape = policy.pre_filter(shape)
+        return shape
 
 
 def _overrides(policy: Policy, *methods: str) -> bool:

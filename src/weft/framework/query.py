@@ -160,6 +160,11 @@ class Query:
     requests only, unless the query is `narrowed`, [d]."""
 
     @property
+    def device_company(self) -> Ints:
+        """Number of what runs together on it in `table.residents`, 0 for nothing, [d]."""
+        return self.take_devices(self.table.residents.company)
+
+    @property
     def device_node(self) -> Ints:
         """Which of the query's nodes the device is on, [d]."""
         if self.rows is None:

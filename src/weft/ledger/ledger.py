@@ -334,6 +334,7 @@ class Ledger:
             if device not in devices:
                 devices.append(device)
                 table.pods[device] += sign
+                table.residents.change(device, placement, sign)
         if holding.idle_mib:
             self._charge_idle(row, holding, sign)
         pod_class = holding.pod_class

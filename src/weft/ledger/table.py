@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from weft.ledger.residents import Residents
 from weft.model import Gpu, HostPort, Node
 
 Ints = npt.NDArray[np.int64]
@@ -88,6 +89,7 @@ class Table:
     What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
     were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
+    `residents` knows what runs on each device.
     """
 
     cpu_free: Ints
@@ -151,6 +153,7 @@ class Table:
         self.memory_held_back = [0] * self.devices
         self.milli_used = [0] * self.devices
         self.pods = [0] * self.devices
+        self.residents = Residents(self.devices)
         self._memory_left = [0] * self.devices
         self._milli_left = [0] * self.devices
         self.state = [DeviceState(0, 0, 0, False, False, 0, 0, 0)] * self.devices

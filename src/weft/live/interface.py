@@ -16,6 +16,7 @@ from weft.dialects.dialect import Settings
 from weft.engine import Bind, Command, Engine, Event, Unschedulable
 from weft.kube.bind import Outcome
 from weft.kube.pods import Pod
+from weft.live.pods import PodView
 from weft.model import PodRequest
 
 
@@ -75,6 +76,11 @@ class LiveCluster(Protocol):
     @property
     def leader(self) -> bool:
         """Whether this process may bind now (always, without a lease)."""
+        ...
+
+    @property
+    def pods(self) -> PodView:
+        """The pods that the watch shows; only to be read."""
         ...
 
     def parse(self, pod: Pod) -> PodRequest:

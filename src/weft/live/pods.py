@@ -152,6 +152,13 @@ class PodView:
         found = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
         return sorted(found, key=lambda pod: (-(pod.spec.priority or 0), _age(pod)))
 
+    def unbound(self) -> list[Pod]:
+        """All that wait for a node, whoever schedules them."""
+        return [
+            pod for pod in self._by_uid.values()
+            if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
+        ]  # fmt: skip
+
     def with_claims(self) -> Iterator[Pod]:
         """Ours that wait and mount a PersistentVolumeClaim."""
         return (pod for pod in self.pending() if claims_of(pod))

@@ -19,7 +19,10 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """A pod's place: node and GPU shares, with what it takes of the node beside them."""
+    """A pod's place: node and GPU shares, with what it takes of the node beside them.
+
+    `application` and `job_class` say what runs there, as `Shape` has them.
+    """
 
     uid: str
     node: str
@@ -28,3 +31,5 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     memory_mib: int = 0
     extended: tuple[tuple[str, int], ...] = ()
     ports: tuple[HostPort, ...] = ()
+    application: str = ""
+    job_class: str = ""

@@ -5,8 +5,13 @@ from typing import Any
 import numpy as np
 
 from weft.framework import Policy, Query
+from weft.framework.interference import INPUT
+from weft.framework.policy import Prediction
+from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
+from weft.model import Shape
 from weft.policies.amounts import by_memory
+from weft.policies.expected import Expected
 from weft.policies.fgd import Fgd
 from weft.policies.load_aware import FULL, gate, load
 from weft.policies.readings import Kept, Readings, fits_requests, is_critical
@@ -16,7 +21,8 @@ FRAGMENTS = 1000
 
 
 class Auto(Policy):
-    """FGD and load-aware in equal parts, behind CARMA's gate.
+    """FGD and load-aware in equal parts, behind CARMA's gate; where interference is predicted, it
+    counts three times as much as both, and may refuse company.
 
     It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
     FRESH nothing is lent; where the load is MISSING, fgd and binpack on requests.
@@ -25,18 +31,22 @@ class Auto(Policy):
     name = "auto"
     summary = "fgd and load-aware together; idle memory is lent; unmeasured GPUs go by requests"
     source = "Weft"
-    reads = frozenset({"signals", "occupants"})
-    inputs = frozenset({"fgd"})
+    reads = frozenset({"signals", "occupants", "company"})
+    inputs = frozenset({"fgd", INPUT})
     harvests = True
 
     def __init__(self) -> None:
         self._seen = Kept(Readings)
+        self._expected = Expected()
         self._fgd = Fgd()
         self._fgd.every_device = True
 
     def take_input(self, value: Any) -> None:
-        """What usually comes, as for fgd."""
-        self._fgd.take_input(value)
+        """What usually comes, as for fgd, or predicted interference."""
+        if isinstance(value, list | tuple):
+            self._fgd.take_input(value)
+        else:
+            self._expected.take_input(value)
 
     def filter_devices(self, query: Query) -> Bools:
         """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""
@@ -45,7 +55,12 @@ class Auto(Policy):
         if is_critical(query):
             shut |= ~query.take_devices(seen.known)
         lends = query.take_devices(seen.memory_is_fresh) | fits_requests(query)
-        return np.asarray(lends & ((query.device_pods == 0) | ~shut))
+        good = lends & ((query.device_pods == 0) | ~shut)
+        return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Slowdown of the pod and of those it joins."""
+        return self._expected.predict(shape, there, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Where there is one way to place a pod: fgd's score, [n]."""
@@ -59,6 +74,8 @@ class Auto(Policy):
         full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
         points = np.where(query.take_devices(seen.known), calm, full)
         fragments = self._fgd.score_devices(query)
+        if self._expected.known and fragments is not None:
+            return self._expected.mix(query, fragments, points)
         return points if fragments is None else points + FRAGMENTS * fragments
 
 

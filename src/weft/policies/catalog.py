@@ -5,6 +5,7 @@ from weft.policies.alnair import AlnairCostSaving, AlnairHighPerformance
 from weft.policies.auto import Auto
 from weft.policies.best_fit import BestFit
 from weft.policies.binpack import Binpack
+from weft.policies.coscheml import Coscheml
 from weft.policies.dot_product import DotProduct
 from weft.policies.elastic_binpack import ElasticBinpack
 from weft.policies.elastic_spread import ElasticSpread
@@ -18,9 +19,11 @@ from weft.policies.gpu_clustering import GpuClustering
 from weft.policies.gpu_packing import GpuPacking
 from weft.policies.gpushare import GpuShare
 from weft.policies.horus import Horus
+from weft.policies.interference import Interference
 from weft.policies.kube_knots_cbp import KubeKnotsCbp
 from weft.policies.kube_knots_pp import KubeKnotsPp
 from weft.policies.load_aware import LoadAware
+from weft.policies.lucid import Lucid
 from weft.policies.nano_binpack import NanoBinpack
 from weft.policies.nano_load_binpack import NanoLoadBinpack
 from weft.policies.nano_load_spread import NanoLoadSpread
@@ -31,10 +34,11 @@ from weft.policies.smallest_first import SmallestFirst
 from weft.policies.spread import Spread
 
 BUILT_IN = (
-    AlnairCostSaving, AlnairHighPerformance, Auto, BestFit, Binpack, DotProduct, ElasticBinpack,
-    ElasticSpread, Exclusive, Ferikoglou, FerikoglouSafe, Fgd, FirstFit, Genius, GpuClustering,
-    GpuPacking, GpuShare, Horus, KubeKnotsCbp, KubeKnotsPp, LoadAware, NanoBinpack,
-    NanoLoadBinpack, NanoLoadSpread, NanoSpread, Random, ResAg, SmallestFirst, Spread,
+    AlnairCostSaving, AlnairHighPerformance, Auto, BestFit, Binpack, Coscheml, DotProduct,
+    ElasticBinpack, ElasticSpread, Exclusive, Ferikoglou, FerikoglouSafe, Fgd, FirstFit, Genius,
+    GpuClustering, GpuPacking, GpuShare, Horus, Interference, KubeKnotsCbp, KubeKnotsPp, LoadAware,
+    Lucid, NanoBinpack, NanoLoadBinpack, NanoLoadSpread, NanoSpread, Random, ResAg, SmallestFirst,
+    Spread,
 )  # fmt: skip
 
 

@@ -111,6 +111,8 @@ def read_pods(path: Path) -> list[TracePod]:
             row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9),
             gpus, milli, row.text("gpu_spec"),
         )  # fmt: skip
+        if application := row.text("application"):
+            shape = msgspec.structs.replace(shape, application=application)
         shape = shapes.setdefault(shape, shape)
         times = [row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS]
         pods.append(TracePod(row.text("name"), shape, gpus, milli if gpus else 0, *times))

@@ -6,6 +6,7 @@ import msgspec
 
 from weft.engine import Engine, NodesChanged, PolicyInput
 from weft.framework import Policy, Profile
+from weft.framework.interference import INPUT, Interference, to_input
 from weft.model import Node
 from weft.policies.fragments import TypicalPods, typical_input
 from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer
@@ -18,10 +19,11 @@ TOP_ON_RECORD = 3
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A cluster and a workload, in file order."""
+    """A cluster and a workload, in file order, and what policies are told of interference."""
 
     nodes: list[Node]
     pods: list[TracePod]
+    interference: Interference | None = None
 
     @property
     def capacity_milli(self) -> int:
@@ -52,4 +54,6 @@ class Scenario(msgspec.Struct, frozen=True):
         )
         handle(NodesChanged(ranked), 0)
         handle(PolicyInput("fgd", typical_input(pod.shape for pod in self.pods)), 0)
+        if self.interference is not None:
+            handle(PolicyInput(INPUT, to_input(self.interference)), 0)
         return engine, handle

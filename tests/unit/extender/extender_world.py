@@ -32,6 +32,16 @@ def profiles() -> list[Profile]:
     return own + route_profiles(ROUTES, registry.create)
 
 
+class Watched:
+    """Of a `PodView`, what the extender asks for."""
+
+    def __init__(self, known: dict[tuple[str, str], Pod]) -> None:
+        self._known = known
+
+    def unbound(self) -> list[Pod]:
+        return [pod for pod in self._known.values() if not pod.spec.node_name]
+
+
 class StubCluster:
     """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leader`."""
 
@@ -45,6 +55,7 @@ class StubCluster:
         self.known: dict[tuple[str, str], Pod] = {}
         self.told: dict[tuple[str, str], Pod] = {}
         self.on_decision: list[OnDecision] = []
+        self.pods = Watched(self.known)
         self._times = itertools.count(1)
 
     def parse(self, pod: Pod) -> PodRequest:

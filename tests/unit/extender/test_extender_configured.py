@@ -56,6 +56,13 @@ def test_coscheml_decides_once_there_is_a_table(
     assert "there is no policy coscheml; gpushare decides" in caplog.text
 
 
+def test_coscheml_decides_where_interference_is_configured_elsewhere() -> None:
+    settings = ExtenderSettings(interference_table="")
+    policies = {route.path: route.policy for route in routes_of(settings, KNOWN, predicted=True)}
+    assert policies["/gpushare-scheduler"] == "coscheml"
+    assert policies["/scheduler"] == "elastic-binpack"
+
+
 def test_nobody_has_to_have_the_usual_table() -> None:
     usual = ExtenderSettings().interference_table
     assert usual == "/data/interference.json"

@@ -125,6 +125,22 @@ class Cards:
             self._lose(container, now_ns)
         self._renew(key, now_ns)
 
+    def suspend(self, uid: str, now_ns: int) -> tuple[Phase, ...]:
+        """The pod's container leaves the card; what it has yet to do, should it come back."""
+        card = self._cards[self.where[uid]]
+        self._advance(card, now_ns)
+        container = card.containers[uid]
+        phases = container.job.phases
+        lost_ns = self.lost_ns
+        self.take(uid, now_ns)
+        self.lost_ns = lost_ns
+        if not container.running:
+            return phases
+        now = phases[container.phase]
+        left = now.work_ns - container.done // _PER_WORK_NS
+        rest = msgspec.structs.replace(now, work_ns=max(1, left))
+        return (rest, *phases[container.phase + 1 :])
+
     def next_ns(self) -> int | None:
         """When something happens next, if anything will."""
         while self._heap and self._heap[0][2] != self._cards[self._heap[0][1]].version:

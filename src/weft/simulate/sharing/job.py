@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     `kind` says which program it is (pods of one kind use memory alike, and slow each other down
     alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
     binding and the container's start, `end_ns` between its exit and the job's completion.
+    `job_class` is as in `Shape`.
     """
 
     uid: str
@@ -33,6 +34,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     phases: tuple[Phase, ...]
     start_ns: int = 0
     end_ns: int = 0
+    job_class: str = ""
 
     @property
     def work_ns(self) -> int:

@@ -20,6 +20,7 @@ from weft.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    PolicyInput,
     SignalsChanged,
     Tick,
     Wake,
@@ -47,7 +48,8 @@ class SharedScenario(msgspec.Struct, frozen=True):
 
     `harvest_permille` is the declared limit of overcommitment by harvesting, of a card's memory.
     A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
-    `in_place`, its pod fails and its Job makes another one.
+    `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
+    anything comes; where not `measured`, nobody looks at the cards.
     """
 
     nodes: tuple[Node, ...]
@@ -58,9 +60,11 @@ class SharedScenario(msgspec.Struct, frozen=True):
     harvest_permille: int = 4000
     seed: int = 0
     in_place: bool = True
+    inputs: dict[str, Any] = {}
+    measured: bool = True
 
 
-class _Pod:
+class JobPod:
     """A job's present pod."""
 
     __slots__ = ("bound_ns", "evictions", "finished_ns", "job", "number", "restarts", "uid")
@@ -87,8 +91,9 @@ class Run:
             (node.name, gpu.index): gpu.memory_mib for node in scenario.nodes for gpu in node.gpus
         }
         self.cards = Cards(gpus, scenario.slowdown)
-        self.pipeline = _pipeline(scenario, self.cards) if _looks(policy) else None
-        self.pods = {job.uid: _Pod(job) for job in scenario.jobs}
+        looks = scenario.measured and _looks(policy)
+        self.pipeline = _pipeline(scenario, self.cards) if looks else None
+        self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
         self.heap: list[tuple[int, int, str]] = []
         self.wake_ns: int | None = None
@@ -97,6 +102,8 @@ class Run:
 
     def go(self) -> SharedRun:
         """Run to the end: until every job completed or failed for good."""
+        for name, value in self.scenario.inputs.items():
+            self.tell(PolicyInput(name, value))
         for job in self.scenario.jobs:
             heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
         if self.pipeline is not None:
@@ -137,7 +144,7 @@ class Run:
 
     def _happens(self, kind: int, uid: str) -> None:
         if kind == _ARRIVES:
-            self.tell(PodAdded(_request(self.pods[uid], self.now)))
+            self.tell(PodAdded(request_of(self.pods[uid], self.now)))
         elif kind == _SCRAPES and self.pipeline is not None:
             period = self.scenario.watching.scrape_ns
             heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
@@ -154,14 +161,14 @@ class Run:
             elif not self.scenario.in_place:
                 self._again(pod, out_of_memory=True)
 
-    def _over(self, pod: _Pod, done: bool) -> None:
+    def _over(self, pod: JobPod, done: bool) -> None:
         """The job completed, or failed for good."""
         self.waiting -= 1
         pod.finished_ns = self.now + pod.job.end_ns if done else None
         self._forget(pod.uid)
         self.tell(PodGone(pod.uid, completed=done))
 
-    def _again(self, pod: _Pod, *, out_of_memory: bool = False) -> None:
+    def _again(self, pod: JobPod, *, out_of_memory: bool = False) -> None:
         """The pod is gone and its work lost; its Job makes a new one."""
         uid = pod.uid
         self.cards.take(uid, self.now)
@@ -225,7 +232,7 @@ class Run:
             outcomes=outcomes,
         )  # fmt: skip
 
-    def _outcome(self, pod: _Pod) -> JobOutcome:
+    def _outcome(self, pod: JobPod) -> JobOutcome:
         return JobOutcome(
             pod.job.uid, pod.job.kind, seconds(pod.job.arrives_ns),
             None if pod.bound_ns is None else seconds(pod.bound_ns),
@@ -261,11 +268,11 @@ def _job_uid(uid: str) -> str:
     return uid.partition("/")[0]
 
 
-def _request(pod: _Pod, now_ns: int) -> PodRequest:
+def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
     claim = GpuClaim(memory=Memory("mib", job.request_mib))
-    shape = Shape((claim,), application=job.kind)
+    shape = Shape((claim,), application=job.kind, job_class=job.job_class)
     return PodRequest(
         pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
     )  # fmt: skip

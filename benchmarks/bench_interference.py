@@ -1,0 +1,145 @@
+"""How well and how fast interference is learnt.
+
+Training on 5,000 pairs of 100 made-up applications with profiles, timed. With WEFT_DATA: Gavel's
+measured pairs, each campaign and GPU model by itself; new pairs (five random halves) beside the
+ridge, and new applications (each family left out). Writes build/bench/interference.json.
+
+    python benchmarks/bench_interference.py [--source NAME] [--seeds 5] [--check]
+
+`--check` ends with 1 where a bar is missed: training over 30 s (of the clock, or of one processor
+where others keep the machine busy); on new pairs MAE or MAPE less than
+25 % below the ridge's; on `oracle_throughputs` a new family's MAE of 0.090 (V100), 0.114 (P100) or
+more, its bound held below 0.87, or wider than twice the best constant width in hindsight.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from weft.signals.interference.committee import Effort
+from weft.signals.interference.evaluate import Examination, Result, examine
+from weft.signals.interference.ladder import fit
+from weft.signals.interference.records import Measured, Run, Solo
+from weft.signals.interference.sources import gavel
+
+ROOT = Path(__file__).resolve().parents[1]
+FAMILY_BARS = {"v100": 0.090, "p100": 0.114}
+SPLITS = ("new pair", "new application")
+TRAINING_S = 30.0
+
+
+def made_up(applications: int, pairs: int) -> Measured:
+    """Applications of 25 families with profiles; slowdown grows with what they ask for together."""
+    rng = np.random.default_rng(42)
+    level = rng.uniform(0.1, 1.0, (applications // 4 + 1, 3))
+    solos, asked = [], []
+    for number in range(applications):
+        family, size = divmod(number, 4)
+        used = np.clip(level[family] * (0.7 + 0.15 * size), 0.02, 1.0)
+        names = ("sm_active_ratio", "dram_active_ratio", "tensor_active_ratio")
+        features = {f"{name}.mean": float(u) for name, u in zip(names, used, strict=True)}
+        batch = 8.0 * 2**size
+        solos.append(Solo(f"job-{family}-{batch:g}", "made-up", "mps", f"job-{family}", batch,
+                          float(50 / used[0] / 2**size), features))  # fmt: skip
+        asked.append(used)
+    every = [(a, b) for a in range(applications) for b in range(a, applications)]
+    runs = []
+    for at in rng.permutation(len(every))[:pairs]:
+        for victim, other in {every[at], every[at][::-1]}:
+            over = np.maximum(0, asked[victim] + asked[other] - 0.9) @ (0.5, 0.3, 0.1)
+            speed = float(np.exp(-over + rng.normal(0, 0.02)))
+            runs.append(Run(solos[victim].application, (solos[other].application,), "made-up",
+                            "mps", min(1.0, speed), 1))  # fmt: skip
+    return Measured("made-up", tuple(solos), tuple(runs))
+
+
+def training(pairs: int) -> dict[str, object]:
+    measured = made_up(100, pairs)
+    begin, cpu = time.perf_counter(), time.process_time()
+    cell = fit(measured, Effort())
+    return {
+        "pairs": pairs,
+        "samples": len(measured.runs),
+        "with_trees": bool(cell.learned and cell.learned.trees),
+        "training_s": round(time.perf_counter() - begin, 2),
+        "training_cpu_s": round(time.process_time() - cpu, 2),
+    }
+
+
+def row(one: Result) -> dict[str, object]:
+    ours = one.methods["weft"]
+    found: dict[str, object] = {
+        "source": one.source, "gpu_model": one.gpu_model, "split": one.split,
+        "mae": round(ours.mae, 4), "mape": round(ours.mape, 4), "r2": round(ours.r2, 3),
+        "p95": round(ours.p95, 4), "coverage": round(ours.coverage, 3),
+        "coverage_95": [round(end, 3) for end in one.interval],
+        "width": round(ours.width, 4), "hindsight_width": round(ours.hindsight_width, 4),
+    }  # fmt: skip
+    for name, score in one.methods.items():
+        if name != "weft":
+            found[f"{name}_mae"], found[f"{name}_mape"] = round(score.mae, 4), round(score.mape, 4)
+    return found
+
+
+def misses(results: list[Result], trained: dict[str, object]) -> list[str]:
+    found = []
+    took = min(float(str(trained[name])) for name in ("training_s", "training_cpu_s"))
+    if took > TRAINING_S:
+        found.append(f"training took {took} s, more than {TRAINING_S}")
+    for one in results:
+        where, ours = f"{one.source} {one.gpu_model}, {one.split}", one.methods["weft"]
+        if one.split == "new pair":
+            ridge = one.methods["ridge"]
+            for name in ("mae", "mape"):
+                share = getattr(ours, name) / getattr(ridge, name)
+                if share > 0.75:
+                    found.append(f"{where}: {name} {share:.2f} of the ridge's, above 0.75")
+        elif one.source == "oracle_throughputs":
+            bar = FAMILY_BARS[one.gpu_model]
+            if ours.mae >= bar:
+                found.append(f"{where}: MAE {ours.mae:.4f}, not below {bar}")
+            if ours.coverage < 0.87:
+                found.append(f"{where}: bound held {ours.coverage:.3f}, below 0.87")
+            if ours.width > 2 * ours.hindsight_width:
+                found.append(f"{where}: width {ours.width:.3f}, hindsight {ours.hindsight_width}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--source", default="oracle_throughputs", help="or `all`")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=5_000)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    trained = training(options.pairs)
+    print(trained, flush=True)
+    path = Path(os.environ.get("WEFT_DATA") or ROOT.parent / "shared" / "data")
+    table, results = path / "gavel" / "pairs.csv", list[Result]()
+    if not table.exists():
+        print(f"no measured pairs: {table} is not there; set WEFT_DATA")
+    else:
+        for name, measured in gavel(table.read_text(), str(table)).items():
+            if options.source in ("all", name):
+                results += examine(measured, Examination(options.seeds), SPLITS)
+    rows = [row(one) for one in results]
+    for one in rows:
+        print(one, flush=True)
+    target = ROOT / "build" / "bench" / "interference.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"training": trained, "gavel": rows}, indent=1) + "\n")
+    missed = misses(results, trained)
+    for text in missed:
+        print(f"missed: {text}")
+    sys.exit(1 if options.check and missed else 0)
+
+
+if __name__ == "__main__":
+    main()

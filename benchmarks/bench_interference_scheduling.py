@@ -1,0 +1,126 @@
+"""Does it pay to predict interference? Jobs whose pairs were measured, policies that must guess.
+
+`gavel`: truth is each of Gavel's campaigns on each GPU model, policies see what a predictor learnt
+from half the pairs; loads 0.7, 0.9, 1.1, ten seeds, run to empty. `coscheml`: truth is Co-scheML's
+own table, and everybody is told it; 3 laws of time × 4 loads × 1, 2, 4, 8 GPUs, all cells shown.
+Needs the data in WEFT_DATA. Writes build/bench/interference-<part>.json after every table.
+
+    python benchmarks/bench_interference_scheduling.py [gavel] [coscheml] [--jobs 2] [--seeds 10]
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import msgspec
+
+from weft.experiment.interference import BASELINES, ORACLE, OURS, Level, Study, run_study
+from weft.framework import Policy
+from weft.policies.catalog import built_in
+from weft.simulate.sharing import pairs
+
+DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
+SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
+CARDS = ("v100", "p100")
+LOADS = (0.7, 0.9, 1.1)
+BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
+SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
+SWEEP_GPUS = (1, 2, 4, 8)
+OUT = Path("build/bench")
+
+
+def make(spec: str) -> Policy:
+    return built_in().from_spec(spec)
+
+
+def line(level: Level) -> str:
+    text = f"{level.policy:26} mean {level.jct_mean_s:8.0f} s  p99 {level.jct_p99_s:8.0f} s  "
+    text += f"pods/GPU {level.residents:.2f}"
+    for name, change in (("mean", level.jct_mean), ("p99", level.jct_p99)):
+        if change is not None:
+            one = change.difference
+            text += f"  ours {name} {one.percent:+.2f} % [{one.low_percent:+.2f}, "
+            text += f"{one.high_percent:+.2f}] p {change.p_value:.3f}"
+    return text + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
+
+
+def keep(part: str, found: dict[str, list[Level]]) -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    (OUT / f"interference-{part}.json").write_bytes(encoded)
+
+
+def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
+    ours, seeds = asked.ours, tuple(range(asked.seeds))
+    found: dict[str, list[Level]] = {}
+    for source in sources:
+        for card in CARDS:
+            table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
+            loads = tuple(pairs.Load(rate, job_class=asked.job_class) for rate in LOADS)
+            policies = (*BASELINES, ours, ORACLE)
+            study = Study(table, card, policies, loads, seeds, make, ours, asked.predictor)
+            levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
+            keep(part, found)
+            print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
+            for level in levels:
+                print(f"  load {level.load.rate}  {line(level)}", flush=True)
+
+
+def coscheml(seeds: int, jobs: int, ours: str, part: str) -> None:
+    table = pairs.coscheml(DATA / "coscheml/interference.json")
+    mystic = msgspec.json.decode((DATA / "coscheml/mystic_interference.json").read_bytes())
+    found: dict[str, list[Level]] = {}
+    good = cells = 0
+    worst = -100.0
+    for law in pairs.Law:
+        loads = tuple(
+            pairs.Load(rate, gpus, jobs=200, law=law) for gpus in SWEEP_GPUS for rate in SWEEP_LOADS
+        )
+        policies = ("coscheml", *BRANCHES, ours)
+        study = Study(
+            table, "any", policies, loads, tuple(range(seeds)), make, ours, "truth", mystic
+        )
+        levels = found[law] = run_study(study, jobs)
+        keep(part, found)
+        for load in loads:
+            here = {level.policy: level for level in levels if level.load == load}
+            theirs, mine = here["coscheml"], here[ours]
+            assert theirs.jct_mean is not None
+            change = theirs.jct_mean.difference.percent
+            good, cells, worst = good + (change <= 0), cells + 1, max(worst, change)
+            others = sum(here[name].jct_mean_s for name in BRANCHES) / len(BRANCHES)
+            spans = sum(here[name].makespan_s for name in BRANCHES) / len(BRANCHES)
+            print(
+                f"{law:11} load {load.rate} {load.gpus} GPUs: ours {mine.jct_mean_s:8.0f} s, "
+                f"coscheml {theirs.jct_mean_s:8.0f} s, ours {change:+.2f} %; coscheml against the "
+                f"mean of its branches: JCT {100 * (theirs.jct_mean_s / others - 1):+.1f} %, "
+                f"makespan {100 * (theirs.makespan_s / spans - 1):+.1f} %",
+                flush=True,
+            )
+    print(f"ours as good or better in {good} of {cells} cells, at worst {worst:+.2f} %")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["gavel", "coscheml"])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--ours", default=OURS)
+    parser.add_argument("--job-class", default="best-effort")
+    parser.add_argument("--source", action="append")
+    parser.add_argument("--predictor", choices=["trained", "ridge"], default="trained")
+    parser.add_argument("--name", default="")
+    asked = parser.parse_args()
+    if not DATA.exists():
+        print(f"no tables in {DATA}: nothing to measure; set WEFT_DATA")
+        return
+    if "gavel" in asked.parts:
+        name = asked.name or "gavel"
+        sources = asked.source or list(SOURCES)
+        gavel(asked, name, sources)
+    if "coscheml" in asked.parts:
+        coscheml(asked.seeds, asked.jobs, asked.ours, asked.name or "coscheml")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""`weft interference`: learn who slows whom down, say how well, predict, explain."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.output import ListOutput
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.framework.interference import Interference
+    from weft.signals.interference.ladder import Cell, Predictor
+    from weft.signals.interference.model_file import Model
+    from weft.signals.interference.records import Measured
+
+interference_app = typer.Typer(
+    help="Who slows whom down on a shared GPU: learn it, examine it, predict, explain.",
+    no_args_is_help=True,
+)
+
+_Data = Annotated[list[Path], typer.Argument(help="Datasets, or Gavel's table of pairs (CSV).")]
+_Source = Annotated[list[str], typer.Option(help="Only this source; repeat for several.")]
+_ModelFile = Annotated[
+    Path, typer.Argument(help="A file of `train`, or a table of slowdowns (Co-scheML's form).")
+]
+_GpuModel = Annotated[str, typer.Option(help="Only this GPU model.")]
+_Isolation = Annotated[str, typer.Option(help="Only this way of sharing: time-slicing, mps.")]
+_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
+_Seeds = Annotated[int, typer.Option(min=1, help="Draws of each random split.")]
+
+
+def train(
+    data: _Data,
+    to: Annotated[Path, typer.Option(help="The file to write the model to.")],
+    source: _Source = [],  # noqa: B006 - typer's way of a list default
+) -> None:
+    """Learn a predictor for each GPU model and way of sharing in the data."""
+    import weft
+    from weft.cli.interference_inputs import read_measured, watcher
+    from weft.signals.interference import trees
+    from weft.signals.interference.committee import Effort
+    from weft.signals.interference.features import Applications, profile_columns
+    from weft.signals.interference.ladder import fit
+    from weft.signals.interference.model_file import SCHEMA, Model, encode
+
+    measured, tell = read_measured(data, source), watcher()
+    cells: list[Cell] = []
+    for one, gpu_model, isolation in _cells(measured):
+        place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
+        cell = one.cell(gpu_model, isolation)
+        if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
+            print(
+                f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
+                "left out; pip install 'weft[interference]'", file=sys.stderr,
+            )  # fmt: skip
+
+        def ticks(done: int, of: int, place: str = place) -> None:
+            tell(f"{place}: kernel {done} of {of}")
+
+        fitted = fit(cell, Effort(ticks=ticks))
+        tell("")
+        cells.append(fitted)
+        print(f"{place}: {_said_of(fitted)}")
+    model = Model(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
+    try:
+        to.write_bytes(encode(model))
+    except OSError as error:
+        raise BadInputError(str(to), f"can't be written: {error.strerror}") from None
+    print(f"written: {to}")
+
+
+def evaluate(
+    data: _Data,
+    source: _Source = [],  # noqa: B006
+    gpu_model: _GpuModel = "",
+    split: Annotated[
+        list[str], typer.Option(help="random, new pair, new application or new GPU; repeat.")
+    ] = [],  # noqa: B006
+    seeds: _Seeds = 5,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for the calibration plots and the numbers.")
+    ] = None,
+    png: Annotated[bool, typer.Option("--png", help="Plots as PNG too.")] = False,
+    output: _Output = ListOutput.table,
+) -> None:
+    """Keep measurements back in four ways, and say how well they are predicted."""
+    import msgspec
+
+    from weft.cli.interference_inputs import read_measured, watcher
+    from weft.cli.interference_tables import print_results, write_figures
+    from weft.signals.interference.evaluate import SPLITS, Examination, examine
+
+    wrong = [name for name in split if name not in SPLITS]
+    if wrong:
+        raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
+    tell = watcher()
+    how = Examination(seeds, progress=tell)
+    found = []
+    for one in read_measured(data, source):
+        found += examine(one, how, split or SPLITS)
+    tell("")
+    kept = [one for one in found if gpu_model in ("", one.gpu_model)]
+    if not kept:
+        raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
+    if report is not None:
+        write_figures(kept, report, png)
+    if output is ListOutput.json:
+        body = msgspec.json.format(msgspec.json.encode(kept), indent=1)
+        print(body.decode())
+    else:
+        print_results(kept)
+
+
+def predict(
+    model: _ModelFile,
+    victim: Annotated[str, typer.Argument(help="Who is slowed down; without: everybody.")] = "",
+    others: Annotated[list[str] | None, typer.Argument(help="Who runs beside it.")] = None,
+    gpu_model: _GpuModel = "",
+    isolation: _Isolation = "",
+    output: _Output = ListOutput.table,
+) -> None:
+    """Predict one pod beside others, or the whole table that policies get."""
+    import msgspec
+
+    from weft.cli.interference_inputs import read_model
+    from weft.cli.interference_tables import print_because, print_pairs
+    from weft.framework.interference import InterferenceView
+    from weft.signals.interference.model_file import Model
+    from weft.signals.interference.table import from_predictors, from_static
+    from weft.signals.interference.why import Because
+
+    found, table = read_model(model), None
+    if victim and isinstance(found, Model):
+        predictor = _predictor(found, model, gpu_model, isolation)
+        told = predictor.predict(victim, _others(victim, others))
+        if output is ListOutput.json:
+            print(msgspec.json.encode(told).decode())
+        else:
+            print_because(victim, others or [], Because(told))
+        return
+    if isinstance(found, Model):
+        predictors = _predictors(found, model, gpu_model, isolation)
+        names = sorted({name for one in predictors for name in one.solos})
+        table = from_predictors(1, predictors, names, found.sources)
+    else:
+        table = from_static(1, found, gpu_model)
+    if output is ListOutput.json and not victim:
+        print(msgspec.json.encode(table).decode())
+    elif victim:
+        _print_static(table, victim, _others(victim, others), output)
+    else:
+        print_pairs(InterferenceView(table), table.gpu_models, table.classes)
+
+
+def explain(
+    model: _ModelFile,
+    victim: Annotated[str, typer.Argument(help="Who is slowed down.")],
+    other: Annotated[str, typer.Argument(help="Who runs beside it.")],
+    gpu_model: _GpuModel = "",
+    isolation: _Isolation = "",
+    output: _Output = ListOutput.table,
+) -> None:
+    """Say why: the rung, the nearest measured pairs, what adds how much."""
+    import msgspec
+
+    from weft.cli.interference_inputs import read_model
+    from weft.cli.interference_tables import print_because
+    from weft.signals.interference.model_file import Model
+    from weft.signals.interference.why import because
+
+    found = read_model(model)
+    if not isinstance(found, Model):
+        raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
+    told = because(_predictor(found, model, gpu_model, isolation), victim, other)
+    if output is ListOutput.json:
+        print(msgspec.json.encode(told).decode())
+    else:
+        print_because(victim, [other], told)
+
+
+for _command in (train, evaluate, predict, explain):
+    interference_app.command(_command.__name__)(_command)
+
+
+def _cells(measured: "Sequence[Measured]") -> "list[tuple[Measured, str, str]]":
+    """Each GPU model and way of sharing once; two sources of one are not mixed."""
+    owner: dict[tuple[str, str], Measured] = {}
+    for one in measured:
+        for cell in one.cells():
+            if cell in owner:
+                raise BadInputError(
+                    f"sources {owner[cell].source} and {one.source}",
+                    f"both measured on {' '.join(filter(None, cell))}, and are not mixed; "
+                    "choose one with --source",
+                )
+            owner[cell] = one
+    return [(one, *cell) for cell, one in sorted(owner.items(), key=lambda item: item[0])]
+
+
+def _said_of(cell: "Cell") -> str:
+    learned = cell.learned
+    if learned is None:
+        rung = "additive" if cell.additive is not None else "nothing"
+        return f"{len(cell.runs)} measurements, too few to learn from: {rung}"
+    told = learned.calibration
+    sure = "calibrated" if told.new_families else "uncalibrated"
+    trees = ", LightGBM's quantiles" if learned.trees else ""
+    return (f"{len(cell.runs)} measurements of {len(cell.solos)} applications in {told.families} "
+            f"families; kernels{trees}; bounds on new families {sure}")  # fmt: skip
+
+
+def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "list[Predictor]":
+    """One of each GPU model: of the way of sharing that was asked for, or of its first."""
+    from weft.signals.interference.ladder import Predictor
+
+    kept: dict[str, Cell] = {}
+    for one in found.cells:
+        if gpu_model in ("", one.gpu_model) and isolation in ("", one.isolation):
+            kept.setdefault(one.gpu_model, one)
+    if not kept:
+        known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in found.cells)
+        raise BadInputError(str(path), f"knows nothing of that GPU model and way of sharing; it "
+                                       f"has {known}")  # fmt: skip
+    return [Predictor(cell) for cell in kept.values()]
+
+
+def _predictor(found: "Model", path: Path, gpu_model: str, isolation: str) -> "Predictor":
+    several = _predictors(found, path, gpu_model, isolation)
+    if len(several) > 1:
+        models = ", ".join(one.cell.gpu_model for one in several)
+        raise BadInputError("--gpu-model", f"is needed: {path} knows {models}")
+    return several[0]
+
+
+def _others(victim: str, others: "list[str] | None") -> list[str]:
+    if not others:
+        raise BadInputError(victim, "beside whom? Name one application or more behind it")
+    return others
+
+
+def _print_static(
+    table: "Interference", victim: str, others: list[str], output: ListOutput
+) -> None:
+    import msgspec
+
+    from weft.cli.interference_tables import print_because
+    from weft.framework.interference import InterferenceView
+    from weft.signals.interference.ladder import Prediction
+    from weft.signals.interference.why import Because
+
+    view = InterferenceView(table)
+    at = [view.index_of(name) for name in others]
+    found = view.slowdown(table.gpu_models[0], view.index_of(victim), at)
+    known = view.unknown not in (view.index_of(victim), *at)
+    told = Prediction(found.mean, found.upper, "table" if known else "unknown", found.calibrated)
+    if output is ListOutput.json:
+        print(msgspec.json.encode(told).decode())
+    else:
+        print_because(victim, others, Because(told))

@@ -1,0 +1,123 @@
+"""Predictions and examinations as tables for people."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.framework.interference import InterferenceView
+    from weft.signals.interference.evaluate import Result
+    from weft.signals.interference.why import Because
+
+_WIDTH = 200
+FIGURE = "calibration"
+
+
+def print_results(results: "Sequence[Result]") -> None:
+    """A line for each method of each split."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for header in ("source", "GPU model", "split", "method"):
+        table.add_column(header)
+    for header in ("n", "MAE", "MAPE %", "R²", "p95", "held %", "of 95 %", "width", "in hindsight"):
+        table.add_column(header, justify="right")
+    for one in results:
+        place = f"{one.gpu_model} {one.isolation}".strip()
+        for name, score in one.methods.items():
+            ours = name == "weft"
+            low, high = one.interval
+            table.add_row(
+                one.source, place, one.split, name, str(score.samples), f"{score.mae:.4f}",
+                f"{100 * score.mape:.1f}", f"{score.r2:.2f}", f"{score.p95:.3f}",
+                _percent(score.coverage), f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
+                _number(score.width), _number(score.hindsight_width),
+            )  # fmt: skip
+    Console(width=_WIDTH).print(table)
+
+
+def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
+    """A line for each ordered pair on each GPU model."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for header in ("GPU model", "victim", "beside"):
+        table.add_column(header)
+    for header in ("slowdown", "at most"):
+        table.add_column(header, justify="right")
+    table.add_column("from")
+    for model in gpu_models:
+        for victim in names:
+            for other in names:
+                found = view.slowdown(model, view.index_of(victim), [view.index_of(other)])
+                sure = "" if found.calibrated else ", uncalibrated"
+                table.add_row(
+                    model or "–", victim, other, _times(found.mean), _times(found.upper),
+                    found.tier.name.lower() + sure,
+                )  # fmt: skip
+    Console(width=_WIDTH).print(table)
+
+
+def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
+    """The prediction, and what stands behind it."""
+    told = found.prediction
+    sure = "calibrated" if told.calibrated else "uncalibrated"
+    times = f" ({told.times} times)" if told.times else ""
+    print(f"{victim} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
+          f"at most {_times(told.upper)}; {told.rung}{times}, {sure}")  # fmt: skip
+    if found.parts:
+        print("The first kernel's speed is made of:")
+        for name, value in found.parts:
+            print(f"  {value:+.3f}  {name}")
+    if found.trees:
+        print("The trees' log slowdown is made most of all of:")
+        for name, value in found.trees:
+            print(f"  {value:+.3f}  {name}")
+    if found.nearest:
+        print("The most alike of what was measured:")
+        for near in found.nearest:
+            print(f"  {near.likeness:.2f}  {near.victim} beside {near.other}: "
+                  f"speed {near.speed:.3f}")  # fmt: skip
+
+
+def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:
+    """A calibration plot for each GPU model of each source, and the numbers as JSON."""
+    import msgspec
+
+    from weft.experiment import png as png_writer
+    from weft.experiment.calibration import calibration
+    from weft.experiment.svg import to_svg
+
+    if png:
+        png_writer.check()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        body = msgspec.json.format(msgspec.json.encode(list(results)), indent=1)
+        (folder / "evaluation.json").write_bytes(body + b"\n")
+        for place in dict.fromkeys((r.source, r.gpu_model, r.isolation) for r in results):
+            here = [r for r in results if (r.source, r.gpu_model, r.isolation) == place]
+            name = " ".join(filter(None, place))
+            drawing = calibration("How often bounds hold", name, [(r.split, r.curve) for r in here])
+            stem = f"{FIGURE}-{'-'.join(name.split()).replace('/', '-')}"
+            (folder / f"{stem}.svg").write_text(to_svg(drawing))
+            if png:
+                (folder / f"{stem}.png").write_bytes(png_writer.to_png(drawing))
+    except OSError as error:
+        raise BadInputError(str(folder), f"can't be written: {error.strerror}") from None
+
+
+def _times(log_slowdown: float) -> str:
+    return "forbidden" if math.isinf(log_slowdown) else f"{math.exp(log_slowdown):.2f}×"
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"

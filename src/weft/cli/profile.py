@@ -1,0 +1,150 @@
+"""`weft profile`: what applications are like, where that is kept, in and out."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from weft.cli.output import ListOutput
+from weft.cli.profile_collect import collect
+from weft.cli.profile_measure import measure
+from weft.cli.profile_tables import print_application, print_dataset
+from weft.cli.scheduler import Context, Kubeconfig
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.profiling.stores import Change, Store
+    from weft.signals.interference.dataset import Dataset
+
+profile_app = typer.Typer(
+    help="What applications are like: measured, or found in history.", no_args_is_help=True
+)
+
+_File = Annotated[Path | None, typer.Option("--file", help="Keep profiles in this file.")]
+_ConfigMap = Annotated[
+    str, typer.Option(help="Keep profiles in this ConfigMap.", metavar="NAMESPACE/NAME")
+]
+_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
+_Application = Annotated[str, typer.Argument(help="An application, as `weft profile list` has it.")]
+
+
+class Place(NamedTuple):
+    """Which store the command line names."""
+
+    file: Path | None
+    config_map: str
+    kubeconfig: Path | None
+    context: str
+
+
+def list_(
+    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    context: Context = "", output: _Output = ListOutput.table,
+) -> None:  # fmt: skip
+    """List the applications that are known, a line for each GPU model and way of sharing."""
+    found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
+    print_dataset(found, output)
+
+
+def show(
+    application: _Application,
+    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    context: Context = "", output: _Output = ListOutput.table,
+) -> None:  # fmt: skip
+    """Show all that is known of one application: features, and runs beside others."""
+    from weft.signals.interference.dataset import about_application
+
+    found = about_application(
+        asyncio.run(_load(Place(file, config_map, kubeconfig, context))), application
+    )
+    if not (found.solo or found.corun or found.infeasible):
+        raise BadInputError(application, "is not known here; `weft profile list` shows who is")
+    print_application(found, application, output)
+
+
+def import_(
+    datasets: Annotated[list[Path], typer.Argument(help="Datasets: of measure, or of export.")],
+    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:  # fmt: skip
+    """Add datasets to those that are kept; what they say of the same replaces what was there."""
+    from weft.profiling import files
+
+    told = [files.read(path) for path in datasets]
+
+    def change(here: "Dataset") -> "Dataset":
+        for one in told:
+            here = here.merged(one)
+        return here
+
+    place = Place(file, config_map, kubeconfig, context)
+    say_kept(*asyncio.run(keep(place, change)))
+
+
+def export(
+    to: Annotated[Path, typer.Argument(help="The file to write; - is stdout.")] = Path("-"),
+    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:  # fmt: skip
+    """Write everything that is kept as one dataset."""
+    from weft.profiling import files
+    from weft.signals.interference.dataset import encode
+
+    found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
+    if str(to) == "-":
+        sys.stdout.write(encode(found).decode())
+    else:
+        files.write(to, found)
+
+
+@asynccontextmanager
+async def store_of(place: Place) -> "AsyncIterator[Store]":
+    """The store; errors of the API server become one line."""
+    from weft.kube.client import ApiClient
+    from weft.kube.config import load
+    from weft.kube.errors import ApiError, LostError, NotSentError
+    from weft.profiling.stores import ConfigMapStore, FileStore
+
+    if (place.file is None) == (not place.config_map):
+        raise BadInputError("--file, --config-map", "say where profiles are kept: one of the two")
+    if place.file is not None:
+        yield FileStore(place.file)
+        return
+    namespace, slash, name = place.config_map.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise BadInputError("--config-map", f"{place.config_map!r} is no NAMESPACE/NAME")
+    endpoint = load(place.context, paths=(place.kubeconfig,) if place.kubeconfig else ())
+    try:
+        async with ApiClient(endpoint) as client:
+            yield ConfigMapStore(client, namespace, name)
+    except (ApiError, LostError, NotSentError) as error:
+        raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
+
+
+async def keep(place: Place, change: "Change") -> "tuple[Dataset, str]":
+    """Change what is kept; all of it as it is then, and where."""
+    async with store_of(place) as store:
+        return await store.change(change), store.where
+
+
+def say_kept(found: "Dataset", where: str) -> None:
+    """What is kept now, on stderr."""
+    print(f"weft: {where}: {len(found.solo)} profiles, {len(found.corun)} co-runs, "
+          f"{len(found.infeasible)} infeasible", file=sys.stderr)  # fmt: skip
+
+
+async def _load(place: Place) -> "Dataset":
+    async with store_of(place) as store:
+        return await store.load()
+
+
+profile_app.command("measure")(measure)
+profile_app.command("collect")(collect)
+profile_app.command("list")(list_)
+profile_app.command("show")(show)
+profile_app.command("import")(import_)
+profile_app.command("export")(export)

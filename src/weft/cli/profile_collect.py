@@ -1,0 +1,140 @@
+"""`weft profile collect`: profiles out of a metrics server's history."""
+
+import asyncio
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.output import ListOutput
+from weft.cli.profile_tables import print_dataset
+from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.config.form import TelemetrySettings
+    from weft.profiling.history import Found, Known, Span
+
+_File = Annotated[Path | None, typer.Option("--file", help="Add them to this file.")]
+_ConfigMap = Annotated[
+    str, typer.Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")
+]
+_Url = Annotated[str, typer.Option(help="A metrics server.  [default: as configured]")]
+_Hours = Annotated[float, typer.Option(min=0.01, help="How far back to look.")]
+_Step = Annotated[
+    float, typer.Option("--step-s", min=1.0, help="Seconds between two samples: as it is scraped.")
+]
+_Settle = Annotated[
+    float, typer.Option("--settle-s", min=0.0, help="Seconds alone before anything counts.")
+]
+_Least = Annotated[
+    float, typer.Option("--least-s", min=0.0, help="Seconds alone that a profile needs.")
+]
+_Progress = Annotated[
+    str, typer.Option(help="The counter of iterations that applications export.", metavar="METRIC")
+]
+_Cluster = Annotated[
+    bool, typer.Option("--cluster", help="Ask the cluster who holds which GPU now.")
+]
+_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
+
+
+def collect(
+    config: ConfigFile = None,
+    url: _Url = "",
+    hours: _Hours = 24.0,
+    step_s: _Step = 15.0,
+    settle_s: _Settle = 60.0,
+    least_s: _Least = 300.0,
+    progress: _Progress = "",
+    cluster: _Cluster = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    file: _File = None,
+    config_map: _ConfigMap = "",
+    output: _Output = ListOutput.table,
+) -> None:
+    """Find how applications behave, in the times in which they had a GPU to themselves.
+
+    Prints what was found; keeps it too where --file or --config-map says where.
+    """
+    from weft.profiling.history import Span
+
+    settings = _telemetry(config, url)
+    end_s = time.time()
+    if progress and not re.fullmatch("[a-zA-Z_:][a-zA-Z0-9_:]*", progress):
+        raise BadInputError("--progress", f"{progress!r} is no name of a metric")
+    span = Span(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
+    asks = cluster or ((kubeconfig is not None or bool(context)) and not config_map)
+    found = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
+    if file is not None or config_map:
+        from weft.cli.profile import Place, keep, say_kept
+
+        place = Place(file, config_map, kubeconfig, context)
+        say_kept(*asyncio.run(keep(place, lambda here: here.merged(found.dataset))))
+    print_dataset(found.dataset, output)
+    _say_left_out(found, span)
+
+
+def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
+    from msgspec.structs import replace
+
+    from weft.cli.scheduler import configuration
+
+    found = configuration(config, None, None).telemetry
+    found = replace(found, url=url) if url else found
+    if not found.url:
+        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+    return found
+
+
+async def _collect(
+    settings: "TelemetrySettings", span: "Span", where: tuple[Path | None, str] | None
+) -> "Found":
+    from weft.cli.telemetry import aliases_of, prometheus_options
+    from weft.profiling.history import Known, collect
+    from weft.signals.telemetry.answers import TelemetryError
+    from weft.signals.telemetry.prometheus import Prometheus
+
+    known = await _known(*where) if where else Known()
+    try:
+        async with Prometheus(prometheus_options(settings), aliases_of(settings)) as source:
+            return await collect(source, span, known, _say_done)
+    except TelemetryError as error:
+        raise BadInputError("profile collect", str(error)) from error
+
+
+async def _known(kubeconfig: Path | None, context: str) -> "Known":
+    from weft.kube.client import ApiClient
+    from weft.kube.config import load
+    from weft.kube.errors import ApiError, LostError, NotSentError
+    from weft.profiling.bindings import bindings
+
+    try:
+        async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:
+            return await bindings(client)
+    except (ApiError, LostError, NotSentError) as error:
+        raise BadInputError("the cluster", str(error)) from error
+
+
+def _say_done(share: float) -> None:
+    if sys.stderr.isatty():
+        print(f"\rweft: {share:.0%} of the history", end="\n" if share >= 1 else "",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+
+def _say_left_out(found: "Found", span: "Span") -> None:
+    """What was alone and yet became no profile, on stderr."""
+    for name, seconds in sorted(found.short.items()):
+        print(f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",
+              file=sys.stderr)  # fmt: skip
+    if found.nameless:
+        (namespace, pod), *_ = sorted(found.nameless)
+        print(f"weft: {len(found.nameless)} pods are no known application, as {namespace}/{pod}: "
+              "annotate them with weft.dev/application", file=sys.stderr)  # fmt: skip
+    if not (found.dataset.solo or found.short or found.nameless):
+        print("weft: no pod was seen alone on a GPU: do exporters label series with pods?",
+              file=sys.stderr)  # fmt: skip

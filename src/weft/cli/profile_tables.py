@@ -1,0 +1,101 @@
+"""Profiles as tables for people, and as JSON for programs."""
+
+from typing import TYPE_CHECKING
+
+from weft.cli.output import ListOutput
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from weft.signals.interference.dataset import Dataset, Solo
+
+_WIDTH = 200
+_COLUMNS = {
+    "SM active": ("sm_active_ratio", 2), "DRAM": ("dram_active_ratio", 2),
+    "tensor": ("tensor_active_ratio", 2), "GPU util": ("gpu_util_ratio", 2),
+    "power W": ("power_w", 0),
+}  # fmt: skip
+
+
+def print_dataset(found: "Dataset", output: ListOutput) -> None:
+    """One line a profile; how much else is known, below."""
+    if output is ListOutput.json:
+        _print_json(found)
+        return
+    table = _table("application", "GPU model", "sharing", "from")
+    for header in ("runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs"):
+        table.add_column(header, justify="right")
+    for solo in found.solo:
+        beside = sum(
+            one.victim == solo.application and one.gpu_model == solo.gpu_model
+            and one.isolation == solo.isolation for one in found.corun
+        )  # fmt: skip
+        table.add_row(
+            solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–",
+            str(solo.runs), f"{solo.seconds:,.0f}",
+            "–" if solo.rate_per_s is None else f"{solo.rate_per_s:,.4g}",
+            *(_cell(solo, name, digits) for name, digits in _COLUMNS.values()),
+            f"{solo.memory_mib:,}", f"{solo.peak_mib:,}", str(beside),
+        )  # fmt: skip
+    _print(table)
+    for told in found.infeasible:
+        print(f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
+              f"{told.failed}: {told.reason}: {told.text[:100]}")  # fmt: skip
+
+
+def print_application(found: "Dataset", application: str, output: ListOutput) -> None:
+    """Its features, mean and p95, then what is left of it beside others, and of them."""
+    if output is ListOutput.json:
+        _print_json(found)
+        return
+    for solo in (one for one in found.solo if one.application == application):
+        rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
+        print(f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, {solo.isolation}: "
+              f"{solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}")  # fmt: skip
+        table = _table("feature")
+        table.add_column("mean", justify="right")
+        table.add_column("p95", justify="right")
+        for name, feature in sorted(solo.features.items()):
+            table.add_row(name, f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
+        _print(table)
+    if found.corun:
+        table = _table("victim", "beside", "GPU model", "sharing")
+        for header in ("speed", "slowdown", "runs"):
+            table.add_column(header, justify="right")
+        for one in found.corun:
+            slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
+            table.add_row(one.victim, " + ".join(one.aggressors), one.gpu_model, one.isolation,
+                          f"{one.speed:.3f}", slowdown, str(one.runs))  # fmt: skip
+        _print(table)
+    for told in found.infeasible:
+        print(f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
+              f"({told.isolation}): {told.failed}: {told.reason}: {told.text}")  # fmt: skip
+
+
+def _cell(solo: "Solo", name: str, digits: int) -> str:
+    feature = solo.features.get(name)
+    return "–" if feature is None else f"{feature.mean:,.{digits}f}"
+
+
+def _table(*headers: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for header in headers:
+        table.add_column(header)
+    return table
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    console.print(table)
+
+
+def _print_json(found: "Dataset") -> None:
+    from weft.signals.interference.dataset import encode
+
+    print(encode(found).decode(), end="")

@@ -1,0 +1,184 @@
+"""How much pods slow each other down on a shared GPU, as policies see it: one table, swapped whole.
+
+An `Interference` is plain data: it reaches policies as the value of a `PolicyInput` named `INPUT`,
+is logged with it and replays. An `InterferenceView` is it as arrays. Predictors live elsewhere;
+here is only what they ended with for each pair of applications and each GPU model.
+
+Log slowdown is ln(rate alone ÷ rate beside others): 0 no loss, ln 2 half speed. It is at least as
+small as measurements make it, so a little below 0 is possible.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Tiers = npt.NDArray[np.int8]
+
+INPUT = "interference"
+"""Name of the `PolicyInput` that carries an `Interference`: policies say `inputs = {INPUT}`."""
+
+UNSEEN_MODEL = 1.5
+"""A GPU model nobody measured: bounds lie so many times as far above the mean (policies.md 7.7)."""
+
+UNKNOWN_MEAN, UNKNOWN_UPPER = 0.0391, 0.2724
+"""Log slowdown where nothing is known: the hinge rule at a summed utilisation of 1.0.
+
+Speed 1 − 0.32 · (1.0 − 0.88) = 0.9616, and 0.20 less at the bound.
+"""
+
+
+class Tier(enum.IntEnum):
+    """What a prediction stands on, best first.
+
+    Stored negative where its bound is not calibrated: then admit by the rule for the unknown.
+    """
+
+    TABLE = 0
+    """Someone else's number, taken as it is: bound and mean are one."""
+    MEASURED = 1
+    LEARNED = 2
+    ADDITIVE = 3
+    HINGE = 4
+    UNKNOWN = 5
+
+
+class Interference(msgspec.Struct, frozen=True, gc=False):
+    """Predicted log slowdown of every ordered pair of K applications on M GPU models.
+
+    `mean`, `upper` (what at most one of ten exceeds; +inf: forbidden together) and `tier` (int8)
+    are C-ordered [M, K+1, K+1]: row the victim, column who runs beside it, index K an application
+    that is not among `classes`. `calibrated` says that every bound is.
+    """
+
+    version: int
+    gpu_models: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    mean: bytes = b""
+    upper: bytes = b""
+    tier: bytes = b""
+    calibrated: bool = True
+    sources: tuple[str, ...] = ()
+
+
+class CardTable(NamedTuple):
+    """The pairs on one GPU model, [K+1, K+1] each; `seen`: somebody measured on this model."""
+
+    mean: Floats
+    upper: Floats
+    tier: Tiers
+    seen: bool
+
+
+class Slowdown(NamedTuple):
+    """One pod beside others: log slowdown, its bound, the worst tier in it, is that calibrated.
+
+    Forbidden together: `upper` is +inf.
+    """
+
+    mean: float
+    upper: float
+    tier: Tier
+    calibrated: bool
+
+
+def interference(
+    version: int, gpu_models: Sequence[str], classes: Sequence[str],
+    arrays: tuple[Floats, Floats, Tiers], sources: Sequence[str] = (),
+) -> Interference:  # fmt: skip
+    """An `Interference` of arrays (mean, upper, tier), each [M, K+1, K+1].
+
+    `ValueError` where shapes, or a bound below its mean, make no sense.
+    """
+    mean, upper, tier = arrays
+    shape = (len(gpu_models), len(classes) + 1, len(classes) + 1)
+    if not mean.shape == upper.shape == tier.shape == shape:
+        raise ValueError(f"mean {mean.shape}, upper {upper.shape}, tier {tier.shape}: not {shape}")
+    if not (np.isfinite(mean).all() and (upper >= mean).all()):
+        raise ValueError("means must be finite, and no bound below its mean")
+    return Interference(
+        version, tuple(gpu_models), tuple(classes), mean.astype(np.float64).tobytes(),
+        upper.astype(np.float64).tobytes(), tier.astype(np.int8).tobytes(),
+        bool((tier >= 0).all()), tuple(sources),
+    )  # fmt: skip
+
+
+def to_input(value: Interference) -> Any:
+    """As the plain value of a `PolicyInput`."""
+    return msgspec.to_builtins(value)
+
+
+class InterferenceView:
+    """An `Interference` as arrays. Immutable."""
+
+    def __init__(self, source: Interference | None = None) -> None:
+        self.source = source or Interference(0)
+        self.version = self.source.version
+        size = len(self.source.classes) + 1
+        shape = (len(self.source.gpu_models), size, size)
+        self.mean: Floats = np.frombuffer(self.source.mean, np.float64).reshape(shape)
+        self.upper: Floats = np.frombuffer(self.source.upper, np.float64).reshape(shape)
+        self.tier: Tiers = np.frombuffer(self.source.tier, np.int8).reshape(shape)
+        self._index = {name: index for index, name in enumerate(self.source.classes)}
+        self._cards = {
+            name: CardTable(self.mean[row], self.upper[row], self.tier[row], True)
+            for row, name in enumerate(self.source.gpu_models)
+        }
+        self._unseen = self._worst_of_all(size)
+
+    @classmethod
+    def from_input(cls, value: Any) -> "InterferenceView":
+        """From the value of a `PolicyInput`, read back from a file or not."""
+        if isinstance(value, Interference):
+            return cls(value)
+        return cls(msgspec.convert(value, Interference))
+
+    @property
+    def unknown(self) -> int:
+        """The index of an application that nothing is known about."""
+        return len(self._index)
+
+    def index_of(self, application: str) -> int:
+        """Row and column of an application."""
+        return self._index.get(application, self.unknown)
+
+    def of(self, gpu_model: str) -> CardTable:
+        """The pairs on a GPU model.
+
+        One that nobody measured gets the worst of all others, with its bounds widened.
+        """
+        return self._cards.get(gpu_model, self._unseen)
+
+    def slowdown(self, gpu_model: str, victim: int, others: Sequence[int]) -> Slowdown:
+        """Of one pod beside others, by index.
+
+        Beside several, log slowdowns add up, as if each took its share of what the ones before it
+        left; bounds add up too, which is safe: all would have to be at their worst at once.
+        """
+        card = self.of(gpu_model)
+        if not len(others):
+            return Slowdown(0.0, 0.0, Tier.MEASURED, True)
+        beside = np.asarray(others, dtype=np.int64)
+        tiers = card.tier[victim, beside]
+        return Slowdown(
+            float(card.mean[victim, beside].sum()), float(card.upper[victim, beside].sum()),
+            Tier(int(np.abs(tiers).max())), bool((tiers >= 0).all()),
+        )  # fmt: skip
+
+    def _worst_of_all(self, size: int) -> CardTable:
+        """The largest mean and bound over GPU models, the bound widened; never calibrated."""
+        if not self._cards:
+            mean, upper = np.full((size, size), UNKNOWN_MEAN), np.full((size, size), UNKNOWN_UPPER)
+            tier = np.full((size, size), Tier.UNKNOWN, dtype=np.int8)
+        else:
+            mean, upper = self.mean.max(axis=0), self.upper.max(axis=0)
+            tier = np.maximum(np.abs(self.tier).max(axis=0), Tier.MEASURED)
+        return CardTable(mean, mean + UNSEEN_MODEL * (upper - mean), -tier, False)
+
+
+NO_INTERFERENCE = InterferenceView()
+"""What policies see where nobody predicts anything: every pair is unknown."""

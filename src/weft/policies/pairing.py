@@ -1,0 +1,51 @@
+"""One to one: waiting pods and GPUs, by what it costs or brings to put them together."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from weft.framework.interference import Floats
+from weft.ledger.table import Ints
+
+Pod = TypeVar("Pod", bound=Hashable)
+Gpu = TypeVar("Gpu", bound=Hashable)
+
+
+def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
+    """Cheapest first, each pod and each GPU once: (cost, pod, GPU) → {pod: GPU}.
+
+    Of equal costs the first given goes first.
+    """
+    found: dict[Pod, Gpu] = {}
+    taken: set[Gpu] = set()
+    for _, pod, gpu in sorted(costs, key=lambda one: one[0]):
+        if pod not in found and gpu not in taken:
+            found[pod] = gpu
+            taken.add(gpu)
+    return found
+
+
+def few_of_each(groups: Ints, most: int) -> Ints:
+    """Positions of the first `most` members of each group, in order: more are never taken."""
+    order = np.argsort(groups, kind="stable")
+    of = groups.take(order)
+    begins = np.searchsorted(of, of)
+    return np.asarray(np.sort(order[np.arange(len(of)) - begins < most]))
+
+
+def most_valuable(values: Floats) -> Sequence[int]:
+    """The matching with the largest sum: for each row its column, −1 for none.
+
+    `values` [pods, GPUs] below or equal to 0 are pairs that must not be. Of equal sums it is the
+    same on every machine: SciPy's algorithm draws nothing.
+    """
+    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that only few need
+
+    worth = np.maximum(values, 0.0)
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    found = [-1] * len(values)
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        if worth[row, column] > 0.0:
+            found[row] = column
+    return found

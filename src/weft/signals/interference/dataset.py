@@ -1,0 +1,178 @@
+"""The dataset as a file: what applications do alone, what is left beside others, what cannot run.
+
+    {"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": […], "corun": […], …}
+
+Plain JSON of one version; unknown fields are an error, so that a misspelt one is not a silent gap.
+Features have the names of `signals/telemetry/names`; rates are iterations a second, and nothing
+where nobody counted them.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from weft.model import BadInputError
+from weft.signals.interference import records
+from weft.signals.interference.records import Measured, Run
+
+API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
+OUT_OF_MEMORY = "out-of-memory"
+TIME_SLICING, MPS = "time-slicing", "mps"
+ISOLATIONS = (TIME_SLICING, MPS)
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One feature over the steady state."""
+
+    mean: float
+    p95: float
+
+
+class Solo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An application alone on a GPU: the median of `runs` runs, or of so many windows.
+
+    `memory_mib` is what it held, `peak_mib` the most of it. `seconds` were looked at in all.
+    """
+
+    application: str
+    gpu_model: str
+    isolation: str
+    features: dict[str, Feature] = {}
+    memory_mib: int = 0
+    peak_mib: int = 0
+    rate_per_s: float | None = None
+    runs: int = 0
+    seconds: float = 0
+    source: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What there is one of."""
+        return self.application, self.gpu_model, self.isolation
+
+
+class Corun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`victim` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
+
+    victim: str
+    aggressors: tuple[str, ...]
+    gpu_model: str
+    isolation: str
+    rate_per_s: float | None
+    speed: float
+    runs: int = 1
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str, str]:
+        """What there is one of."""
+        return self.victim, self.aggressors, self.gpu_model, self.isolation
+
+
+class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Applications that did not run together (or one, alone): which one failed, and why."""
+
+    applications: tuple[str, ...]
+    gpu_model: str
+    isolation: str
+    failed: str
+    reason: str
+    text: str = ""
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], str, str]:
+        """What there is one of."""
+        return self.applications, self.gpu_model, self.isolation
+
+
+class Dataset(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
+    rename={"api_version": "apiVersion"},
+):  # fmt: skip
+    """Everything that is known; `about` says where it was measured, in words."""
+
+    api_version: str = msgspec.field(default="")
+    kind: str = msgspec.field(default="")
+    about: dict[str, str] = {}
+    solo: tuple[Solo, ...] = ()
+    corun: tuple[Corun, ...] = ()
+    infeasible: tuple[Infeasible, ...] = ()
+
+    def merged(self, other: "Dataset") -> "Dataset":
+        """Both; where they speak of the same, `other` is right."""
+        return Dataset(
+            API_VERSION, KIND, self.about | other.about,
+            _later(self.solo, other.solo), _later(self.corun, other.corun),
+            _later(self.infeasible, other.infeasible),
+        )  # fmt: skip
+
+
+EMPTY = Dataset(API_VERSION, KIND)
+
+
+def about_application(found: Dataset, application: str) -> Dataset:
+    """The entries that speak of one application."""
+    return Dataset(
+        API_VERSION, KIND, found.about,
+        tuple(one for one in found.solo if one.application == application),
+        tuple(one for one in found.corun if application in (one.victim, *one.aggressors)),
+        tuple(one for one in found.infeasible if application in one.applications),
+    )  # fmt: skip
+
+
+def measured(found: Dataset, source: str) -> Measured:
+    """What predictors learn from: features as `name.mean` and `name.p95`, speeds, what failed.
+
+    Only what ran out of memory together is forbidden: a crash says nothing about company.
+    """
+    solos = tuple(
+        records.solo(
+            one.application, one.gpu_model, one.isolation,
+            math.nan if one.rate_per_s is None else one.rate_per_s,
+            {f"{name}.{which}": getattr(feature, which) for name, feature in one.features.items()
+             for which in ("mean", "p95")},
+        )
+        for one in found.solo
+    )  # fmt: skip
+    runs = tuple(
+        Run(one.victim, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
+        for one in found.corun
+    )
+    forbidden = tuple(
+        (one.applications, one.gpu_model, one.isolation)
+        for one in found.infeasible if len(one.applications) > 1 and one.reason == OUT_OF_MEMORY
+    )  # fmt: skip
+    return Measured(source, solos, runs, forbidden)
+
+
+def encode(found: Dataset) -> bytes:
+    """As JSON for people, entries in a fixed order."""
+    whole = EMPTY.merged(found)
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+
+def decode(body: bytes, where: str) -> Dataset:
+    """`BadInputError` says what is wrong, and where in it."""
+    try:
+        found = msgspec.json.decode(body, type=Dataset)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(where, f"is no dataset: {error}") from error
+    if (found.api_version, found.kind) != (API_VERSION, KIND):
+        told = f"{found.api_version or '-'}/{found.kind or '-'}"
+        raise BadInputError(where, f"is {told}; this Weft reads apiVersion {API_VERSION}, "
+                                   f"kind {KIND}")  # fmt: skip
+    return found
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> Any: ...
+
+
+Entry = TypeVar("Entry", bound=_Keyed)
+
+
+def _later(first: Iterable[Entry], then: Iterable[Entry]) -> tuple[Entry, ...]:
+    kept = {one.key: one for one in (*first, *then)}
+    return tuple(kept[key] for key in sorted(kept))

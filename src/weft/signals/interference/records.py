@@ -1,0 +1,98 @@
+"""What was measured, in the terms of this room: applications alone, and beside each other."""
+
+import math
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+SLOWEST = 0.01
+"""Speeds, measured and predicted, are at least this."""
+
+_IN_BRACKETS = re.compile(r"^(?P<family>.*?)\s*\((?:[^()]*?(?P<batch>\d+)[^()]*|[^()]*)\)\s*$")
+_AT_END = re.compile(
+    r"^(?P<family>.*?)[-_ ](?:(?:bs|batch)[-_ ]?(?P<sized>\d+)|(?P<bare>\d+))$", re.IGNORECASE
+)
+
+
+class Solo(msgspec.Struct, frozen=True):
+    """An application alone on a GPU model.
+
+    `features` are 5.3's by name and statistic (`sm_active_ratio.mean`), what is not known left
+    out. `rate_per_s` is NaN where nobody counted. Applications of one `family` are the same
+    program at other sizes.
+    """
+
+    application: str
+    gpu_model: str
+    isolation: str = ""
+    family: str = ""
+    batch: float = math.nan
+    rate_per_s: float = math.nan
+    features: dict[str, float] = {}
+
+
+class Run(msgspec.Struct, frozen=True):
+    """`victim` beside `others`: its rate by its rate alone, the median of `runs` runs."""
+
+    victim: str
+    others: tuple[str, ...]
+    gpu_model: str
+    isolation: str
+    speed: float
+    runs: int = 1
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """All that one source knows; `forbidden` ran out of memory together, or may not share."""
+
+    source: str
+    solos: tuple[Solo, ...] = ()
+    runs: tuple[Run, ...] = ()
+    forbidden: tuple[tuple[tuple[str, ...], str, str], ...] = ()
+
+    def cells(self) -> list[tuple[str, str]]:
+        """(GPU model, isolation) of every run: each gets a predictor of its own."""
+        return sorted({(run.gpu_model, run.isolation) for run in self.runs})
+
+    def cell(self, gpu_model: str, isolation: str) -> "Measured":
+        """What was measured on one GPU model in one way of sharing.
+
+        What stood still beside others counts as `SLOWEST`: 0 has no logarithm.
+        """
+        at = (gpu_model, isolation)
+        runs = [run for run in self.runs if (run.gpu_model, run.isolation) == at]
+        return Measured(
+            self.source,
+            tuple(one for one in self.solos if (one.gpu_model, one.isolation) == at),
+            tuple(msgspec.structs.replace(run, speed=max(run.speed, SLOWEST)) for run in runs),
+            tuple(one for one in self.forbidden if one[1:] == at),
+        )
+
+    def only(self, runs: Iterable[Run]) -> "Measured":
+        """The same with fewer runs."""
+        return Measured(self.source, self.solos, tuple(runs), self.forbidden)
+
+
+def family_and_batch(application: str) -> tuple[str, float]:
+    """Family and batch size out of a name: `ResNet-18 (batch size 64)`, `resnet-infer-64`.
+
+    A name that says neither is a family of its own; its batch size is NaN. A number at the end is
+    a size only behind two words or `bs`: `ResNet-18` is a network, and stays whole.
+    """
+    inside = _IN_BRACKETS.match(application)
+    if inside:
+        return inside["family"], float(inside["batch"] or math.nan)
+    behind = _AT_END.match(application)
+    if behind and (behind["sized"] or re.search(r"[-_ ]", behind["family"])):
+        return behind["family"], float(behind["sized"] or behind["bare"])
+    return application, math.nan
+
+
+def solo(
+    application: str, gpu_model: str, isolation: str, rate_per_s: float = math.nan,
+    features: dict[str, float] | None = None,
+) -> Solo:  # fmt: skip
+    """A `Solo` whose family and batch size are read off its name."""
+    family, batch = family_and_batch(application)
+    return Solo(application, gpu_model, isolation, family, batch, rate_per_s, features or {})

@@ -1,0 +1,115 @@
+"""Measurements of others, read as text: Gavel's table of co-located jobs, Co-scheML's table.
+
+Nothing here opens a file: callers pass what they read, and say where it is from.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from weft.model.errors import BadInputError
+from weft.signals.interference.records import Measured, Run, Solo, solo
+
+FORBIDDEN = -1.0
+"""Co-scheML's word for two applications that must not share."""
+
+_GAVEL = ("source", "gpu", "job_a", "job_b", "iso_a_steps_per_s", "iso_b_steps_per_s",
+          "colo_a_steps_per_s", "colo_b_steps_per_s", "feasible")  # fmt: skip
+
+
+def is_gavel(text: str) -> bool:
+    """Whether a file begins as the table of pairs does."""
+    return set(_GAVEL) <= set(text.partition("\n")[0].strip().split(","))
+
+
+def gavel(text: str, where: str) -> dict[str, Measured]:
+    """Each campaign (`source`) by itself: they disagree by 0.2, and must not be mixed.
+
+    Speeds are co-run by solo rate, of feasible pairs, each once: two jobs alike are one sample.
+    """
+    runs: dict[str, list[Run]] = {}
+    solos: dict[str, dict[tuple[str, str], Solo]] = {}
+    bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
+    for line, row in _rows(text, where):
+        source, gpu, a, b = row["source"], row["gpu"], row["job_a"], row["job_b"]
+        alone = [_number(row, name, where, line) for name in _GAVEL[4:6]]
+        beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
+        for job, rate in zip((a, b), alone, strict=True):
+            solos.setdefault(source, {}).setdefault((job, gpu), solo(job, gpu, "", rate))
+        if row["feasible"] != "1":
+            bad.setdefault(source, []).append(((a, b), gpu, ""))
+            continue
+        if not min(*alone, *beside) > 0:
+            raise BadInputError(f"{where}, line {line}", "a feasible pair with a rate of 0; "
+                                "write feasible 0, or the measured rates")  # fmt: skip
+        if a == b:
+            speed = sum(beside) / sum(alone)
+            runs.setdefault(source, []).append(Run(a, (b,), gpu, "", speed))
+            continue
+        for victim, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
+            runs.setdefault(source, []).append(Run(victim, (other,), gpu, "", rate / own))
+    return {
+        name: Measured(name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ())))
+        for name, found in sorted(runs.items())
+    }
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in _GAVEL if name not in (reader.fieldnames or ())]
+    if missing:
+        raise BadInputError(f"{where}, line 1", f"lacks the columns {', '.join(missing)}")
+    for line, row in enumerate(reader, start=2):
+        if None in row or None in row.values():
+            raise BadInputError(f"{where}, line {line}", "has another number of fields than line 1")
+        yield line, row
+
+
+def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise BadInputError(f"{where}, line {line}, field {name}", f"{row[name]!r} is no rate")
+    return value
+
+
+class StaticTable(msgspec.Struct, frozen=True):
+    """Slowdown of `applications[i]` beside `applications[j]`; inf: forbidden, NaN: not said."""
+
+    source: str
+    applications: tuple[str, ...]
+    slowdown: tuple[tuple[float, ...], ...]
+
+
+def static_table(text: str, where: str) -> StaticTable:
+    """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
+    try:
+        told: Any = msgspec.json.decode(text, type=dict[str, dict[str, float]])
+    except msgspec.DecodeError as error:
+        raise BadInputError(where, f"is no table of slowdowns: {error}") from None
+    names = tuple(dict.fromkeys([*told, *(other for row in told.values() for other in row)]))
+    if not names:
+        raise BadInputError(where, "names no application")
+    return StaticTable(where, names, tuple(
+        tuple(_slowdown(told.get(victim, {}).get(other), where, victim, other) for other in names)
+        for victim in names
+    ))  # fmt: skip
+
+
+def _slowdown(value: float | None, where: str, victim: str, other: str) -> float:
+    if value is None:
+        return math.nan
+    if value == FORBIDDEN:
+        return math.inf
+    if not (math.isfinite(value) and value > 0):
+        raise BadInputError(
+            f"{where}, {victim} beside {other}",
+            f"{value!r} is no slowdown; write how many times longer it takes, or -1 to forbid it",
+        )
+    return value

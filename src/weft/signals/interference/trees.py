@@ -1,0 +1,62 @@
+"""Gradient-boosted quantiles over solo profiles, where LightGBM is installed and profiles exist.
+
+Three small forests for the 10 %, 50 % and 90 % quantile of log slowdown, on the numbers of the
+victim and the sum and the largest of the others', so that any number of neighbours can be asked.
+Kept as LightGBM's own text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.signals.interference.features import Floats
+
+QUANTILES = (0.1, 0.5, 0.9)
+ROUNDS = 150
+_SETTINGS = {
+    "objective": "quantile", "learning_rate": 0.05, "num_leaves": 8, "min_data_in_leaf": 8,
+    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "verbosity": -1,
+    "num_threads": 1, "seed": 7, "deterministic": True, "force_row_wise": True,
+}  # fmt: skip
+
+
+def available() -> bool:
+    """Whether LightGBM is installed (`pip install 'weft[interference]'`), and its libraries are."""
+    try:
+        import lightgbm  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+class Trees:
+    """The three forests; `texts` is what they are kept as."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        import lightgbm
+
+        self.texts = tuple(texts)
+        self._boosters = [lightgbm.Booster(model_str=text) for text in texts]
+
+    @classmethod
+    def fitted(cls, rows: Floats, slower: Floats) -> "Trees":
+        """To rows of `features.pair_rows` and their log slowdowns."""
+        import lightgbm
+
+        texts = []
+        for quantile in QUANTILES:
+            settings: dict[str, Any] = {**_SETTINGS, "alpha": quantile}
+            booster = lightgbm.train(settings, lightgbm.Dataset(rows, slower), ROUNDS)
+            texts.append(booster.model_to_string())
+        return cls(texts)
+
+    def predict(self, rows: Floats) -> Floats:
+        """The quantiles of each row, in order, [3, n]."""
+        found = np.array([np.asarray(b.predict(rows, num_threads=1)) for b in self._boosters])
+        return np.sort(found, axis=0)
+
+    def contributions(self, row: Floats) -> Floats:
+        """What each column adds to the median of one row, [columns]; the base is left out."""
+        found = self._boosters[1].predict(row[None], pred_contrib=True)
+        return np.asarray(found, dtype=np.float64)[0, :-1]

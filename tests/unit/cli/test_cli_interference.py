@@ -1,0 +1,140 @@
+"""`weft interference`: from a dataset's file to predictions, and how errors end."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Weft
+
+from weft.cli.interference import train
+from weft.framework.interference import Interference, InterferenceView
+from weft.signals.interference.dataset import API_VERSION, KIND, Corun, Dataset, Solo, encode
+
+APPS = {f"{family} (batch size {8 * 2**size})": 0.3 + 0.15 * number + 0.05 * size
+        for number, family in enumerate(("cnn", "lm", "gan", "rec", "rl", "ssd"))
+        for size in range(2)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of two GPU models, and a model that was trained on it."""
+    folder = tmp_path_factory.mktemp("interference")
+    solos, coruns = [], []
+    for model, size in (("big", 1.3), ("small", 0.9)):
+        solos += [
+            Solo(app, model, "mps", {}, 100, 120, size * 30 / used) for app, used in APPS.items()
+        ]
+        coruns += [
+            Corun(one, (two,), model, "mps", None,
+                  1 / max(1.0, (APPS[one] + 0.9 * APPS[two]) / size), 3 if one == two else 1)
+            for one, two in itertools.product(APPS, APPS)
+        ]  # fmt: skip
+    (folder / "data.json").write_bytes(
+        encode(Dataset(API_VERSION, KIND, {}, tuple(solos), tuple(coruns)))
+    )
+    train([folder / "data.json"], folder / "model")
+    return folder
+
+
+@pytest.fixture
+def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
+    return Weft(tmp_path, monkeypatch, capsys)
+
+
+def test_train_says_what_it_learnt_from_and_gives_the_same_file_again(
+    weft: Weft, folder: Path, tmp_path: Path
+) -> None:
+    said = weft("interference", "train", folder / "data.json", "--to", tmp_path / "again")
+    assert said.code == 0, said.err
+    assert "big mps: 144 measurements of 12 applications in 6 families" in said.out
+    assert (tmp_path / "again").read_bytes() == (folder / "model").read_bytes()
+
+
+def test_predict_one_pair_for_people_and_programs(weft: Weft, folder: Path) -> None:
+    model, pair = str(folder / "model"), ("cnn (batch size 8)", "ssd (batch size 16)")
+    said = weft("interference", "predict", model, *pair, "--gpu-model", "small")
+    assert said.code == 0, said.err
+    assert "takes 1.4" in said.out
+    assert "learned, calibrated" in said.out
+    told = weft("interference", "predict", model, *pair, "--gpu-model", "small", "--output", "json")
+    found = json.loads(told.out)
+    assert math.exp(found["mean"]) == pytest.approx((0.3 + 0.9 * 1.1) / 0.9, abs=0.08)
+    alike = weft("interference", "predict", model, pair[0], pair[0], "--gpu-model", "big")
+    assert "measured (3 times)" in alike.out
+
+
+def test_predict_the_table_that_policies_get(weft: Weft, folder: Path) -> None:
+    said = weft("interference", "predict", str(folder / "model"), "--output", "json")
+    view = InterferenceView.from_input(json.loads(said.out))
+    assert isinstance(view.source, Interference)
+    assert view.source.gpu_models == ("big", "small")
+    assert view.source.classes == tuple(sorted(APPS))
+    assert (view.of("small").mean > view.of("big").mean - 0.05)[:-1, :-1].all()
+    people = weft("interference", "predict", str(folder / "model"), "--gpu-model", "big")
+    assert len(people.out.splitlines()) == 1 + 12 * 12
+
+
+def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
+    said = weft("interference", "explain", str(folder / "model"), "cnn (batch size 8)",
+               "lm (batch size 8)", "--gpu-model", "big")  # fmt: skip
+    assert said.code == 0, said.err
+    assert "what the victim suffers" in said.out
+    assert "1.00  cnn (batch size 8) beside lm (batch size 8): speed 1.000" in said.out
+
+
+def test_evaluate_says_how_well_beside_the_baselines(
+    weft: Weft, folder: Path, tmp_path: Path
+) -> None:
+    said = weft("interference", "evaluate", str(folder / "data.json"), "--seeds", "1", "--split",
+               "new pair", "--split", "new GPU", "--gpu-model", "big", "--output", "json",
+               "--report", str(tmp_path / "report"))  # fmt: skip
+    assert said.code == 0, said.err
+    found = {one["split"]: one for one in json.loads(said.out)}
+    assert set(found) == {"new pair", "new GPU"}
+    methods = found["new pair"]["methods"]
+    assert set(methods) == {"weft", "constant", "ridge"}
+    assert methods["weft"]["mae"] < methods["ridge"]["mae"] < methods["constant"]["mae"]
+    assert 0 <= methods["weft"]["coverage"] <= 1
+    assert [wanted for wanted, _ in found["new GPU"]["curve"]][:2] == [0.5, 0.6]
+    figure = (tmp_path / "report" / "calibration-data-big-mps.svg").read_text()
+    assert "bound wanted to hold" in figure
+    assert json.loads((tmp_path / "report" / "evaluation.json").read_text())
+
+
+def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text('{"a": {"a": 1.5, "b": -1}, "b": {"a": -1, "b": 1.02}}')
+    said = weft("interference", "predict", str(path))
+    assert "forbidden" in said.out
+    one = weft("interference", "predict", str(path), "a", "a")
+    assert "takes 1.50× as long" in one.out
+    made = weft("interference", "explain", str(path), "a", "a")
+    assert made.code == 1
+    assert "its numbers are given, not made" in made.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["predict", "model", "cnn (batch size 8)", "x"], "--gpu-model: is needed: "),
+        (["predict", "model", "cnn (batch size 8)", "--gpu-model", "big"], "beside whom?"),
+        (["predict", "model", "--gpu-model", "H100"], "knows nothing of that GPU model"),
+        (["predict", "nowhere"], "cannot be read: No such file"),
+        (["predict", "data.json"], "is no table of slowdowns"),
+        (["train", "model", "--to", "x"], "is no dataset"),
+        (["train", "data.json", "--source", "no", "--to", "x"], "--source no: is not in these"),
+        (["train", "data.json", "data.json", "--to", "x"], "choose one with --source"),
+        (["evaluate", "data.json", "--split", "old pair"], "--split old pair: is unknown"),
+    ],
+)
+def test_errors_name_what_is_wrong(
+    weft: Weft, folder: Path, arguments: list[str], says: str
+) -> None:
+    paths = {"model", "data.json", "nowhere"}
+    said = weft("interference", *(str(folder / a) if a in paths else a for a in arguments))
+    assert said.code == 1
+    assert said.err.startswith("weft: error: ")
+    assert says in said.err

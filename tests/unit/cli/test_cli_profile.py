@@ -1,0 +1,135 @@
+"""`weft profile` in this process: what is kept, shown and measured, and how wrong words end."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Weft
+
+from weft.cli.profile_measure import compile_folder, named, run
+from weft.model import BadInputError
+from weft.profiling.campaign import Settings
+from weft.signals.interference.dataset import Corun, Dataset, Feature, Infeasible, Solo, encode
+from weft.testing.bench import FakeBench, Played
+from weft.workloads.catalog import WORKLOADS
+
+ALONE = Solo("bert", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 3_000, 3_500, 12.5, 3,
+             9.0, "measured")  # fmt: skip
+BESIDE = Corun("bert", ("resnet",), "T4", "mps", 6.25, 0.5, 3)
+NEVER = Infeasible(("bert", "huge"), "T4", "mps", "huge", "out-of-memory", "CUDA: no room")
+KNOWN = Dataset(solo=(ALONE,), corun=(BESIDE,), infeasible=(NEVER,))
+QUICK = Settings(runs=2, window_s=1.0, warm_s=1.0)
+
+
+@pytest.fixture
+def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
+    return Weft(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    path = tmp_path / "profiles.json"
+    path.write_bytes(encode(KNOWN))
+    return path
+
+
+def test_list_has_a_line_a_profile_and_what_cannot_be_run(weft: Weft, kept: Path) -> None:
+    said = weft("profile", "list", "--file", kept)
+    assert said.code == 0
+    header, line, never = said.out.splitlines()
+    assert header.split()[:3] == ["application", "GPU", "model"]
+    assert line.split() == ["bert", "T4", "mps", "measured", "3", "9", "12.5", "0.50", "–", "–",
+                            "–", "–", "3,000", "3,500", "1"]  # fmt: skip
+    assert never == "infeasible: bert + huge (mps): huge: out-of-memory: CUDA: no room"
+
+
+def test_show_has_features_and_both_sides_of_pairs(weft: Weft, kept: Path) -> None:
+    said = weft("profile", "show", "bert", "--file", kept)
+    assert said.out.startswith("bert on T4, mps: 3,000 MiB, peak 3,500, 12.5 it/s")
+    rows = [line.split() for line in said.out.splitlines()]
+    assert ["sm_active_ratio", "0.5", "0.75"] in rows
+    assert ["bert", "resnet", "T4", "mps", "0.500", "2.00", "3"] in rows
+    other = weft("profile", "show", "resnet", "--file", kept)
+    assert other.out.splitlines()[1].split()[:2] == ["bert", "resnet"]
+    assert json.loads(
+        weft("profile", "show", "huge", "--file", kept, "--output", "json").out
+    ).keys() >= {"infeasible"}
+
+
+def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: Path) -> None:
+    more, new = tmp_path / "more.json", tmp_path / "new.json"
+    more.write_bytes(encode(Dataset(solo=(Solo("gan", "T4", "mps"),))))
+    said = weft("profile", "import", kept, more, "--file", new)
+    assert (said.code, said.out) == (0, "")
+    assert said.err == f"weft: {new}: 2 profiles, 1 co-runs, 1 infeasible\n"
+    out = weft("profile", "export", "--file", new).out
+    assert [one["application"] for one in json.loads(out)["solo"]] == ["bert", "gan"]
+    assert weft("profile", "export", tmp_path / "out.json", "--file", new).code == 0
+    assert (tmp_path / "out.json").read_text() == out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("list",), "--file, --config-map: say where profiles are kept"),
+        (("list", "--config-map", "profiles"), "--config-map: 'profiles' is no NAMESPACE/NAME"),
+        (("show", "nobody", "--file", "KEPT"), "nobody: is not known here"),
+        (("import", "none.json", "--file", "KEPT"), "none.json: cannot be read"),
+        (("export", "BELOW", "--file", "KEPT"), "cannot be written"),
+        (("collect", "--url", "http://x", "--progress", "a b"), "--progress: 'a b' is no name"),
+        (("measure", "OUT", "--workload", "chess"), "--workload: 'chess' is none of resnet-train"),
+        (("collect",), "--url: is missing"),
+        (("collect", "--url", "http://127.0.0.1:1"), "profile collect: http://127.0.0.1:1"),
+        (("list", "--config-map", "d/p", "--kubeconfig", "none"), "none"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    weft: Weft, kept: Path, tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    places = {"KEPT": str(kept), "OUT": str(tmp_path / "out"), "BELOW": str(kept / "x")}
+    said = weft("profile", *(places.get(word, word) for word in words))
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("weft: error: ")
+    assert says in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_without_a_gpu_measuring_says_so_in_one_line(weft: Weft, tmp_path: Path) -> None:
+    """Here there is neither nvidia-ml-py nor a driver; one of the two is named."""
+    said = weft("profile", "measure", tmp_path / "out", "--workload", "softmax")
+    assert said.code == 1
+    assert "no nvidia-ml-py here" in said.err or "no NVIDIA GPU found" in said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_python_without_pytorch_is_told_for_each_workload(weft: Weft, tmp_path: Path) -> None:
+    if "torch" in sys.modules or __import__("importlib.util").util.find_spec("torch"):
+        pytest.skip("this Python has PyTorch")
+    said = weft("profile", "measure", tmp_path / "out", "--workload", "softmax", "--device", "cpu")
+    assert said.code == 0
+    assert "failed: softmax: failed" in said.err
+    assert "No module named 'torch'" in said.out
+    found = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert [one["failed"] for one in found["infeasible"]] == ["softmax"]
+
+
+def test_a_folder_of_another_card_is_not_mixed(tmp_path: Path) -> None:
+    workloads = named(["softmax", "lstm-train"])
+    world = {one.name: Played() for one in workloads}
+    told = {"sizes": "full"}
+    run(FakeBench(world), workloads, ["time-slicing"], QUICK, tmp_path, told)
+    found = compile_folder(tmp_path)
+    assert [one.application for one in found.solo] == ["lstm-train", "softmax"]
+    assert (found.about["sizes"], found.about["counters"]) == ("full", "fake")
+    with pytest.raises(BadInputError, match="runs of other sizes"):
+        run(FakeBench(world), workloads, ["mps"], QUICK, tmp_path, {"sizes": "tiny"})
+    other = FakeBench(world)
+    other.card = type(other.card)("Another-GPU", fake=True)
+    with pytest.raises(BadInputError, match="has runs of a Fake-GPU, this is a Another-GPU"):
+        run(other, workloads, ["mps"], QUICK, tmp_path, told)
+
+
+def test_no_name_means_every_workload() -> None:
+    assert named([]) == list(WORKLOADS)

@@ -1,0 +1,71 @@
+"""Decisions by predicted interference say what was predicted, and replay alike whoever waits."""
+
+import io
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodGone, PolicyInput, Tick
+from weft.framework import Profile
+from weft.framework.interference import INPUT, Tier, interference, to_input
+from weft.policies.catalog import built_in
+from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer
+from weft.record.file import read
+from weft.record.replay import replay
+from weft.testing import node, pod
+
+NAMES = ("a", "b", "c")
+S = 1_000_000_000
+
+
+def told() -> object:
+    rng = np.random.default_rng(2)
+    mean = rng.random((1, 4, 4)) * 0.12
+    tier = np.full(mean.shape, Tier.LEARNED, dtype=np.int8)
+    return to_input(interference(1, ["T4"], NAMES, (mean, mean + 0.1, tier)))
+
+
+@pytest.mark.parametrize("policy", ["interference", "coscheml", "lucid", "auto"])
+def test_it_replays_and_says_what_was_predicted(policy: str, tmp_path: Path) -> None:
+    dice, out = random.Random(policy), io.BytesIO()
+    engine = Engine([Profile("weft", [built_in().create(policy)])])
+    uses = [ProfileUse("weft", [PolicyUse(policy)])]
+    handle = Recorder(engine, Header(uses), Writer(out).write).handle
+    handle(NodesChanged(tuple(node(name, gpus=2, model="T4") for name in ("n0", "n1"))), 0)
+    handle(PolicyInput(INPUT, told()), 0)
+    there: list[str] = []
+    shared = 0
+    for step in range(120):
+        now = step * 5 * S
+        if there and dice.random() < 0.45:
+            commands = handle(PodGone(there.pop(dice.randrange(len(there)))), now)
+        else:
+            new = pod(f"p{step}", memory_mib=4000, application=dice.choice(NAMES),
+                      job_class=dice.choice(["", "best-effort"]), created_ns=now)  # fmt: skip
+            commands = handle(PodAdded(new), now)
+        commands += handle(Tick(), now + 3 * S)
+        for command in commands:
+            if isinstance(command, Bind):
+                uid, record = command.pod.uid, command.record
+                place = command.placement
+                row = engine.ledger.table.row_of[place.node]
+                device = engine.ledger.table.device_row(row, place.shares[0].gpu)
+                beside = engine.ledger.table.residents.on(device)
+                handle(PodBound(uid), now + 3 * S)
+                there.append(uid)
+                if record.predicted:
+                    shared += 1
+                    assert record.predicted[0].application == place.application
+                    assert {one.tier for one in record.predicted} == {"learned"}
+                    assert all(1 <= one.slowdown <= one.upper for one in record.predicted)
+                else:
+                    assert beside[0].application == place.application
+    assert shared > 5
+    file = tmp_path / "decisions.jsonl"
+    file.write_bytes(out.getvalue())
+    header, lines = read(file)
+    verdict = replay(header, lines, built_in().create)
+    assert verdict.identical, verdict
+    assert verdict.decisions > 60
