@@ -14,7 +14,7 @@ from weft.policies.catalog import built_in
 from weft.policies.joining import CAUTION
 from weft.testing import node, pod
 
-CLUSTERS, PODS = 60, 40
+CLUSTERS, PODS = 40, 40
 NAMES = ("a", "b", "c", "d")
 CARDS = (("T4", 10_000), ("V100", 20_000))
 BOUND = {"latency-critical": 1.10, "best-effort": math.inf}

@@ -19,7 +19,7 @@ from weft.policies.catalog import BUILT_IN, built_in
 from weft.policies.fgd import COLD_START
 from weft.policies.fragments import TypicalPods
 
-CLUSTERS = 60
+CLUSTERS = 25
 PODS = 24
 HARVEST = 1500
 

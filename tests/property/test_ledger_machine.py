@@ -301,6 +301,6 @@ class Overcommitted(WithoutFacts):
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=200, stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
-TestWithoutFacts.settings = settings(max_examples=60, stateful_step_count=50)
+TestWithoutFacts.settings = settings(max_examples=25, stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase
-TestOvercommitted.settings = settings(max_examples=60, stateful_step_count=50)
+TestOvercommitted.settings = settings(max_examples=25, stateful_step_count=50)

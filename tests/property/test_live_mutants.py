@@ -189,8 +189,7 @@ MUTANTS = [
 ]  # fmt: skip
 CAUGHT_SOON = [
     a_dropped_reservation, a_double_release, freed_when_deletion_is_asked,
-    no_waiting_for_the_old_lease, a_lost_answer_taken_for_success,
-    the_version_of_the_send_instead_of_the_decision,
+    no_waiting_for_the_old_lease,
 ]  # fmt: skip
 MOST = 400
 

@@ -88,7 +88,7 @@ def most_of(policy: Policy, limits: Limits, total: int, *, measured: bool) -> in
 
 
 @pytest.mark.parametrize("name", [policy.name for policy in BUILT_IN])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_policy_overcommits_beyond_the_declared_limit(name: str, data: st.DataObject) -> None:
     """Unsafe ones too: what they may promise too much is declared, and no more than that."""
@@ -122,7 +122,7 @@ def test_no_policy_overcommits_beyond_the_declared_limit(name: str, data: st.Dat
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_scores_are_finite_integers_whatever_is_told(
     name: str, options: dict[str, Any], data: st.DataObject
