@@ -29,7 +29,7 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	  --policy best-fit --policy fgd --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
-	@$(BIN)/pytest -n 2 -m "not data_full and not faults"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not data_full and not faults"
 
 test-faults: venv  ## A thousand schedules of crashes and faults, and mutants they must catch.
 	@$(BIN)/pytest -s -m "faults"

@@ -3,9 +3,11 @@
 `gavel`: truth is each of Gavel's campaigns on each GPU model, policies see what a predictor learnt
 from half the pairs; loads 0.7, 0.9, 1.1, ten seeds, run to empty. `coscheml`: truth is Co-scheML's
 own table, and everybody is told it; 3 laws of time × 4 loads × 1, 2, 4, 8 GPUs, all cells shown.
+`durations` is as `gavel`, but pods say how long they take, exactly or wrong by up to a half:
+`interference` that counts how long pods are together, against itself without.
 Needs the data in WEFT_DATA. Writes build/bench/interference-<part>.json after every table.
 
-    python benchmarks/bench_interference_scheduling.py [gavel] [coscheml] [--jobs 2] [--seeds 10]
+    python benchmarks/bench_interference_scheduling.py [gavel] [coscheml] [durations] [--seeds 10]
 """
 
 import argparse
@@ -26,6 +28,7 @@ LOADS = (0.7, 0.9, 1.1)
 BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
 SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
 SWEEP_GPUS = (1, 2, 4, 8)
+WRONG = (0.0, 0.5)
 OUT = Path("build/bench")
 
 
@@ -64,6 +67,26 @@ def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
             print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
             for level in levels:
                 print(f"  load {level.load.rate}  {line(level)}", flush=True)
+
+
+def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
+    found: dict[str, list[Level]] = {}
+    for source in sources:
+        for card in CARDS:
+            table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
+            loads = tuple(
+                pairs.Load(rate, expected_error=wrong) for wrong in WRONG for rate in LOADS
+            )
+            policies = (asked.ours, f"{asked.ours}:overlap=false")
+            study = Study(table, card, policies, loads, tuple(range(asked.seeds)), make, asked.ours,
+                          asked.predictor)  # fmt: skip
+            levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
+            keep(part, found)
+            print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
+            for level in levels:
+                if level.policy != asked.ours:
+                    wrong = level.load.expected_error
+                    print(f"  load {level.load.rate}  wrong by {wrong}  {line(level)}", flush=True)
 
 
 def coscheml(seeds: int, jobs: int, ours: str, part: str) -> None:
@@ -118,6 +141,8 @@ def main() -> None:
         name = asked.name or "gavel"
         sources = asked.source or list(SOURCES)
         gavel(asked, name, sources)
+    if "durations" in asked.parts:
+        durations(asked, asked.name or "durations", asked.source or list(SOURCES))
     if "coscheml" in asked.parts:
         coscheml(asked.seeds, asked.jobs, asked.ours, asked.name or "coscheml")
 

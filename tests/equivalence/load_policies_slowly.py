@@ -226,6 +226,12 @@ def idle_cards(machine: Machine) -> int:
     return sum(card.idle for card in machine.cards)
 
 
+def may_borrow(machine: Machine, card: WatchedCard, claim: GpuClaim) -> bool:
+    """Pods of which nothing is known borrow of one card of a machine."""
+    lent = any(one.promised > one.total for one in machine.cards)
+    return bool(claim.expected_mib) or asks(card, claim) <= card.strict or not lent
+
+
 class KubeKnotsCbp(Watching):
     harvests = True
 
@@ -237,7 +243,9 @@ class KubeKnotsCbp(Watching):
         asked = asks(card, shape.claims[claim])
         if card.others == 0:
             return True
-        return asked <= card.strict or self.willing(card, asked, shape)
+        return asked <= card.strict or (
+            self.willing(card, asked, shape) and may_borrow(machine, card, shape.claims[claim])
+        )
 
     def willing(self, card, asked, shape):
         return trusted(card) and self.admits(card, asked, shape)
@@ -314,6 +322,10 @@ class Ferikoglou(Watching):
 class FerikoglouSafe(Ferikoglou):
     harvests = True
     fresh = True
+
+    def allows(self, machine, gpu, shape, claim):
+        admitted = super().allows(machine, gpu, shape, claim)
+        return admitted and may_borrow(machine, machine.cards[gpu], shape.claims[claim])
 
 
 class Auto(LoadAware):

@@ -2,7 +2,15 @@
 
 import math
 
-from load_policies_slowly import WatchedCard, Watching, asks, lacks_memory, memory_share
+from load_policies_slowly import (
+    WatchedCard,
+    Watching,
+    asks,
+    idle_cards,
+    lacks_memory,
+    memory_share,
+    room_asked,
+)
 from placing_slowly import asks_memory
 from policies_slowly import NanoBinpack, NanoSpread
 
@@ -31,23 +39,26 @@ class Genius(Watching):
     def node_score(self, machine, shape):
         if shape.claims or not machine.cards:
             return 0
-        scores = [self.gpu_score(machine, gpu, shape, 0) for gpu in range(len(machine.cards))]
+        scores = [math.trunc(1000 * self.merit(card)) for card in machine.cards]
         return sum(scores) // len(scores)
 
     def gpu_score(self, machine, gpu, shape, claim):
-        card = machine.cards[gpu]
+        card, claim = machine.cards[gpu], shape.claims[claim]
+        room = idle_cards(machine) if claim.whole else room_asked(card, claim)
+        return 10**9 * math.trunc(18 * self.merit(card) + 1e-6) - room
+
+    def merit(self, card):
         told = (card.total, *MODELS[card.model])
         static = mean(zip((2, 2, 1, 1, 2), (a / b for a, b in zip(told, self.best, strict=True)),
                           strict=True))  # fmt: skip
-        free = card.strict / card.total
-        if measured_free(card) is not None:
-            free = min(free, measured_free(card) / card.total)
+        free = measured_free(card)
+        unused = not card.others and (free is None or free / card.total >= 0.9)
         power, limit = card.reading("power_w"), card.reading("power_limit_w")
         watts = None if power is None or limit is None else min(1.0, power / max(limit, 1.0))
         use = (watts, card.reading("encoder_ratio"), card.reading("decoder_ratio"))
         calm = [None if value is None else 1 - min(1.0, max(0.0, value)) for value in use]
-        dynamic = mean(zip((2, 1, 1, 1), (min(1.0, max(0.0, free)), *calm), strict=True))
-        return math.trunc(1000 * (static + 2 * dynamic) / 3)
+        dynamic = mean(zip((2, 1, 1, 1), (float(unused), *calm), strict=True))
+        return (static + 2 * dynamic) / 3
 
 
 def mean(pairs) -> float:

@@ -28,7 +28,7 @@ from weft.testing import (
 )
 from weft.testing.reference_fit import charged_mib
 
-CLUSTERS = 1000
+CLUSTERS = 640
 ROUNDS = 3
 SHAPES = 3
 

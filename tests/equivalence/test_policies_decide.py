@@ -14,7 +14,7 @@ from weft.model.request import WHOLE_CARD
 from weft.policies.catalog import built_in
 from weft.policies.fragments import TypicalPods
 
-CLUSTERS = 60
+CLUSTERS = 48
 PODS = 24
 CARDS = (("T4", 15_360), ("V100", 16_160), ("A10", 23_028))
 

@@ -26,7 +26,8 @@ from weft.framework import Profile
 from weft.framework.interference import INPUT, to_input
 from weft.policies.catalog import built_in
 from weft.policies.coscheml import FORBIDDEN, MYSTIC, Coscheml
-from weft.policies.static_table import static_table
+from weft.signals.interference.sources import static_table
+from weft.signals.interference.table import from_static
 from weft.simulate.sharing import pairs
 from weft.simulate.sharing.job import SECOND_NS, Job, Phase
 from weft.simulate.sharing.run import Run, SharedScenario
@@ -41,8 +42,8 @@ MIB = 300
 
 
 def told():
-    table = json.loads((DATA / "interference.json").read_text())
-    return to_input(static_table(table, "interference.json"))
+    table = (DATA / "interference.json").read_bytes()
+    return to_input(from_static(1, static_table(table, "interference.json")))
 
 
 def mystic():

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from weft.dialects.dialect import Settings
@@ -11,6 +12,7 @@ from weft.dialects.shares import PLACEMENT, placement_of, share_on
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 
 MEM = "aliyun.com/gpu-mem"
+FEWER = how(max_examples=60)  # of each system
 
 
 def limits(**values):
@@ -85,6 +87,7 @@ def bound(manifest, annotations, labels):
 
 
 @pytest.mark.parametrize("name", WEFTS_MARK)
+@FEWER
 @given(data=st.data())
 def test_wefts_annotation_carries_everything(name, data):
     manifest = data.draw(pods(WEFTS_MARK[name]))
@@ -110,6 +113,7 @@ def alnairs_plugin_writes(request, placement):
 
 
 @pytest.mark.parametrize("name", OWN_MARKS)
+@FEWER
 @given(data=st.data())
 def test_each_systems_own_marks_name_the_same_gpus(name, data):
     manifest = data.draw(pods(OWN_MARKS[name]))

@@ -1,5 +1,7 @@
 """FGD looks at one or two nodes without arrays: the same numbers, to the last bit, as with them."""
 
+from random import Random
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,52 +14,53 @@ from weft.policies.fgd import Fgd
 from weft.policies.fragments import Fragments, NodeShares, TypicalPods
 
 CARDS = (("T4", 15_360, 1000), ("V100", 16_160, 1000), ("A10", 23_028, 700))
-MILLI = st.sampled_from((10, 120, 230, 333, 500, 701, 960))
+MILLI = (10, 120, 230, 333, 500, 701, 960)
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> Shape:
-    cpu = draw(st.sampled_from((0, 500, 2000, 4000, 7000, 16_000)))
-    models = draw(st.sampled_from(((), (), (), ("T4",), ("V100", "A10"))))
-    kind = draw(st.sampled_from(("none", "whole", "milli", "memory", "both")))
-    milli = draw(MILLI) if kind in ("milli", "both") else 0
-    memory = Memory("mib", draw(st.integers(1, 16_000))) if kind in ("memory", "both") else Memory()
+def a_shape(dice: Random) -> Shape:
+    cpu = dice.choice((0, 500, 2000, 4000, 7000, 16_000))
+    models = dice.choice(((), (), (), ("T4",), ("V100", "A10")))
+    kind = dice.choice(("none", "whole", "milli", "memory", "both"))
+    milli = dice.choice(MILLI) if kind in ("milli", "both") else 0
+    memory = Memory("mib", dice.randint(1, 16_000)) if kind in ("memory", "both") else Memory()
     claims: tuple[GpuClaim, ...] = (GpuClaim(memory=memory, milli=milli),)
     if kind == "none":
         claims = ()
     elif kind == "whole":
-        claims = (GpuClaim(draw(st.integers(1, 3)), whole=True),)
+        claims = (GpuClaim(dice.randint(1, 3), whole=True),)
     return Shape(claims, cpu, devices=DeviceRule(models), trace_spec="|".join(models))
 
 
-@st.composite
-def ledgers(draw: st.DrawFn) -> Ledger:
+def some_shapes(dice: Random) -> list[Shape]:
+    return [a_shape(dice) for _ in range(dice.randint(1, 12))]
+
+
+def a_ledger(dice: Random) -> Ledger:
     """Up to 5 nodes of 0 to 5 cards, some out of service, with pods on some cards."""
     nodes = []
-    for number in range(draw(st.integers(3, 5))):
-        mixed, card = draw(st.booleans()), draw(st.sampled_from(CARDS))
+    for number in range(dice.randint(3, 5)):
+        mixed, card = dice.random() < 0.5, dice.choice(CARDS)
         gpus = []
-        for index in range(draw(st.integers(0, 5))):
-            model, mib, milli = draw(st.sampled_from(CARDS)) if mixed else card
-            in_service = draw(st.integers(0, 9)) > 0
+        for index in range(dice.randint(0, 5)):
+            model, mib, milli = dice.choice(CARDS) if mixed else card
+            in_service = dice.random() < 0.9
             gpus.append(Gpu(index, mib, model, milli=milli, in_service=in_service))
         nodes.append(Node(f"n{number}", tuple(gpus), 16_000, 64_000))
     ledger = Ledger(nodes)
-    for number in range(draw(st.integers(0, 8))):
-        node = draw(st.sampled_from(nodes))
+    for number in range(dice.randint(0, 8)):
+        node = dice.choice(nodes)
         if node.gpus:
-            gpu = draw(st.sampled_from(node.gpus))
-            share = Share(0, gpu.index, draw(st.integers(0, gpu.memory_mib)), draw(MILLI))
-            ledger.reserve(Placement(str(number), node.name, (share,), draw(st.integers(0, 6000))))
+            gpu = dice.choice(node.gpus)
+            mib = dice.choice((0, gpu.memory_mib, dice.randint(0, gpu.memory_mib)))
+            share = Share(0, gpu.index, mib, dice.choice(MILLI))
+            ledger.reserve(Placement(str(number), node.name, (share,), dice.randint(0, 6000)))
     return ledger
 
 
 @settings(max_examples=300, deadline=None)
-@given(ledger=ledgers(), usual=st.lists(shapes(), min_size=1, max_size=12))
-def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(
-    ledger: Ledger, usual: list[Shape]
-) -> None:
-    table, typical = ledger.table, TypicalPods(usual)
+@given(st.randoms(use_true_random=True))
+def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(dice: Random) -> None:
+    table, typical = a_ledger(dice).table, TypicalPods(some_shapes(dice))
     pattern = Fragments(typical, [model for model, _, _ in table.kinds])
     arrays = NodeShares.of_query(pattern, Query(table, Demand(Shape(), table)))
     single = NodeShares(pattern, table)
@@ -71,12 +74,10 @@ def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(
 
 
 @settings(max_examples=400, deadline=None)
-@given(ledger=ledgers(), usual=st.lists(shapes(), min_size=1, max_size=12), asked=shapes())
-def test_the_scores_of_one_or_two_nodes_are_those_among_all(
-    ledger: Ledger, usual: list[Shape], asked: Shape
-) -> None:
-    table, policy = ledger.table, Fgd(TypicalPods(usual))
-    demand = Demand(asked, table)
+@given(st.randoms(use_true_random=True))
+def test_the_scores_of_one_or_two_nodes_are_those_among_all(dice: Random) -> None:
+    table, policy = a_ledger(dice).table, Fgd(TypicalPods(some_shapes(dice)))
+    demand = Demand(a_shape(dice), table)
     if demand.mode == "many":
         return
     every = Query(table, demand)

@@ -16,8 +16,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def newly_bound_pods_lend_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(holds, "WARM_S", 0.0)
-    patch.setattr(holds, "STABLE_PART", 1.1)
+    patch.setattr(holds, "_warm", lambda residents, *_: residents.age_s >= 0.0)
 
 
 def two_harvests_between_two_looks(patch: pytest.MonkeyPatch) -> None:
@@ -25,8 +24,8 @@ def two_harvests_between_two_looks(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_lender_goes_first(patch: pytest.MonkeyPatch) -> None:
-    in_order = Lending._in_order
-    patch.setattr(Lending, "_in_order", lambda self, node, gpu: in_order(self, node, gpu)[::-1])
+    in_order = Lending.in_order
+    patch.setattr(Lending, "in_order", lambda self, node, gpu: in_order(self, node, gpu)[::-1])
 
 
 def all_borrowers_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -108,19 +107,23 @@ def half_of_a_peak_is_learnt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Peaks, "ran", lambda self, pod, most_mib: ran(self, pod, most_mib // 2))
 
 
-MUTANTS = [
-    newly_bound_pods_lend_at_once, two_harvests_between_two_looks, the_lender_goes_first,
-    all_borrowers_at_once, nobody_goes, the_reserve_is_lent_too, latency_critical_pods_borrow,
-    idle_memory_is_measured_twice, the_declared_limit_is_forgotten,
-    harvests_are_not_on_the_record, failed_pods_borrow_again,
-    what_is_asked_is_forgotten_where_a_peak_is_known,
-    learnt_peaks_are_gone_by_where_nothing_is_measured, a_newcomer_is_held_at_nothing,
-    half_of_a_peak_is_learnt,
-]  # fmt: skip
+MUTANTS = {
+    newly_bound_pods_lend_at_once: 7, two_harvests_between_two_looks: 1, the_lender_goes_first: 5,
+    all_borrowers_at_once: 11, nobody_goes: 10, the_reserve_is_lent_too: 7,
+    latency_critical_pods_borrow: 3, idle_memory_is_measured_twice: 0,
+    the_declared_limit_is_forgotten: 0, harvests_are_not_on_the_record: 0,
+    failed_pods_borrow_again: 19, what_is_asked_is_forgotten_where_a_peak_is_known: 13,
+    learnt_peaks_are_gone_by_where_nothing_is_measured: 0, a_newcomer_is_held_at_nothing: 0,
+    half_of_a_peak_is_learnt: 1,
+}  # fmt: skip
+"""Each mistake, and the walk to begin with: one that showed it, so that little time is lost."""
+
+WALKS = 60
 
 
-def walk_on() -> None:
-    for seed in range(60):
+def walk_on(first: int) -> None:
+    for at in range(first, first + WALKS):
+        seed = at % WALKS
         walk(seed, honest=seed % 3 != 0)
 
 
@@ -128,4 +131,4 @@ def walk_on() -> None:
 def test_the_random_world_catches(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, RuntimeError)):
-        walk_on()
+        walk_on(MUTANTS[mutant])

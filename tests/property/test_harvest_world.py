@@ -1,6 +1,7 @@
 """Lending in a random world: within the declared limit, and the borrower goes first."""
 
 from collections import Counter
+from functools import cache
 from random import Random
 
 import harvest_world
@@ -23,8 +24,14 @@ def walk(seed: int, steps: int = 150, *, honest: bool, limits: Limits | None = N
     return world
 
 
+@cache
+def walked(seed: int) -> World:
+    """One of the walks that are looked at twice."""
+    return walk(seed, honest=seed % 2 == 0)
+
+
 @settings(max_examples=40)
-@given(st.randoms(use_true_random=False), st.sampled_from(LIMITS), st.booleans())
+@given(st.randoms(use_true_random=True), st.sampled_from(LIMITS), st.booleans())
 def test_whatever_happens_the_rules_of_lending_hold(
     random: Random, limits: Limits, honest: bool
 ) -> None:
@@ -38,7 +45,7 @@ def test_whatever_happens_the_rules_of_lending_hold(
 def test_the_walks_reach_what_they_are_about() -> None:
     hits: Counter[str] = Counter()
     for seed in range(50):
-        hits += walk(seed, honest=seed % 2 == 0).hits
+        hits += walked(seed).hits
     points = (
         "a binding refused", "a pod grew", "memory is idle", "memory is harvested",
         "a borrower goes", "a pod ran out of memory", "a run was seen whole",
@@ -48,8 +55,8 @@ def test_the_walks_reach_what_they_are_about() -> None:
 
 
 def test_the_same_events_lead_to_the_same_commands() -> None:
-    for seed in range(8):
-        world = walk(seed, honest=False)
+    for seed in range(1, 17, 2):  # those that are not honest
+        world = walked(seed)
         again = world.start()
         assert [again.handle(told, now) for told, now, _ in world.log] == [
             commands for *_, commands in world.log

@@ -14,6 +14,7 @@ from weft.model import Gpu, Node
 from weft.policies.catalog import BUILT_IN, built_in
 from weft.simulate.sharing.exporter import METRICS, Faults
 from weft.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.simulate.sharing.pipeline import Watching
 from weft.simulate.sharing.run import Run, SharedScenario
 from weft.simulate.sharing.slowdown import ByResidents
 
@@ -25,8 +26,8 @@ READERS = [one.name for one in BUILT_IN if "signals" in one.reads or one.harvest
 class Watched(Run):
     """A run that looks at the ledger after every event."""
 
-    def tell(self, event: Event) -> None:
-        super().tell(event)
+    def tell(self, event: Event, at_ns: int | None = None) -> None:
+        super().tell(event, at_ns)
         table = self.engine.ledger.table
         lends = self.policy.harvests or self.policy.unsafe
         most = table.device_memory_total * (PERMILLE if lends else 1000) // 1000
@@ -70,6 +71,11 @@ def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
     cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(2))
     nodes = (Node("node", cards, cpu_milli=64_000, memory_mib=64_000),)
     scenario = SharedScenario(
-        nodes, todo, ByResidents((1000, 1100)), faults=wrong, harvest_permille=PERMILLE
+        nodes,
+        todo,
+        ByResidents((1000, 1100)),
+        Watching(scrape_ns=10 * SECOND_NS),
+        wrong,
+        harvest_permille=PERMILLE,
     )
     assert Watched(scenario, built_in().create(name)).go().unfinished == 0

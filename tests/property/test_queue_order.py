@@ -149,4 +149,4 @@ class Order(RuleBasedStateMachine):
 
 
 TestOrder = Order.TestCase
-TestOrder.settings = settings(max_examples=150, stateful_step_count=40)
+TestOrder.settings = settings(max_examples=100, stateful_step_count=40)

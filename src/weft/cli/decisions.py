@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.explaining import DEFAULT_SERVICE, Source, ask, live_lines, metrics_lines
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _explain_live(source: Source, name: str, output: ListOutput) -> None:
     if output is ListOutput.json:
         import msgspec
 
-        print(msgspec.json.format(body, indent=1).decode())
+        print(json_text(msgspec.Raw(body)))
     else:
         print("\n".join(live_lines(body)))
 
@@ -73,9 +73,7 @@ def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
 
     found = explain(decisions, name, registry().create)
     if output is ListOutput.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        print(json_text(found))
     else:
         print("\n".join(lines_of(found)))
 
@@ -84,6 +82,8 @@ def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
     from weft.engine.lending import eviction_in_words, harvest_in_words
     from weft.engine.lessons import charged_in_words
+    from weft.engine.records import LEAVES
+    from weft.engine.relief import slowed_in_words
     from weft.engine.without import Place
 
     record, pod = found.record, found.pod
@@ -97,9 +97,10 @@ def lines_of(found: "Explanation") -> list[str]:
             for top in record.top
         ]
         lines += [f"  {harvest_in_words(one)}" for one in record.harvested]
-    elif record.outcome == "evicted":
-        lines.append(f"  evicted from {record.node}{_devices(found)}")
+    elif record.outcome == LEAVES:
+        lines.append(f"  asked to leave {record.node}{_devices(found)}; {found.then}")
         lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
+        lines += [f"  {slowed_in_words(record.slowed)}"] if record.slowed else []
     else:
         lines.append("  fits nowhere")
     lines += [f"  {charged_in_words(record.charged)}"] if record.charged else []
@@ -141,9 +142,7 @@ def replay(
     header, lines = read(decisions)
     verdict = run(header, lines, registry().create)
     if output is ListOutput.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(verdict), indent=1).decode())
+        print(json_text(verdict))
     else:
         print(_sentence(verdict))
     if not verdict.identical:

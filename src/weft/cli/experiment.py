@@ -1,18 +1,21 @@
-"""`weft experiment overprovision`: policies on jobs that ask for more than they use."""
+"""`weft experiment overprovision`: policies on jobs that ask for more than they use.
+
+The other experiment, `interference`, has its own module.
+"""
 
 import math
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.experiment_interference import interference
+from weft.cli.output import json_text
+from weft.cli.progress import bar
 from weft.cli.simulate import Output
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from weft.experiment.overprovision import Study, StudyResults
     from weft.simulate.sharing.ece_like import Mix
     from weft.simulate.sharing.exporter import Faults
@@ -98,10 +101,11 @@ def overprovision(
         known.from_spec, baseline, gpus, _known_mix(mix), _watching(scrape_s),
         _faults(delay_s, dropped, missing, noise, spoof), round(harvest_limit * 1000),
     )  # fmt: skip
-    _print(run_study(study, _workers(study, jobs), _progress(study)), output)
+    _print(run_study(study, _workers(study, jobs), bar(len(study.cells()))), output)
 
 
 experiment_app.command("overprovision")(overprovision)
+experiment_app.command("interference")(interference)
 
 
 @experiment_app.callback()
@@ -147,21 +151,9 @@ def _workers(study: "Study", jobs: int | None) -> int:
     return min(jobs or os.cpu_count() or 1, len(study.cells()))
 
 
-def _progress(study: "Study") -> "Callable[[str, int, int], None] | None":
-    """A bar on stderr where a person is watching."""
-    if not sys.stderr.isatty():
-        return None
-    from weft.cli.progress import bar
-
-    return bar(len(study.cells()))
-
-
 def _print(results: "StudyResults", output: Output) -> None:
     if output is Output.json:
-        import msgspec
-
-        text = msgspec.json.format(msgspec.json.encode(results), indent=1)
-        sys.stdout.write(text.decode() + "\n")
+        print(json_text(results))
         return
     from weft.cli.experiment_tables import print_csv, print_levels
 

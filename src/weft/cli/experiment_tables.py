@@ -3,6 +3,7 @@
 import csv
 import sys
 
+from weft.cli.output import print_table
 from weft.experiment.overprovision import Level, StudyResults
 from weft.experiment.paired import Difference
 
@@ -24,7 +25,6 @@ def print_csv(results: StudyResults) -> None:
 
 def print_levels(results: StudyResults) -> None:
     """One row a level and policy, in the order they were asked for."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=None, header_style="bold", box=None, pad_edge=False)
@@ -35,10 +35,7 @@ def print_levels(results: StudyResults) -> None:
         table.add_column(header, justify="right")
     for level in results.levels:
         table.add_row(*_row(level))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    console.print(table)
+    print_table(table, width=140)
 
 
 def _row(level: Level) -> list[str]:

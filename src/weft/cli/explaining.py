@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from weft.engine.without import Metrics, Place
     from weft.kube.client import Answer
     from weft.kube.config import Endpoint
+    from weft.live.observing import Progress
     from weft.scheduler.explaining import Explanation
 
 DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
@@ -138,7 +139,35 @@ def live_lines(body: bytes) -> list[str]:
     ]
     place = Place(found.node, found.shares)
     lines += metrics_lines(found.metrics, place, again=bool(found.node))
-    return lines + _changes(found) + _notes(found)
+    return lines + _progress_lines(found.progress) + _changes(found) + _notes(found)
+
+
+def _progress_lines(found: "Progress | None") -> list[str]:
+    """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
+    if found is None:
+        return []
+    lines = []
+    if found.source == "progress":
+        lines.append(
+            f"  progress: {found.rate_per_s:.4g} a second, {found.alone_per_s:.4g} alone: "
+            f"{found.slowdown:.2f} times slower, {found.age_s:.0f} s ago"
+        )
+    elif found.source:
+        lines.append(
+            f"  progress: nobody counts it; by its GPU's SM_ACTIVE {found.slowdown:.2f} times "
+            "slower than alone, a guess on which nobody acts"
+        )
+    if found.p99_ms and found.slo_ms:
+        late = "late" if found.p99_ms > found.slo_ms else "in time"
+        lines.append(f"  p99 {found.p99_ms:.4g} ms, SLO {found.slo_ms:.4g} ms: {late}")
+    if found.bound and found.windows:
+        looks = f"{found.broken} of the last {found.windows} look{'s' * (found.windows > 1)}"
+        lines.append(f"  at most {found.bound:.2f} times slower is allowed; broken in {looks}")
+    for one in found.apart:
+        model = f" on {one.gpu_model}" if one.gpu_model else ""
+        other = one.application or "pods of no known application"
+        lines.append(f"  kept apart from {other}{model} for {_age(max(0.0, one.left_s))}")
+    return lines + [f"  note: {found.problem}"] * bool(found.problem)
 
 
 def metrics_lines(found: "Metrics | None", place: "Place", *, again: bool = False) -> list[str]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.scheduler import (
+    MOST_MIB,
     Address,
     ConfigFile,
     Context,
     Decisions,
+    DecisionsMib,
     HttpPort,
     Kubeconfig,
     LeaderElect,
@@ -63,6 +65,7 @@ def serve(
     leader_elect: LeaderElect = None,
     http_port: HttpPort = None,
     decisions: Decisions = None,
+    decisions_mib: DecisionsMib = MOST_MIB,
 ) -> None:
     """Answer kube-scheduler, and schedule no pods by schedulerName.
 
@@ -78,7 +81,10 @@ def serve(
     found = replace(found, extender=replace(found.extender, enabled=True))
     paths = (kubeconfig,) if kubeconfig else ()
     where = str(config or "")
-    run(found, Hosting(paths, context, schedules=False, decisions=decisions, where=where))
+    run(found, Hosting(
+        paths, context, schedules=False, decisions=decisions, decisions_mib=decisions_mib,
+        where=where,
+    ))  # fmt: skip
 
 
 @extender_app.command("config")

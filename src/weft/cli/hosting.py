@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cli.predicted import configured
+from weft.cli.predicted import configured, read_mystic, solos_of
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
-from weft.config.form import Configuration, InterferenceSettings, LeaseSettings
+from weft.config.form import Configuration, LeaseSettings
 from weft.config.read import profiles as made_of
 from weft.engine import PolicyInput
 from weft.extender.configured import listening_of, routes_of
@@ -36,8 +36,13 @@ from weft.ledger import Limits
 from weft.live.cluster import Cluster
 from weft.live.looked import LookedMetrics
 from weft.live.looking import Looking, addresses_of, devices_of
+from weft.live.observed import ObservedMetrics
+from weft.live.observing import Observing, ObservingOptions
+from weft.live.rates import Solos
+from weft.live.remembering import Remembering
 from weft.live.telling import Teller, TellingOptions
 from weft.live.typical import TypicalInput
+from weft.policies.coscheml import MYSTIC
 from weft.record import Header, PolicyUse, ProfileUse
 from weft.scheduler.http import Pages
 from weft.scheduler.metrics import Metrics
@@ -51,20 +56,22 @@ class Hosting(msgspec.Struct, frozen=True):
     """What the command line says beside the configuration.
 
     `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
-    that everything goes on record in. `where` names the configuration file in errors.
+    that everything goes on record in, up to `decisions_mib` (0: however much). `where` names the
+    configuration file in errors.
     """
 
     kubeconfigs: tuple[Path, ...] = ()
     context: str = ""
     schedules: bool = True
     decisions: Path | None = None
+    decisions_mib: int = 0
     where: str = ""
 
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `Process.run`."""
     told = configured(config, hosting.where)
-    elsewhere = config.interference != InterferenceSettings()
+    elsewhere = config.interference.predicted
     routes = (
         routes_of(config.extender, registry.names(), predicted=elsewhere)
         if config.extender.enabled else []
@@ -86,7 +93,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 request_timeout_s=config.client.request_timeout_seconds,
             ),
             may_bind=elector.may_bind if elector else None, limits=limits,
-            kept=_kept(client, config),
+            kept=_kept(client, config, config.lessons.name),
         )  # fmt: skip
         telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
         teller = Teller(live, client, socket.gethostname(), telling)
@@ -100,19 +107,24 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 _uses(everything), config.seed, overcommit_permille=limits.overcommit_permille,
                 harvest_permille=limits.harvest_permille,
             )  # fmt: skip
-            process.early.append(Recording(live, header, hosting.decisions))
+            process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
         if told is not None:
             live.pods.settings = msgspec.structs.replace(live.settings, interference_table=True)
             process.parts.append(_Predicted(live, told))
+        if config.interference.mystic:
+            process.parts.append(_Distances(live, config.interference.mystic, hosting.where))
         process.parts += [_Typical(live), _Memory()]
         around = Around(lambda: addresses_of(live), lambda: devices_of(live), client)
         source = source_of(config.telemetry, around)
         if source is not None:
-            looking = Looking(
-                live, source, options_of(config.telemetry), aliases_of(config.telemetry)
-            )
+            how = options_of(config.telemetry, config.limits)
+            looking = Looking(live, source, how, aliases_of(config.telemetry))
             live.ends.peak_mib = looking.measuring.peak_mib
             pages.collectors.append(LookedMetrics(looking))
+            looking.observing = _observing(live, source, config, told, hosting.where)
+            if looking.observing is not None:
+                pages.explainer.progress_of = looking.observing.about
+                pages.collectors.append(ObservedMetrics(looking.observing))
             process.parts.append(_Looking(looking, source))
         if config.extender.enabled:
             extender = _Extender(live, routes, listening_of(config.extender))
@@ -127,10 +139,28 @@ def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
     return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
 
 
-def _kept(client: ApiClient, config: Configuration) -> Kept | None:
-    """Where lessons are kept, if anywhere."""
-    name = config.lessons.name
+def _kept(client: ApiClient, config: Configuration, name: str) -> Kept | None:
+    """The ConfigMap of this name beside the Lease; none where it has none."""
     return Kept(client, config.lease.namespace, name) if name else None
+
+
+def _observing(
+    live: Cluster, source: Source, config: Configuration, told: Interference | None, where: str
+) -> Observing | None:
+    """Who looks how fast pods go; nobody where no metric is named."""
+    settings, times = config.interference, config.telemetry
+    options = ObservingOptions(
+        settings.progress_metric, settings.latency_metric, times.interval_seconds,
+        times.scrape_seconds,
+    )  # fmt: skip
+    if not options.metrics:
+        return None
+    store = _kept(live.client, config, settings.observed)
+    remembering = Remembering(live.client, store, told or Interference(0), live.recall.may_write)
+    observing = Observing(live, source, remembering, Solos(solos_of(config, where)), options)
+    live.keepers.append(remembering)
+    live.recall.before = observing.goes
+    return observing
 
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
@@ -205,6 +235,22 @@ class _Predicted(Part):
 
     async def close(self) -> None:
         """Nothing: policies keep it."""
+
+
+class _Distances(Part):
+    """Tells Co-scheML's baseline mystic how far applications are from each other."""
+
+    def __init__(self, live: Cluster, path: str, where: str) -> None:
+        place = ": ".join(filter(None, (where, "interference.mystic")))
+        self._live, self._told = live, read_mystic(Path(path), place)
+
+    async def start(self) -> str:
+        """Tell it once."""
+        self._live.handle(PolicyInput(MYSTIC, self._told))
+        return f"mystic's distances of {len(self._told)} applications are known"
+
+    async def close(self) -> None:
+        """Nothing: the policy keeps them."""
 
 
 class _Typical(Part):

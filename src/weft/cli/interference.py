@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, json_text
+from weft.cli.progress import teller
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ def train(
 ) -> None:
     """Learn a predictor for each GPU model and way of sharing in the data."""
     import weft
-    from weft.cli.interference_inputs import read_measured, watcher
+    from weft.cli.interference_inputs import read_measured
     from weft.signals.interference import trees
     from weft.signals.interference.committee import Effort
     from weft.signals.interference.features import Applications, profile_columns
     from weft.signals.interference.ladder import fit
     from weft.signals.interference.model_file import SCHEMA, Model, encode
 
-    measured, tell = read_measured(data, source), watcher()
+    measured, tell = read_measured(data, source), teller()
     cells: list[Cell] = []
     for one, gpu_model, isolation in _cells(measured):
         place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
@@ -78,7 +79,8 @@ def evaluate(
     source: _Source = [],  # noqa: B006
     gpu_model: _GpuModel = "",
     split: Annotated[
-        list[str], typer.Option(help="random, new pair, new application or new GPU; repeat.")
+        list[str],
+        typer.Option(help="random, new pair, new application, new GPU or several others; repeat."),
     ] = [],  # noqa: B006
     seeds: _Seeds = 5,
     report: Annotated[
@@ -87,17 +89,15 @@ def evaluate(
     png: Annotated[bool, typer.Option("--png", help="Plots as PNG too.")] = False,
     output: _Output = ListOutput.table,
 ) -> None:
-    """Keep measurements back in four ways, and say how well they are predicted."""
-    import msgspec
-
-    from weft.cli.interference_inputs import read_measured, watcher
+    """Keep measurements back in five ways, and say how well they are predicted."""
+    from weft.cli.interference_inputs import read_measured
     from weft.cli.interference_tables import print_results, write_figures
     from weft.signals.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
         raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
-    tell = watcher()
+    tell = teller()
     how = Examination(seeds, progress=tell)
     found = []
     for one in read_measured(data, source):
@@ -109,8 +109,7 @@ def evaluate(
     if report is not None:
         write_figures(kept, report, png)
     if output is ListOutput.json:
-        body = msgspec.json.format(msgspec.json.encode(kept), indent=1)
-        print(body.decode())
+        print(json_text(kept))
     else:
         print_results(kept)
 
@@ -128,7 +127,7 @@ def predict(
 
     from weft.cli.interference_inputs import read_model
     from weft.cli.interference_tables import print_because, print_pairs
-    from weft.framework.interference import InterferenceView
+    from weft.framework.interference import ANY_MODEL, InterferenceView
     from weft.signals.interference.model_file import Model
     from weft.signals.interference.table import from_predictors, from_static
     from weft.signals.interference.why import Because
@@ -147,7 +146,7 @@ def predict(
         names = sorted({name for one in predictors for name in one.solos})
         table = from_predictors(1, predictors, names, found.sources)
     else:
-        table = from_static(1, found, gpu_model)
+        table = from_static(1, found, gpu_model or ANY_MODEL)
     if output is ListOutput.json and not victim:
         print(msgspec.json.encode(table).decode())
     elif victim:

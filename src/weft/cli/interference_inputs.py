@@ -1,7 +1,6 @@
 """Files that `weft interference` reads: datasets, Gavel's pairs, tables of slowdowns, models."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,17 +48,6 @@ def read_model(path: Path) -> "Model | StaticTable":
     if body[:2] == b"\x1f\x8b" or b'"schema"' in body[:200]:
         return decode(body, str(path))
     return static_table(body.decode("utf-8", errors="replace"), str(path))
-
-
-def watcher() -> Callable[[str], None]:
-    """Tells a person on stderr what is being done; nobody where it is no terminal."""
-    if not sys.stderr.isatty():
-        return lambda _text: None
-
-    def tell(text: str) -> None:
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    return tell
 
 
 def _bytes(path: Path) -> bytes:

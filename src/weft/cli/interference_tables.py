@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.cli.output import json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def print_results(results: "Sequence[Result]") -> None:
     table = Table(box=None, pad_edge=False)
     for header in ("source", "GPU model", "split", "method"):
         table.add_column(header)
-    for header in ("n", "MAE", "MAPE %", "R²", "p95", "held %", "of 95 %", "width", "in hindsight"):
+    for header in ("n", "MAE", "MAPE %", "R²", "p95", "held %", "of 95 %", "calibrated %",
+                   "width", "in hindsight", "in sample"):  # fmt: skip
         table.add_column(header, justify="right")
     for one in results:
         place = f"{one.gpu_model} {one.isolation}".strip()
@@ -35,7 +37,9 @@ def print_results(results: "Sequence[Result]") -> None:
                 one.source, place, one.split, name, str(score.samples), f"{score.mae:.4f}",
                 f"{100 * score.mape:.1f}", f"{score.r2:.2f}", f"{score.p95:.3f}",
                 _percent(score.coverage), f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
-                _number(score.width), _number(score.hindsight_width),
+                _percent(one.calibrated if ours else math.nan), _number(score.width),
+                _number(score.hindsight_width),
+                _number(one.in_sample_width if ours else math.nan),
             )  # fmt: skip
     Console(width=_WIDTH).print(table)
 
@@ -87,8 +91,6 @@ def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
 
 def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:
     """A calibration plot for each GPU model of each source, and the numbers as JSON."""
-    import msgspec
-
     from weft.experiment import png as png_writer
     from weft.experiment.calibration import calibration
     from weft.experiment.svg import to_svg
@@ -97,8 +99,7 @@ def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:
         png_writer.check()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        body = msgspec.json.format(msgspec.json.encode(list(results)), indent=1)
-        (folder / "evaluation.json").write_bytes(body + b"\n")
+        (folder / "evaluation.json").write_text(json_text(list(results)) + "\n", encoding="utf-8")
         for place in dict.fromkeys((r.source, r.gpu_model, r.isolation) for r in results):
             here = [r for r in results if (r.source, r.gpu_model, r.isolation) == place]
             name = " ".join(filter(None, place))

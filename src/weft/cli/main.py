@@ -1,5 +1,6 @@
 """`weft`: the commands, and how errors end."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -72,6 +73,9 @@ _register()
 
 def main() -> None:
     """Entry point: bad input is one line on stderr and exit 1, never a traceback."""
+    # Matrices are small: a second thread of BLAS waits more than it works, and on a busy machine
+    # learning takes ten times as long with it.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         app()
     except BadInputError as error:

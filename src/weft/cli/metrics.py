@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, json_text, print_table
 from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
@@ -195,13 +195,11 @@ _COLUMNS = {
 
 
 def _show(looked: "Looked", output: ListOutput) -> None:
-    import msgspec
-    from rich.console import Console
     from rich.table import Table
 
     rows = _rows(looked)
     if output is ListOutput.json:
-        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        print(json_text(rows, indent=2))
         return
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("node")
@@ -219,21 +217,16 @@ def _show(looked: "Looked", output: ListOutput) -> None:
         worst = next(word for word in ("missing", "stale", "fresh") if word in states)
         oldest = f"{max(ages):.0f}" if ages else "–"
         table.add_row(row["node"], str(row["gpu"]), *cells, oldest, worst)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    console.print(table)
+    print_table(table, width=140)
 
 
 def _tell(looked: "Looked", output: ListOutput) -> None:
-    import msgspec
-
     from weft.signals.telemetry.checking import check
 
     found: list[Finding] = check(looked)
     if output is ListOutput.json:
         told = [one._asdict() for one in found]
-        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print(json_text(told, indent=2))
     else:
         for one in found:
             print(f"{one.level:<7} {one.text}" + (f"\n        → {one.mend}" if one.mend else ""))

@@ -1,6 +1,10 @@
-"""Choices of output that several commands share."""
+"""Choices of output that several commands share, and how values and tables are printed."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class ListOutput(StrEnum):
@@ -8,3 +12,20 @@ class ListOutput(StrEnum):
 
     table = "table"
     json = "json"
+
+
+def json_text(value: object, indent: int = 1) -> str:
+    """Any value of ours as JSON that a person can read too, without a last newline."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+
+
+def print_table(table: "Table", width: int) -> None:
+    """As wide as the terminal; elsewhere `width` columns."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=width)
+    console.print(table)

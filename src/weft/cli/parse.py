@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from weft.cli.output import json_text
 from weft.dialects.dialect import Marks, Settings
 from weft.model import BadInputError, ContainerRequest
 from weft.model.request import Memory
@@ -82,7 +83,7 @@ def parse(
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
     if output is Output.JSON:
-        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        print(json_text(rows, indent=2))
     elif rows:  # a header over nothing would look like an answer
         _print_table(rows)
     if errors:

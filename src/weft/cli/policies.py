@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, json_text
 
 if TYPE_CHECKING:
     from weft.framework.registry import Registry
@@ -32,9 +32,7 @@ def policies(
     """List the policies there are, and why one is unsafe where it is."""
     found = registry().describe()
     if output is ListOutput.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        print(json_text(found))
         return
     width = max(len(item.name) for item in found)
     for item in found:

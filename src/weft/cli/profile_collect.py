@@ -11,6 +11,7 @@ import typer
 
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
+from weft.cli.progress import watched
 from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
@@ -121,7 +122,7 @@ async def _known(kubeconfig: Path | None, context: str) -> "Known":
 
 
 def _say_done(share: float) -> None:
-    if sys.stderr.isatty():
+    if watched():
         print(f"\rweft: {share:.0%} of the history", end="\n" if share >= 1 else "",
               file=sys.stderr, flush=True)  # fmt: skip
 

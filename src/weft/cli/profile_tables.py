@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,7 +37,7 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
             *(_cell(solo, name, digits) for name, digits in _COLUMNS.values()),
             f"{solo.memory_mib:,}", f"{solo.peak_mib:,}", str(beside),
         )  # fmt: skip
-    _print(table)
+    print_table(table, width=_WIDTH)
     for told in found.infeasible:
         print(f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
               f"{told.failed}: {told.reason}: {told.text[:100]}")  # fmt: skip
@@ -57,7 +57,7 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
         table.add_column("p95", justify="right")
         for name, feature in sorted(solo.features.items()):
             table.add_row(name, f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
-        _print(table)
+        print_table(table, width=_WIDTH)
     if found.corun:
         table = _table("victim", "beside", "GPU model", "sharing")
         for header in ("speed", "slowdown", "runs"):
@@ -66,7 +66,7 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
             table.add_row(one.victim, " + ".join(one.aggressors), one.gpu_model, one.isolation,
                           f"{one.speed:.3f}", slowdown, str(one.runs))  # fmt: skip
-        _print(table)
+        print_table(table, width=_WIDTH)
     for told in found.infeasible:
         print(f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
               f"({told.isolation}): {told.failed}: {told.reason}: {told.text}")  # fmt: skip
@@ -84,15 +84,6 @@ def _table(*headers: str) -> "Table":
     for header in headers:
         table.add_column(header)
     return table
-
-
-def _print(table: "Table") -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    console.print(table)
 
 
 def _print_json(found: "Dataset") -> None:

@@ -1,10 +1,29 @@
-"""Progress on stderr, for people who watch."""
+"""Progress on stderr, for people who watch; nothing is said where it is no terminal."""
 
+import sys
 from collections.abc import Callable
 
 
-def bar(cells: int) -> Callable[[str, int, int], None]:
-    """A bar over `cells` runs; call it with (policy, seed, runs done)."""
+def watched() -> bool:
+    """Whether a person is watching."""
+    return sys.stderr.isatty()
+
+
+def teller() -> Callable[[str], None]:
+    """Tells what is being done, each text in the place of the one before."""
+    if not watched():
+        return lambda _text: None
+
+    def tell(text: str) -> None:
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def bar(cells: int) -> Callable[[str, int, int], None] | None:
+    """A bar over `cells` runs; call it with (policy, seed, runs done). None where nobody waits."""
+    if cells < 2 or not watched():
+        return None
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -66,6 +66,15 @@ Decisions = Annotated[
     Path | None,
     typer.Option(help="Put every event and decision on record in this file, for `weft replay`."),
 ]
+DecisionsMib = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=1 << 30,
+        help="The most MiB of that file and its signals together; then the record ends. 0: no end.",
+    ),
+]
+MOST_MIB = 10_240
 
 
 def scheduler(
@@ -82,6 +91,7 @@ def scheduler(
     leader_elect: LeaderElect = None,
     http_port: HttpPort = None,
     decisions: Decisions = None,
+    decisions_mib: DecisionsMib = MOST_MIB,
 ) -> None:
     """Schedule a cluster's pods, by schedulerName and, with --extender-port, for kube-scheduler.
 
@@ -94,7 +104,10 @@ def scheduler(
     if original_ports and not found.extender.enabled:
         raise BadInputError("--original-ports", "goes with --extender-port; add it")
     paths = (kubeconfig,) if kubeconfig else ()
-    run(found, Hosting(paths, context, decisions=decisions, where=str(config or "")))
+    where = str(config or "")
+    run(found, Hosting(
+        paths, context, decisions=decisions, decisions_mib=decisions_mib, where=where
+    ))  # fmt: skip
 
 
 def configuration(

@@ -2,18 +2,17 @@
 
 import math
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.output import json_text
+from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from weft.experiment.grid import Grid
     from weft.simulate.arrivals import Arrivals
     from weft.simulate.results import Results
@@ -85,6 +84,10 @@ _Interference = Annotated[
         "pod list's column application says which is which."
     ),
 ]
+_Mystic = Annotated[
+    Path | None,
+    typer.Option(help="Distances between applications (JSON), for coscheml:pairing=mystic."),
+]
 _Timing = Annotated[
     bool,
     typer.Option(
@@ -110,6 +113,7 @@ def simulate(
     png: _Png = False,
     decisions: _Decisions = None,
     interference: _Interference = None,
+    mystic: _Mystic = None,
     timing: _Timing = True,
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
@@ -122,25 +126,34 @@ def simulate(
     from weft.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
-    inputs = [path for path in (nodes, pods, order, interference) if path]
+    inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
     _check_outputs(inputs, decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
-    if interference is not None:
-        from weft.cli.predicted import read_interference
-
-        told = read_interference(interference, "--interference")
-        scenario = msgspec.structs.replace(grid.scenario, interference=told)
-        grid = msgspec.structs.replace(grid, scenario=scenario)
+    grid = msgspec.structs.replace(grid, scenario=_told(grid.scenario, interference, mystic))
     if decisions is not None:
         if len(grid.cells()) > 1:
             raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
         grid = msgspec.structs.replace(grid, decisions=decisions)
     cells = len(grid.cells())
     workers = min(jobs or os.cpu_count() or 1, cells)
-    results = run_grid(grid, workers, _progress(cells))
+    results = run_grid(grid, workers, bar(cells))
     _print(results, output)
     if report is not None:
         _report(results, report, png, grid.scenario, pods.name)
+
+
+def _told(scenario: "Scenario", interference: Path | None, mystic: Path | None) -> "Scenario":
+    """With what policies are told beside the cluster and the pods."""
+    import msgspec
+
+    from weft.cli.predicted import read_interference, read_mystic
+
+    if interference is not None:
+        told = read_interference(interference, "--interference")
+        scenario = msgspec.structs.replace(scenario, interference=told)
+    if mystic is not None:
+        scenario = msgspec.structs.replace(scenario, mystic=read_mystic(mystic, "--mystic"))
+    return scenario
 
 
 def _check_options(
@@ -216,21 +229,9 @@ def _arrivals(
     ]
 
 
-def _progress(cells: int) -> "Callable[[str, int, int], None] | None":
-    """A bar on stderr where a person is watching and there is something to wait for."""
-    if cells < 2 or not sys.stderr.isatty():
-        return None
-    from weft.cli.progress import bar
-
-    return bar(cells)
-
-
 def _print(results: "Results", output: Output) -> None:
-    import msgspec
-
     if output is Output.json:
-        text = msgspec.json.format(msgspec.json.encode(results), indent=1)
-        sys.stdout.write(text.decode() + "\n")
+        print(json_text(results))
         return
     from weft.cli.tables import print_csv, print_results
 

@@ -3,6 +3,7 @@
 import csv
 import sys
 
+from weft.cli.output import print_table
 from weft.simulate.results import Results, Summary
 
 CSV_COLUMNS = (
@@ -22,7 +23,6 @@ def print_csv(results: Results) -> None:
 
 def print_results(results: Results) -> None:
     """One row a policy, best allocation first."""
-    from rich.console import Console
     from rich.table import Table
 
     timed = any(summary.mean_wait_s is not None for summary in results.summary)
@@ -34,10 +34,7 @@ def print_results(results: Results) -> None:
         table.add_column(header, justify="right")
     for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
         table.add_row(*_row(summary, timed))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    console.print(table)
+    print_table(table, width=120)
 
 
 def _row(summary: Summary, timed: bool) -> list[str]:

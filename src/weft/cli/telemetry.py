@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.config.form import TelemetrySettings
+from weft.config.form import LimitsSettings, TelemetrySettings
 from weft.kube.client import ApiClient
 from weft.live.finding import Discovered, Wish
 from weft.live.finding_exporters import DiscoveredExporters, ExporterWish
 from weft.live.looking import LookingOptions
 from weft.model import BadInputError
+from weft.signals.holds import WarmUp
 from weft.signals.telemetry.exporters import Exporters, Known
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import Alias, with_own
@@ -93,9 +94,11 @@ def prometheus_options(found: TelemetrySettings) -> PrometheusOptions:
     )  # fmt: skip
 
 
-def options_of(found: TelemetrySettings) -> LookingOptions:
-    """How often, how far back and how far ahead."""
+def options_of(found: TelemetrySettings, limits: LimitsSettings | None = None) -> LookingOptions:
+    """How often, how far back and how far ahead; and how long pods warm up."""
+    limits = limits or LimitsSettings()
     return LookingOptions(
         interval_s=found.interval_seconds, window_s=found.window_seconds,
         scrape_s=found.scrape_seconds, horizon_s=found.horizon_seconds,
+        warm_up=WarmUp(limits.warm_up_seconds, limits.stable_seconds),
     )  # fmt: skip

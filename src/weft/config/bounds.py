@@ -58,6 +58,9 @@ def _bounds(found: Configuration) -> Iterator[Bound]:
     yield Bound("client.requestTimeoutSeconds", client.request_timeout_seconds, 1, 3_600)
     yield Bound("lease.durationSeconds", lease.duration_seconds, 1, 10)
     yield Bound("lease.renewSeconds", lease.renew_seconds, 0, 10, above=True)
+    warm_up, stable = found.limits.warm_up_seconds, found.limits.stable_seconds
+    yield Bound("limits.warmUpSeconds", warm_up, 0, _DAY_S)
+    yield Bound("limits.stableSeconds", stable, 0, found.telemetry.window_seconds, above=True)
     yield Bound("events.intervalSeconds", found.events.interval_seconds, 0, _DAY_S)
     yield Bound("seed", found.seed, 0, _LARGEST)
     for i, profile in enumerate(found.profiles):
@@ -76,10 +79,16 @@ def _check_names(found: Configuration) -> None:
     if not is_label(lease.namespace):
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
-    if found.lessons.name and not is_subdomain(found.lessons.name):
-        name = found.lessons.name
-        what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
-        raise BadInputError("lessons.name", what)
+    kept = (
+        ("lessons.name", found.lessons.name),
+        ("interference.observed", found.interference.observed),
+    )
+    for field, name in kept:
+        if name and not is_subdomain(name):
+            what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
+            raise BadInputError(field, what)
+    if found.lessons.name and found.lessons.name == found.interference.observed:
+        raise BadInputError("interference.observed", "is lessons.name too; give it another name")
     for section, address in (("http", found.http.address), ("extender", found.extender.address)):
         if not is_host(address):
             what = f"{address!r} is no IP address or host name; write 0.0.0.0 for all addresses"

@@ -47,10 +47,13 @@ class LeaseSettings(Form, frozen=True):
 
 
 class LimitsSettings(Form, frozen=True):
-    """How much of a card's memory may be promised, in cards: 1 is what it has."""
+    """How much of a card's memory may be promised, in cards: 1 is what it has; and how long a pod
+    is held at what it asked."""
 
     overcommit: float = 1.0
     harvest: float = 1.0
+    warm_up_seconds: float = 60
+    stable_seconds: float = 20
 
 
 class LessonsSettings(Form, frozen=True):
@@ -148,10 +151,21 @@ class TelemetrySettings(Form, frozen=True):
 
 
 class InterferenceSettings(Form, frozen=True):
-    """What policies are told of how much applications slow each other down: one file, or none."""
+    """What policies are told of how much applications slow each other down: one file, or none; and
+    how it is found out how fast pods really go, and where that is kept."""
 
     table: str = ""
     model: str = ""
+    profiles: str = ""
+    mystic: str = ""
+    progress_metric: str = "weft_progress_total"
+    latency_metric: str = ""
+    observed: str = "weft-observed"
+
+    @property
+    def predicted(self) -> bool:
+        """Whether anything but the extender's own table is named."""
+        return bool(self.table or self.model)
 
 
 DEFAULT_PROFILES = (
@@ -159,7 +173,7 @@ DEFAULT_PROFILES = (
     ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
     ProfileSettings("alnair-high-performance", (PolicyUse("alnair-high-performance"),)),
     ProfileSettings("genius-scheduler", (PolicyUse("genius"),)),
-    ProfileSettings("custom-scheduler", (PolicyUse("ferikoglou-safe"),)),
+    ProfileSettings("custom-scheduler", (PolicyUse("ferikoglou-safe", 1, {"round_s": 0}),)),
 )
 
 

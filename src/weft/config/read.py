@@ -13,6 +13,7 @@ from weft.config.form import (
     KIND,
     Configuration,
     ExtenderSettings,
+    InterferenceSettings,
 )
 from weft.config.telemetry import check_telemetry, telemetry_files
 from weft.config.text import load
@@ -22,6 +23,7 @@ from weft.model import BadInputError
 
 MOST_PROMISED = 10
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 
 
@@ -137,8 +139,20 @@ def _check(found: Configuration, where: str) -> None:
             at = _place(where, f"limits.{name}")
             raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
     _check_extender(found.extender, where)
-    if found.interference.table and found.interference.model:
+    _check_interference(found.interference, where)
+
+
+def _check_interference(found: InterferenceSettings, where: str) -> None:
+    if found.table and found.model:
         raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
+    for field, name in (("progressMetric", found.progress_metric),
+                        ("latencyMetric", found.latency_metric)):  # fmt: skip
+        if name and not _METRIC.fullmatch(name):
+            what = f"{name!r} is no metric's name; write letters, digits, _ and :"
+            raise BadInputError(_place(where, f"interference.{field}"), what)
+    if found.latency_metric and found.latency_metric == found.progress_metric:
+        at = _place(where, "interference.latencyMetric")
+        raise BadInputError(at, "is progressMetric too; one counts, the other is a gauge")
 
 
 def _check_extender(found: ExtenderSettings, where: str) -> None:
@@ -166,6 +180,8 @@ def _check_files(found: Configuration, where: str) -> None:
         ("extender.keyFile", extender.key_file, "a PEM file"),
         ("extender.clientAuthorityFile", extender.client_authority_file, "a PEM file"),
         *telemetry_files(found.telemetry),
+        ("interference.profiles", found.interference.profiles, "a file of profiles"),
+        ("interference.mystic", found.interference.mystic, "a table of distances"),
     ):
         if name:
             try:

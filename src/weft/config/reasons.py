@@ -37,8 +37,13 @@ REASONS: dict[str, str] = {
     "limits.harvest": "how much a harvesting policy may promise, where the difference is measured "
     "idle; 1 lends nothing: whoever wants it declares how far, as 1.5, and borrowers may be "
     "evicted",
+    "limits.warmUpSeconds": "so long after its binding a pod needs all that it asked, however "
+    "little it uses: most have by then loaded what they will use; more where they take longer",
+    "limits.stableSeconds": "and until its memory changed by less than 2 % for so long once; no "
+    "longer than telemetry.windowSeconds, or nothing would ever be lent",
     "lessons.name": "of a ConfigMap in lease.namespace: what workloads that ran out of GPU memory "
-    "are charged, so that a restarted Weft knows; empty keeps it in memory alone",
+    "are charged, and the most that pods like each other used, so that a restarted Weft knows; "
+    "empty keeps it in memory alone",
     "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
     "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
     "free one",
@@ -101,5 +106,16 @@ REASONS: dict[str, str] = {
     "interference.table": "a table of slowdowns, as Co-scheML has it; none: where the extender has "
     "its table, that one",
     "interference.model": "instead of a table, predictions as Weft writes them; none",
+    "interference.profiles": "what applications do alone, as `weft profile` keeps it in a file: "
+    "how fast they should go; none: what interference.model has, and what pods say of themselves",
+    "interference.mystic": "mystic's distances between applications, for coscheml with pairing "
+    "mystic; none",
+    "interference.progressMetric": "the counter of work done that applications export; a pod whose "
+    "bound is broken by it has a best-effort pod beside it evicted. Empty: nobody is, and nothing "
+    "is asked",
+    "interference.latencyMetric": "a gauge of applications' p99, in seconds, for pods with "
+    "weft.dev/slo-ms; none, for there is no usual name",
+    "interference.observed": "of a ConfigMap in lease.namespace: how slow pods were seen beside "
+    "each other, and who is kept apart; empty keeps it in memory alone",
     "seed": "for policies that draw; the same seed decides the same",
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from weft.dialects.containers import per_container
 from weft.dialects.dialect import Marks, Settings
 from weft.dialects.nvidia import GPU
-from weft.dialects.requests import build, words
+from weft.dialects.requests import build, listed
 from weft.dialects.resources import Slot, amount, asks_for, percent, slots, units
 from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
 from weft.dialects.system import System
@@ -64,11 +64,11 @@ class Hami(System):
         asks = [_ask(slot, notes) for slot in places]
         marks = pod.metadata.annotations or {}
         rule = DeviceRule(
-            models=words(marks.get(USE_TYPE, "")),
-            not_models=words(marks.get(NOUSE_TYPE, "")),
+            models=listed(marks, USE_TYPE),
+            not_models=listed(marks, NOUSE_TYPE),
             how="contains",
-            uuids=words(marks.get(USE_UUID, "")),
-            not_uuids=words(marks.get(NOUSE_UUID, "")),
+            uuids=listed(marks, USE_UUID),
+            not_uuids=listed(marks, NOUSE_UUID),
         )
         named = rule.models or rule.not_models or rule.uuids or rule.not_uuids
         shape = Shape(devices=rule) if named else None

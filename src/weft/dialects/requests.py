@@ -1,28 +1,38 @@
 """From a dialect's reading to a `PodRequest`: what every system's pods have in common.
 
-Weft's own annotations (`weft.dev/gpu-model`, `isolation`, `application`, `class`) may stand on a
-pod of any system: they say what the other systems have no words for.
+Weft's own annotations (`weft.dev/gpu-model`, `isolation`, `application`, `class`,
+`expected-duration`) may stand on a pod of any system: they say what the others have no words for.
+
+An annotation may be of 256 kB. What decides and cannot be so is refused; what only tells who a pod
+is or does, and cannot be so, is ignored with a warning.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from weft.dialects.containers import Layout
 from weft.dialects.resources import node_side, slots
+from weft.dialects.shares import MOST_LETTERS
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
-from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL
+from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
 
 MODEL = "weft.dev/gpu-model"
 ISOLATION = "weft.dev/isolation"
 APPLICATION = "weft.dev/application"
 CLASS = "weft.dev/class"
+DURATION = "weft.dev/expected-duration"
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
 ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
 
+_MOST_LISTED = 16_384  # some 400 UUIDs: more would be looked through for every GPU
+_MOST_SHOWN = 40
+
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", re.A)
+_DURATION_MOST_S = 366 * 86_400
 _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
@@ -50,8 +60,9 @@ def build(
         extended=extended,
         devices=_devices(own.devices, marks, notes),
         node_name=pod.spec.node_name,
-        application=marks.get(APPLICATION) or own.application,
+        application=application_of(marks, notes) or own.application,
         job_class=_one_of(marks, CLASS, CLASSES),
+        expected_s=_expected_s(marks, notes),
     )
     name = meta.name or meta.generate_name
     namespace = meta.namespace or "default"
@@ -95,13 +106,14 @@ def _one_of(marks: dict[str, str], name: str, allowed: Sequence[str]) -> str:
     value = marks.get(name, "")
     if value and value not in allowed:
         raise BadInputError(
-            f"metadata.annotations[{name}]", f"{value!r} is unknown; write {', '.join(allowed)}"
+            f"metadata.annotations[{name}]",
+            f"{value[:_MOST_SHOWN]!r} is unknown; write {', '.join(allowed)}",
         )
     return value
 
 
 def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> DeviceRule:
-    models = words(marks.get(MODEL, ""))
+    models = listed(marks, MODEL)
     if not models:
         return own
     if own != ANY_DEVICE:
@@ -110,8 +122,45 @@ def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> Device
     return DeviceRule(models=models, how="contains")
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The non-empty parts of a comma-separated list."""
+def application_of(marks: Mapping[str, str], notes: list[str] | None = None) -> str:
+    """Whose work the pod does, as its annotation says; "" where that is no name, with a note."""
+    text = marks.get(APPLICATION, "")
+    if len(text) <= MOST_LETTERS and text.isprintable():
+        return text
+    if notes is not None:
+        notes.append(
+            f"annotation {APPLICATION} is ignored: {text[:_MOST_SHOWN]!a}, of {len(text):,} "
+            f"characters, is no name: write at most {MOST_LETTERS}, all of them printable"
+        )
+    return ""
+
+
+def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
+    """How long the pod says it takes alone, about; 0 where it does not say, or not so."""
+    text = marks.get(DURATION, "").strip()
+    match = _DURATION.fullmatch(text)
+    parts = [int(part or 0) for part in match.groups()] if match else [0]
+    seconds = sum(
+        part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False)
+    )  # fmt: skip
+    if 0 < seconds <= _DURATION_MOST_S:
+        return about_s(seconds)
+    if text:
+        notes.append(
+            f"annotation {DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no duration up to 366 "
+            "days: write seconds, or like 2h30m"
+        )
+    return 0
+
+
+def listed(marks: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The non-empty parts of the comma-separated list in this annotation."""
+    text = marks.get(name, "")
+    if len(text) > _MOST_LISTED:
+        raise BadInputError(
+            f"metadata.annotations[{name}]",
+            f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}",
+        )
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

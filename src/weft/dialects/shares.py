@@ -20,6 +20,9 @@ from weft.model import (
     Share,
 )
 
+MOST_LETTERS = 253
+"""Of one name, as Kubernetes' own; an annotation may be of 256 kB."""
+
 PLACEMENT = "weft.dev/placement"
 
 # More than any card has, in MiB and in thousandths: the sum of many pods' still fits 64 bits.
@@ -46,6 +49,7 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
         ports=shape.constraints.ports,
         application=shape.application,
         job_class=shape.job_class,
+        expected_s=shape.expected_s,
     )
 
 
@@ -108,7 +112,10 @@ def decode(text: str, request: PodRequest, node: Node) -> Placement | None:
     """The placement in such a value, whose pod and node `stale` has checked; None if damaged."""
     try:
         value = json.loads(text)
-        shares = [Share(*_checked(row, request, node)) for row in value["shares"]]
+        rows = value["shares"]
+        if len(rows) > len(request.shape.claims) * len(node.gpus):
+            return None
+        shares = [Share(*_checked(row, request, node)) for row in rows]
     except (ValueError, KeyError, TypeError, RecursionError):  # the last: nested too deeply
         return None
     return placement_of(request, node, shares)
@@ -132,7 +139,7 @@ def _checked(row: list[object], request: PodRequest, node: Node) -> tuple[int, i
     numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
         raise ValueError(row)
-    if max(numbers[2:]) > _MOST:
+    if max(numbers[2:]) > _MOST or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
     uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
     if numbers[0] >= len(request.shape.claims) or find(node, str(gpu)) is None:

@@ -22,6 +22,7 @@ from weft.engine.events import (
     PodGone,
     PodSeenBound,
     PolicyInput,
+    ProgressSeen,
     Refused,
     SignalsChanged,
     Tick,
@@ -30,7 +31,9 @@ from weft.engine.events import (
 )
 from weft.engine.lending import Eviction, Harvest
 from weft.engine.lessons import Lesson, OutOfMemory
+from weft.engine.peaks import PeakLearnt
 from weft.engine.records import Candidate, Record
+from weft.engine.relief import Observed, Slowed
 
 __all__ = [
     "Bind",
@@ -48,16 +51,20 @@ __all__ = [
     "LessonsTold",
     "NodesChanged",
     "NotEvicted",
+    "Observed",
     "OutOfMemory",
+    "PeakLearnt",
     "Permit",
     "PodAdded",
     "PodBound",
     "PodGone",
     "PodSeenBound",
     "PolicyInput",
+    "ProgressSeen",
     "Record",
     "Refused",
     "SignalsChanged",
+    "Slowed",
     "Tick",
     "Unschedulable",
     "Wake",

@@ -139,13 +139,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
     position = np.zeros(query.n, dtype=np.int64)
     if len(some) == 0:
         return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
-    rows = some if query.rows is None else query.rows.take(some)
-    part = query if len(some) == query.n else Query(query.table, query.demand, rows)
-    if part is not query:
-        for policy in profile.device_filters:
-            mask = policy.filter_devices(part)
-            if mask is not None:
-                part.narrow(mask)
+    part = query if len(some) == query.n else query.only(some)
     for plugin in profile.scorers:
         found = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)

@@ -16,6 +16,7 @@ def placement_on(
     return Placement(
         uid, table.nodes[row].name, shares, shape.cpu_milli, shape.memory_mib, shape.extended,
         shape.constraints.ports, shape.application, shape.job_class,
+        shape.expected_s,
     )  # fmt: skip
 
 

@@ -35,23 +35,26 @@ from weft.engine.events import (
     PodGone,
     PodSeenBound,
     PolicyInput,
+    ProgressSeen,
     Refused,
     SignalsChanged,
     Tick,
     Unschedulable,
     Wake,
 )
-from weft.engine.explain import best_nodes
+from weft.engine.journal import Journal
 from weft.engine.lending import Eviction, Lending
 from weft.engine.lessons import Lessons, OutOfMemory, workload_of
 from weft.engine.peaks import Peaks, whose
 from weft.engine.placed import Placed
 from weft.engine.queue import Queue, Waiting
-from weft.engine.records import Outcome, Record
+from weft.engine.relief import Relief, Slowed
 from weft.framework import Profile
+from weft.framework.policy import Tolerance
 from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
+from weft.framework.stays import Stays
 from weft.ledger import FAR, STRICT, Holding, Ledger, Limits
-from weft.model import Code, Node, Placement, PodRequest, Shape, Share
+from weft.model import Code, Node, Placement, PodRequest
 
 
 class Engine:
@@ -70,20 +73,25 @@ class Engine:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
+        self.stays = Stays()
         self.lending = Lending(self.ledger)
+        self.relief = Relief(self.ledger, self.lending)
+        self.journal = Journal(self.ledger, keep_top)
         self.lessons, self.peaks = Lessons(), Peaks()
         self.assessor = Assessor(self.ledger)
         self.queue = Queue()
         self.placed: dict[str, Placed] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns = bind_timeout_ns
-        self._seq = 0
-        self._stop: tuple[int, type[Exception]] | None = None
         self._default = profiles[0]
+        for policy in (policy for profile in profiles for policy in profile.policies):
+            if "stays" in policy.reads:
+                policy.stays = self.stays
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
         out: list[Command] = []
+        self.stays.now_ns = now_ns
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
             return out
@@ -91,6 +99,7 @@ class Engine:
         self.queue.tick(now_ns)
         while (waiting := self.queue.pop()) is not None:
             self._cycle(waiting, now_ns, out)
+        out.extend(self.peaks.news())
         wake = self.queue.next_ns()
         if wake is not None:
             out.append(Wake(wake))
@@ -120,22 +129,26 @@ class Engine:
             case OutOfMemory():
                 self._learn(event, self.placed.get(event.placement.uid), out)
             case _:
-                self._hear(event, now_ns)
+                self._hear(event, now_ns, out)
 
-    def _hear(self, event: Event, now_ns: int) -> None:
+    def _hear(self, event: Event, now_ns: int, out: list[Command]) -> None:
         """What does not change who holds what."""
         match event:
+            case ProgressSeen():
+                for held, slowed in self.relief.look(event.observed, self.tolerance_of, now_ns):
+                    self._evict(held, slowed, now_ns, out)
             case PolicyInput():
                 self._policy_input(event, now_ns)
             case NotEvicted():
                 self.lending.not_let_go(event.uid, refused=event.refused)
+                self.relief.not_let_go(event.uid, now_ns, refused=event.refused)
             case LessonsTold():
-                if self.lessons.tell(event.lessons):
+                if self.lessons.tell(event.lessons) | self.peaks.tell(event.peaks):
                     self.queue.wake_all(now_ns)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
-        self._stop = (seq, error)
+        self.journal.stop_before(seq, error)
 
     def _tick(self, now_ns: int) -> None:
         for uid in self.ledger.expire(now_ns):
@@ -158,6 +171,8 @@ class Engine:
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
         self.lending.gone(uid)
+        self.stays.left(uid)
+        self.relief.gone(uid)
         if held is None:
             return
         if event.out_of_memory and held.placement.shares:
@@ -190,6 +205,7 @@ class Engine:
             placed.waits = False
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
+        self.stays.came(placement, min(now_ns, event.bound_ns or now_ns))
         if before is not None and before.placement != placement:
             self._room_on(before.placement.node, now_ns)
 
@@ -236,7 +252,7 @@ class Engine:
         readers = [policy for policy in policies if "signals" in policy.reads]
         for policy in readers:
             policy.signals = self.signals
-        needs = {uid: self.peaks.expected_mib(placed.pod) for uid, placed in self.placed.items()}
+        needs = self.peaks.needs(self.placed)
         for held, eviction in self.lending.look(self.signals, needs):
             self._evict(held, eviction, now_ns, out)
         if readers:
@@ -247,29 +263,26 @@ class Engine:
         if readers or self.ledger.table.harvests:
             self.queue.wake_all(now_ns, rested=True)
 
-    def _evict(self, held: Holding, eviction: Eviction, now_ns: int, out: list[Command]) -> None:
+    def _evict(
+        self, held: Holding, why: Eviction | Slowed, now_ns: int, out: list[Command]
+    ) -> None:
         """Ask the pod to go, on the record."""
-        self._mind_the_stop()
-        self._seq += 1
-        placement, placed = held.placement, self.placed.get(held.placement.uid)
-        pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
-        record = Record(
-            self._seq, now_ns, pod.uid, pod.namespace, pod.name,
-            placed.profile.name if placed else "", placed.tries if placed else 0,
-            self.ledger.version - self.ledger.tried, "evicted", placement.node, placement.shares,
-            eviction=eviction,
-        )  # fmt: skip
-        out.append(Evict(placement, record))
+        record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
+        self.lending.leaves(held.placement.uid)
+        self.relief.leaves(held, now_ns)
+        out.append(Evict(held.placement, record))
 
-    def _mind_the_stop(self) -> None:
-        """Whoever wants to look at what the next decision meets stops here."""
-        if self._stop is not None and self._stop[0] == self._seq + 1:
-            raise self._stop[1]
+    def tolerance_of(self, uid: str) -> Tolerance | None:
+        """How slow the pod may get, by its profile; by the first one's where nobody knows it."""
+        placed = self.placed.get(uid)
+        policies = (placed.profile if placed else self._default).policies
+        return next((p.tolerance for p in policies if p.tolerance is not None), None)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
         self.lending.gone(uid)
+        self.stays.left(uid)
         placed.tell_lost()
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
@@ -288,14 +301,14 @@ class Engine:
 
     def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
         """One pod's turn: preFilter, filter and score (assess), choose, reserve, permit."""
-        self._mind_the_stop()
+        self.journal.begin()
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         row = choosing.best_row(known, profile, key)
         if row < 0:
             self.queue.park(waiting, known.shape, known.demand, now_ns)
-            record = self._record(waiting, known, now_ns, "unschedulable")
+            record = self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod))
             out.append(Unschedulable(pod, record))
             return
         if self.queue.give_way(waiting, known.shape):
@@ -365,12 +378,14 @@ class Engine:
         placement = choosing.placement_on(self.ledger.table, row, pod.uid, shares, shape)
         harvested = self.lending.placed(placement, shape, whose(pod))
         record = msgspec.structs.replace(
-            self._record(waiting, known, now_ns, "placed", row, shares), harvested=harvested,
+            self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod), (row, shares)),
+            harvested=harvested,
             predicted=choosing.predicted(self.ledger.table, row, known, profile, shares),
         )  # fmt: skip
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         self.lending.close()
+        self.stays.came(placement, now_ns)
         placed = self.placed[pod.uid] = Placed(waiting, record)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)
@@ -380,20 +395,3 @@ class Engine:
         out.append(Bind(placed.pod, placement, placed.record))
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))
-
-    def _record(
-        self, waiting: Waiting, known: Assessment, now_ns: int, outcome: Outcome,
-        row: int = -1, shares: tuple[Share, ...] = (),
-    ) -> Record:  # fmt: skip
-        self._seq += 1
-        pod = waiting.pod
-        return Record(
-            self._seq, now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
-            waiting.tries, self.ledger.version - self.ledger.tried, outcome,
-            self.ledger.table.nodes[row].name if row >= 0 else "", shares,
-            int(known.total[row]) if row >= 0 else 0,
-            tuple(known.counts.tolist()),
-            tuple(best_nodes(self.ledger.table, known, waiting.profile, self.keep_top))
-            if self.keep_top else (),
-            charged=self.lessons.charged(pod),
-        )  # fmt: skip

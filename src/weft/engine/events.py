@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from weft.engine.lessons import Lesson, OutOfMemory
+from weft.engine.peaks import PeakLearnt
 from weft.engine.records import Record
+from weft.engine.relief import Observed
 from weft.framework.signals import SignalsSnapshot
 from weft.model import Code, Node, Placement, PodRequest
 
@@ -110,14 +112,21 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class LessonsTold(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """What other processes learnt about workloads, by name."""
+    """What other processes learnt: about workloads, by name, and how much kinds of pods used."""
 
     lessons: dict[str, Lesson]
+    peaks: tuple[PeakLearnt, ...] = ()
+
+
+class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """How running pods got on since the last look; those nobody knows it of are left out."""
+
+    observed: tuple[Observed, ...] = ()
 
 
 Event = (
     NodesChanged | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone | Permit
-    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory
+    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory | ProgressSeen
 )  # fmt: skip
 
 
@@ -167,4 +176,4 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     at_ns: int
 
 
-Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt
+Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt | PeakLearnt

@@ -176,10 +176,29 @@ class Lending:
             if refused:
                 self._refused.add(uid)
 
+    def leaves(self, uid: str) -> None:
+        """It was asked to go, for this reason or another."""
+        self._leaving.add(uid)
+
+    def class_of(self, held: Holding) -> str:
+        """The pod's class, "" where nobody said; latency-critical where anybody says so."""
+        terms = self._terms.get(held.placement.uid)
+        told = {held.placement.job_class, terms.job_class if terms else ""}
+        return LATENCY_CRITICAL if LATENCY_CRITICAL in told else max(told)
+
+    def in_order(self, node: str, gpu: int) -> list[Holding]:
+        """The pods of a GPU in the order of their binding: what the API says decides."""
+
+        def key(held: Holding) -> tuple[int, int, str]:
+            terms = self._terms.get(held.placement.uid)
+            return (terms.bound_ns, terms.number, held.placement.uid) if terms else (0, 0, "")
+
+        return sorted(self._on(node, gpu), key=key)
+
     # --- a look at the GPUs ---
 
     def look(
-        self, signals: SignalsView, needs: Mapping[str, int] | None = None
+        self, signals: SignalsView, needs: Callable[[str], int] | None = None
     ) -> list[tuple[Holding, Eviction]]:
         """Take over what was measured; who has to go.
 
@@ -187,8 +206,8 @@ class Lending:
         so much of them is never idle, however little they use now.
         """
         ledger, table = self._ledger, self._ledger.table
-        before = {uid: held.idle_mib for uid, held in ledger.holdings.items() if held.idle_mib}
-        ledger.set_idle(dict(self._idle(signals, needs or {})))
+        idle = signals.source.idle_mib
+        changed = ledger.set_idle(dict(self._less(idle, needs)) if needs else idle)
         self._closed.clear()
         self._beyond = dict(self._found_beyond(signals))
         ledger.hold_back(self._beyond)
@@ -196,18 +215,23 @@ class Lending:
             return []
         found, fresh = [], self._fresh(signals)
         ledger.set_measured(fresh)
+        before: dict[str, tuple[int, ...]] | None = None
         for device in np.flatnonzero(table.lent() & fresh).tolist():
-            if table.short_of(device) > 0 and (leaves := self._who_goes(device, before)):
+            if table.short_of(device) <= 0:
+                continue
+            if before is None:
+                before = {held.placement.uid: held.idle_mib for held in changed}
+            if leaves := self._who_goes(device, before):
                 self._leaving.add(leaves[0].placement.uid)
                 found.append(leaves)
         return found
 
-    def _idle(
-        self, signals: SignalsView, needs: Mapping[str, int]
+    def _less(
+        self, idle: Mapping[str, tuple[int, ...]], needs: Callable[[str], int]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """What is idle by measurement, less what will be needed later."""
-        for uid, told in signals.source.idle_mib.items():
-            held, need = self._ledger.holdings.get(uid), needs.get(uid, 0)
+        for uid, told in idle.items():
+            held, need = self._ledger.holdings.get(uid), needs(uid)
             if held is None or not need or len(told) != 1:
                 yield uid, told
             else:
@@ -233,7 +257,7 @@ class Lending:
         row = int(table.device_node[device])
         node = table.nodes[row]
         gpu = node.gpus[device - table.start[row]]
-        there = self._in_order(node.name, gpu.index)
+        there = self.in_order(node.name, gpu.index)
         if any(held.placement.uid in self._leaving for held in there):
             return None
         promised, borrowers = 0, []
@@ -257,15 +281,6 @@ class Lending:
         grew = tuple(_growth(there, gpu.index, before, leaves.placement.uid))
         return leaves, Eviction(gpu.index, need, gpu.memory_mib, reserve, borrowed, grew)
 
-    def _in_order(self, node: str, gpu: int) -> list[Holding]:
-        """The pods of a GPU in the order of their binding: what the API says decides."""
-
-        def key(held: Holding) -> tuple[int, int, str]:
-            terms = self._terms.get(held.placement.uid)
-            return (terms.bound_ns, terms.number, held.placement.uid) if terms else (0, 0, "")
-
-        return sorted(self._on(node, gpu), key=key)
-
     def _on(self, node: str, gpu: int) -> list[Holding]:
         holdings = self._ledger.holdings
         return [holdings[uid] for uid in self._ledger.occupants(node, gpu)]
@@ -288,6 +303,6 @@ def _growth(
     """Who needs more than before, of those that stay."""
     for held in there:
         asked, idle = _on_gpu(held, gpu)
-        was = asked - _on_gpu(held, gpu, before.get(held.placement.uid, ()))[1]
+        was = asked - _on_gpu(held, gpu, before.get(held.placement.uid))[1]
         if asked - idle > was and held.placement.uid != leaves:
             yield Grown(held.placement.uid, was, asked - idle)

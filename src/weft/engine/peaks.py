@@ -8,6 +8,8 @@ This is about lending alone. What a pod asks is charged as ever, against the dec
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +25,19 @@ MOST = 10_000
 Kind = tuple[str, str, str]
 
 
+class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a kind of pods now, to be kept where the next process finds it; and so told.
+
+    The kind is `namespace`, `who` and `asks`; the rest as in `Peak`.
+    """
+
+    namespace: str
+    who: str
+    asks: str
+    most_mib: int
+    runs: int
+
+
 class Peak(msgspec.Struct, frozen=True, gc=False):
     """The most that pods of a kind used, MiB, and how many runs were seen whole."""
 
@@ -30,15 +45,45 @@ class Peak(msgspec.Struct, frozen=True, gc=False):
     runs: int = 0
 
 
+class HasPod(Protocol):
+    """Whatever a pod was placed as."""
+
+    pod: PodRequest
+
+
 class Peaks:
     """What is known of each kind of pods."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Kind, Peak] = OrderedDict()
+        self._needs: dict[str, tuple[PodRequest, int]] = {}
+        self._news: dict[Kind, Peak] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
+
+    def tell(self, told: Sequence[PeakLearnt]) -> bool:
+        """What other processes learnt, the oldest first; whether it changes what is expected."""
+        changes = False
+        for one in reversed(told):  # all of it before what was learnt here
+            kind = one.namespace, one.who, one.asks
+            before = self.known.get(kind)
+            mine = before or Peak()
+            both = Peak(max(mine.most_mib, one.most_mib), max(mine.runs, one.runs))
+            changes |= _expected(both) != _expected(mine)
+            self.known[kind] = both
+            if before is None:
+                self.known.move_to_end(kind, last=False)
+        while len(self.known) > MOST:
+            self.known.popitem(last=False)
+        self._needs = {}
+        return changes
+
+    def news(self) -> list[PeakLearnt]:
+        """What was learnt here since this was last asked, as far as it is worth keeping."""
+        found, self._news = self._news, {}
+        return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in found.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
         """It ran out of memory, and its lesson is to be given so much."""
@@ -49,6 +94,27 @@ class Peaks:
         kind = kind_of(pod) if self.known else None
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
+
+    def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
+        """`expected_mib` by UID of who was placed so; None where nothing is known of anybody.
+
+        What was asked for of the last such answer is not worked out again.
+        """
+        before, now = self._needs, dict[str, tuple[PodRequest, int]]()
+        self._needs = now
+        if not self.known:
+            return None
+
+        def need_mib(uid: str) -> int:
+            one, told = placed.get(uid), before.get(uid)
+            if one is None:
+                return 0
+            if told is None or told[0] is not one.pod:
+                told = one.pod, self.expected_mib(one.pod)
+            now[uid] = told
+            return told[1]
+
+        return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
         """The shape with what is expected in its claim, where it is less than the pod asks."""
@@ -68,9 +134,15 @@ class Peaks:
         now = Peak(max(before.most_mib, most_mib), before.runs + runs)
         self.known[kind] = now
         self.known.move_to_end(kind)
+        if now.most_mib > before.most_mib or before.runs < now.runs <= FEW:
+            self._news[kind] = now
+        changes = _expected(now) != _expected(before)
         if len(self.known) > MOST:
             self.known.popitem(last=False)
-        return _expected(now) != _expected(before)
+            self._needs = {}
+        elif changes:
+            self._needs = {}
+        return changes
 
 
 def kind_of(pod: PodRequest) -> Kind | None:

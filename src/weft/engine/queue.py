@@ -32,11 +32,13 @@ class Waiting:
     """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
     `woken` says that it left its group for a try, `rested` that news which come at a steady pace
-    (a look at the GPUs) are why: it needs no rest before the try, nor after it.
+    (a look at the GPUs) are why: it needs no rest before the try, nor after it. `parked_in` is the
+    group that it was parked in last.
     """
 
     __slots__ = (
-        "key", "pod", "profile", "ready_ns", "rested", "shape", "state", "tries", "woken",
+        "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state", "tries",
+        "woken",
     )  # fmt: skip
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
@@ -47,6 +49,7 @@ class Waiting:
         self.ready_ns = 0
         self.state = "active"
         self.woken = self.rested = False
+        self.parked_in: Group | None = None
 
     @property
     def group(self) -> tuple[str, Shape]:
@@ -73,9 +76,13 @@ class Group:
         self.demand = demand
         self._least_mib: list[int] | None = None
 
-    def could_fit(self, cells: list[int]) -> bool:
-        """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order."""
+    def could_fit(self, cells: list[int], *, by_requests: bool = False) -> bool:
+        """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order.
+
+        Where memory is lent, the room for it is not known here; `by_requests`: without a loan.
+        """
         demand = self.demand
+        lends = demand.harvests and not by_requests
         if cells[0] < demand.cpu_milli and demand.cpu_milli:
             return False
         if cells[1] < demand.memory_mib and demand.memory_mib:
@@ -86,7 +93,7 @@ class Group:
             if need.whole:
                 if cells[5] < need.count:
                     return False
-            elif cells[3] < need.milli or (cells[4] < least_mib and not demand.harvests):
+            elif cells[3] < need.milli or (cells[4] < least_mib and not lends):
                 return False
         return True
 
@@ -101,6 +108,11 @@ class Group:
         if len(self.heap) > 2 * self.parked + 8:
             self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
             heapq.heapify(self.heap)
+
+
+def _needs_no_loan(group: Group | None, cells: list[int]) -> bool:
+    """Whether pods that may borrow could fit a node with such columns without that."""
+    return group is not None and group.demand.harvests and group.could_fit(cells, by_requests=True)
 
 
 def _least_mib(need: Need) -> int:
@@ -239,6 +251,7 @@ class Queue:
             group.ask(demand)
         group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))
+        waiting.parked_in = group
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
@@ -250,10 +263,18 @@ class Queue:
         self._hold(waiting, now_ns)
 
     def room_on(self, cells: list[int], now_ns: int) -> None:
-        """A node gained room: wake the first pod of each group that could fit there."""
+        """A node gained room: wake the first pod of each group that could fit there.
+
+        Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
+        loan ends that rest: others would not have been tried before.
+        """
+        for scout in list(self._scouts.values()):
+            if scout.state == "backoff" and _needs_no_loan(scout.parked_in, cells):
+                scout.rested = True
+                self._activate(scout)
         for group in list(self._parked.values()):
             if group.could_fit(cells):
-                self._wake_first(group, now_ns)
+                self._wake_first(group, now_ns, rested=_needs_no_loan(group, cells))
 
     def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first.

@@ -3,17 +3,21 @@
 Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes (`encode`).
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from weft.engine.lending import Eviction, Harvest
 from weft.engine.lessons import Charged
+from weft.engine.relief import Slowed
 from weft.framework.policy import Prediction
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
-Outcome = Literal["placed", "unschedulable", "evicted"]
+LEAVES: Final = "asked-to-leave"
+"""Whether it goes is for others to say: a disruption budget, or the API server (`NotEvicted`)."""
+
+Outcome = Literal["placed", "unschedulable", "asked-to-leave"]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -30,9 +34,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
     `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
-    got beyond strictly free memory; `eviction` says why an evicted one goes; `charged` is there
-    where a lesson, and not the request alone, said what the pod takes. `predicted` is what was
-    expected of the pod, and of those it joined, where the policy predicts it.
+    got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom.
+    `charged` is there where a lesson, and not the request alone, said what the pod takes.
+    `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
+    it.
     """
 
     seq: int
@@ -53,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     eviction: Eviction | None = None
     charged: Charged | None = None
     predicted: tuple[Prediction, ...] = ()
+    slowed: Slowed | None = None
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

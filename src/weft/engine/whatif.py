@@ -67,7 +67,8 @@ class Search:
         for axis in (
             self._memory(), self._cores(), self._count(), self._model(),
             self._host("cpu_milli", "cpu", "m of CPU"),
-            self._host("memory_mib", "memory", "MiB of host memory"), self._free_pod(),
+            self._host("memory_mib", "memory", "MiB of host memory"), self._extended(),
+            self._free_pod(),
         ):  # fmt: skip
             change = yield from axis
             if change is not None:
@@ -189,6 +190,38 @@ class Search:
         if best is None:
             return None
         return Change(axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best))
+
+    def _extended(self) -> Trying[Change | None]:
+        """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
+        for name, asked in self._shape.extended:
+            if name == "pods":
+                continue
+            change = functools.partial(self._with_extended, name, asked)
+            least = 1 if self._by_resource(asked) else 0
+            yield
+            if least < asked and self._fits(change(least)):
+                best = max(least, (yield from self._most(asked, change)) or 0)
+                text = f"ask at most {best:,} of {name} instead of {asked:,}"
+                return Change("extended", text, change(best))
+        return None
+
+    def _with_extended(self, name: str, asked: int, most: int) -> Shape:
+        """Where the claims' memory is this number in all, it is lowered in proportion."""
+
+        def lowered(claim: GpuClaim) -> GpuClaim:
+            value = -(-claim.memory.value * most // asked)
+            memory = msgspec.structs.replace(claim.memory, value=value)
+            return msgspec.structs.replace(claim, memory=memory)
+
+        shape = self._claims(lowered) if self._by_resource(asked) else self._shape
+        lower = tuple((one, most if one == name else many) for one, many in shape.extended)
+        return msgspec.structs.replace(shape, extended=lower)
+
+    def _by_resource(self, asked: int) -> bool:
+        """Whether so much of a resource is what the claims ask of GPU memory."""
+        claims = self._shape.claims
+        told = sum(claim.count * claim.memory.value for claim in claims)
+        return told == asked and all(_memory_kind(c) in {"mib", "units"} for c in claims)
 
     def _free_pod(self) -> Trying[Change | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""

@@ -1,9 +1,8 @@
 """What policies are told of pairs in an experiment: learnt from some of them, never the truth.
 
 `trained` is what `weft interference train` would learn. `ridge` is the plainest way: pairs that
-were drawn for training count as measured; all others are what the victim suffers plus what the
-other inflicts (a ridge on the log slowdown), and the bound is what nine of ten held-out training
-pairs stay within.
+were drawn for training count as measured; of all others the additive rung speaks, and the bound is
+what nine of ten held-out training pairs stay within.
 """
 
 import functools
@@ -13,15 +12,14 @@ import random
 import numpy as np
 
 from weft.framework.interference import Floats, Interference, Tier, interference
+from weft.signals.interference import additive
+from weft.signals.interference.features import Samples
 from weft.signals.interference.ladder import Predictor, fit
 from weft.signals.interference.records import Measured, solo
 from weft.signals.interference.records import Run as MeasuredRun
 from weft.signals.interference.table import from_predictors
 from weft.simulate.sharing.pairs import PairTable
 
-RIDGE = 1.0
-FOLDS = 5
-COVERAGE = 0.9
 MEASURED_SPREAD = 0.02
 """Log slowdown by which a measured pair may be off."""
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.5, 1.0
@@ -56,17 +54,12 @@ def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> In
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)
-    folds = [fold for fold in range(len(pairs)) for _ in {pairs[fold], pairs[fold][::-1]}]
     cells = np.array([cell for a, b in pairs for cell in sorted({(a, b), (b, a)})])
-    slower = -np.log(speed[cells[:, 0], cells[:, 1]])
-    mean = _ridge(cells, slower, count)
-    fold_of = np.array(folds) % FOLDS
-    errors = []
-    for fold in range(FOLDS):
-        out = fold_of == fold
-        held_out = _ridge(cells[~out], slower[~out], count)
-        errors += (slower[out] - held_out[cells[out, 0], cells[out, 1]]).tolist()
-    upper = mean + max(0.0, float(np.quantile(errors, COVERAGE)))
+    samples = Samples(cells[:, 0], cells[:, 1], speed[cells[:, 0], cells[:, 1]])
+    slower = -np.log(samples.speed)
+    fitted = additive.with_spread(samples, count)
+    mean = fitted.middle + np.add.outer(fitted.suffers, fitted.inflicts)
+    upper = mean + fitted.spread
     tier = np.full((count, count), Tier.ADDITIVE, dtype=np.int8)
     mean[cells[:, 0], cells[:, 1]] = slower
     upper[cells[:, 0], cells[:, 1]] = slower + MEASURED_SPREAD
@@ -80,19 +73,6 @@ def truth(table: PairTable, gpu_model: str) -> Interference:
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)
     return _told(table, gpu_model, (mean, upper, np.full(speed.shape, Tier.TABLE, dtype=np.int8)))
-
-
-def _ridge(cells: np.ndarray, slower: Floats, count: int) -> Floats:
-    """Log slowdown of every ordered pair, [victim, beside]."""
-    known = np.zeros((len(cells), 2 * count))
-    rows = np.arange(len(cells))
-    known[rows, cells[:, 0]] = 1.0
-    known[rows, count + cells[:, 1]] = 1.0
-    middle = slower.mean()
-    weights = np.linalg.solve(
-        known.T @ known + RIDGE * np.eye(2 * count), known.T @ (slower - middle)
-    )
-    return np.asarray(middle + weights[:count, None] + weights[None, count:])
 
 
 def _told(

@@ -10,9 +10,6 @@ from weft.extender.protocol import ErrorAnswer, encode
 from weft.serving.connection import UNREADABLE, Connection, Limits
 
 MIB = 2**20
-LINGER_S = 2.0
-"""How long who was turned away may go on sending before the connection is closed: one that is
-closed at once loses the answer."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
@@ -28,6 +25,8 @@ class ServerOptions(msgspec.Struct, frozen=True):
     `bind_timeout_s`: how long an answer waits for a binding's outcome; the binding itself goes on.
     `most_connections`: kube-scheduler opens one per bind in flight.
     `drain_s`: how long answers may take once the process was asked to end.
+    `linger_s`: how long who was turned away may go on sending before the connection is closed; one
+    that is closed at once loses the answer.
     """
 
     most_body_bytes: int = 32 * MIB
@@ -37,6 +36,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
     bind_timeout_s: float = 30
     most_connections: int = 1024
     drain_s: float = 5
+    linger_s: float = 2
 
 
 class ExtenderConnection(Connection):
@@ -64,5 +64,5 @@ class ExtenderConnection(Connection):
         return web.Response(body=encode(ErrorAnswer(UNREADABLE)), content_type="application/json")
 
     def leaving(self) -> None:
-        """The last answer is given. What still comes is thrown away, for `LINGER_S` at most."""
+        """The last answer is given. What still comes is thrown away, for `linger_s` at most."""
         self._leaving = True

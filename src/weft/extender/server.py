@@ -14,7 +14,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 import weft
-from weft.extender.connection import LINGER_S, ExtenderConnection, ServerOptions
+from weft.extender.connection import ExtenderConnection, ServerOptions
 from weft.extender.metrics import Metrics
 from weft.extender.protocol import ErrorAnswer, encode
 from weft.extender.reports import inspect, status
@@ -91,7 +91,7 @@ class Server:
         return ExtenderConnection(
             self.options, self.metrics, self._opened, self._manager, access_log=None,
             keepalive_timeout=self.options.idle_timeout_s, auto_decompress=False,
-            lingering_time=LINGER_S,
+            lingering_time=self.options.linger_s,
         )  # fmt: skip
 
     # --- paths -----------------------------------------------------------------------------------

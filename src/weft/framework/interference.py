@@ -22,6 +22,12 @@ Tiers = npt.NDArray[np.int8]
 INPUT = "interference"
 """Name of the `PolicyInput` that carries an `Interference`: policies say `inputs = {INPUT}`."""
 
+OBSERVED = "observed"
+"""Last among the `sources` of a table that was patched by what running pods were seen to lose."""
+
+ANY_MODEL = "*"
+"""A table of this GPU model (or of none, "") counts on every model that no other is about."""
+
 UNSEEN_MODEL = 1.5
 """A GPU model nobody measured: bounds lie so many times as far above the mean (policies.md 7.7)."""
 
@@ -128,7 +134,8 @@ class InterferenceView:
             name: CardTable(self.mean[row], self.upper[row], self.tier[row], True)
             for row, name in enumerate(self.source.gpu_models)
         }
-        self._unseen = self._worst_of_all(size)
+        anywhere = self._cards.get(ANY_MODEL) or self._cards.get("")
+        self._elsewhere = anywhere or self._worst_of_all(size)
 
     @classmethod
     def from_input(cls, value: Any) -> "InterferenceView":
@@ -149,15 +156,21 @@ class InterferenceView:
     def of(self, gpu_model: str) -> CardTable:
         """The pairs on a GPU model.
 
-        One that nobody measured gets the worst of all others, with its bounds widened.
+        One that nobody measured gets what counts on any model; where nothing does, the worst of all
+        others, with its bounds widened.
         """
-        return self._cards.get(gpu_model, self._unseen)
+        return self._cards.get(gpu_model, self._elsewhere)
+
+    def costs(self, gpu_model: str, victim: str, other: str) -> float:
+        """What one application is expected to cost another there, log slowdown."""
+        return float(self.of(gpu_model).mean[self.index_of(victim), self.index_of(other)])
 
     def slowdown(self, gpu_model: str, victim: int, others: Sequence[int]) -> Slowdown:
         """Of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
-        left; bounds add up too, which is safe: all would have to be at their worst at once.
+        left; bounds add up too, as if all were at their worst at once. Two who are harmless one
+        by one may fill the card all the same: pairs do not show it.
         """
         card = self.of(gpu_model)
         if not len(others):

@@ -7,7 +7,7 @@ changed nodes are asked about again.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.framework.query import Query
 from weft.framework.signals import NO_SIGNALS, SignalsView
+from weft.framework.stays import NO_STAYS, Stays
 from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
@@ -48,19 +49,31 @@ class Prediction(msgspec.Struct, frozen=True, gc=False):
     calibrated: bool = True
 
 
+class Tolerance(NamedTuple):
+    """How slow running pods may get before one beside them is sent away.
+
+    `critical` is how many times slower than alone a latency-critical pod may be,
+    `costs(gpu_model, victim, other)` what one application is expected to cost another there, log
+    slowdown.
+    """
+
+    critical: float
+    costs: Callable[[str, str, str], float]
+
+
 class Policy:
     """Base of every policy. All defaults mean "no opinion".
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
     paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
     `company` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the signals
-    of all GPUs, also for the score of one), `pending` (who else waits). `inputs` names other
-    policies, or tables, whose `PolicyInput` it takes too. `unsafe` says why, where it can promise a
-    GPU memory that is not there; one made with safe options says "". `ties` says which of equally
-    scored devices is taken. Claims are placed largest first; of equal ones the last goes first
-    where `last_claim_first`. One that `harvests` may give a pod memory that residents hold but
-    leave idle, within the ledger's declared limit. Options are keyword arguments of the
-    constructor.
+    of all GPUs, also for the score of one), `pending` (who else waits), `stays` (how far pods are).
+    `inputs` names other policies, or tables, whose `PolicyInput` it takes too. `unsafe` says why,
+    where it can promise a GPU memory that is not there; one made with safe options says "". `ties`
+    says which of equally scored devices is taken. Claims are placed largest first; of equal ones
+    the last goes first where `last_claim_first`. One that `harvests` may give a pod memory that
+    residents hold but leave idle, within the ledger's declared limit. Options are keyword arguments
+    of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -79,11 +92,20 @@ class Policy:
     signals: SignalsView = NO_SIGNALS
     """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
 
+    stays: Stays = NO_STAYS
+    """How far running pods are, for policies that say they read `stays`: for `filter_pending` only,
+    because it changes with the time."""
+
     def __new__(cls, *_args: Any, **options: Any) -> Self:
         """Remember the options (keyword arguments); everything else is the subclass's own."""
         self = super().__new__(cls)
         self.made_with = options
         return self
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """How slow its pods may get; None: it sends nobody away for being slow."""
+        return None
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         """queueSort: pods with smaller keys go first. Default: priority, then age."""

@@ -117,8 +117,10 @@ class SignalsView:
                  for gpu in node.gpus),
                 dtype=np.int64, count=table.devices,
             )  # fmt: skip
-            values = np.pad(self.values, ((0, 0), (0, 1)), constant_values=np.nan)
-            fresh = np.pad(self.freshness, ((0, 0), (0, 1)), constant_values=MISSING)
+            columns = len(self.values)
+            values = np.concatenate([self.values, np.full((columns, 1), np.nan)], axis=1)
+            nothing = np.full((columns, 1), MISSING, dtype=np.int8)
+            fresh = np.concatenate([self.freshness, nothing], axis=1)
             self._laid = (table, values.take(rows, axis=1), fresh.take(rows, axis=1))
         return self._laid
 

@@ -19,7 +19,7 @@ from yarl import URL
 from weft.kube.clock import Backoff, Clock, SystemClock
 from weft.kube.codec import PODS, Resource
 from weft.kube.config import Endpoint
-from weft.kube.errors import LostError, NotSentError, api_error
+from weft.kube.errors import LostError, NotSentError, OversizedError, api_error
 from weft.kube.structs import Object
 
 JSON = "application/json"
@@ -209,11 +209,13 @@ class ApiClient:
         urgent: bool = False,
         more_headers: Mapping[str, str] | None = None,
         leaving: Callable[[], None] | None = None,
+        most_bytes: int = 0,
     ) -> Answer:
         """One request, tried once; the answer whatever its code.
 
         `leaving` is called when nothing but the network is between the request and the server:
-        after every wait. It may raise to keep the request back.
+        after every wait. It may raise to keep the request back. `OversizedError`: the body has
+        more than `most_bytes` (0: however many), for the API server passes on what others say.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)
@@ -228,7 +230,7 @@ class ApiClient:
                 method, self.url(path, query), data=body or None, headers=headers, timeout=limits,
                 server_hostname=self._name, allow_redirects=False,
             ) as response:  # fmt: skip
-                found = await response.read()
+                found = await read_body(response, most_bytes)
                 answer = Answer(response.status, found, response.headers.get("Retry-After", ""))
         except _BROKEN as error:
             _raise_ours(error)
@@ -297,6 +299,20 @@ class ApiClient:
         self.answers[method, code] = self.answers.get((method, code), 0) + 1
 
 
+async def read_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body, unpacked; `OversizedError` as soon as more than `most_bytes` came (0: no bound)."""
+    if not most_bytes:
+        return await response.read()
+    pieces, size = [], 0
+    async for piece in response.content.iter_chunked(_PIECE):
+        size += len(piece)
+        if size > most_bytes:
+            raise OversizedError(f"the answer has more than {most_bytes} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+_PIECE = 1 << 16
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError)
 
 

@@ -6,8 +6,8 @@ its terminationMessagePolicy is FallbackToLogsOnError), or an annotation by an a
 
     weft.dev/out-of-memory: {"end": "…", "peak_mib": 9000}
 
-`end` is anything that is another at each end. Where it stands and can be read, last words are not
-looked at.
+`end` is anything of at most 253 characters that is another at each end. Where it stands and can be
+read, last words are not looked at.
 
 OOMKilled is no such end: there the node's own memory ran out, or the container's limit of it.
 """
@@ -16,6 +16,7 @@ import re
 
 import msgspec
 
+from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import ContainerStatus, Pod, Terminated
 from weft.kube.sources import MOST_MIB
 
@@ -95,5 +96,8 @@ def _mark(pod: Pod) -> _Mark | None:
         found = msgspec.json.decode(text, type=_Mark) if text else None
     except (msgspec.DecodeError, RecursionError):  # RecursionError: nested a thousand deep
         return None
-    good = found is not None and found.end and 0 <= found.peak_mib <= MOST_MIB
+    good = (
+        found is not None and 0 < len(found.end) <= MOST_LETTERS
+        and 0 <= found.peak_mib <= MOST_MIB
+    )  # fmt: skip
     return found if good else None

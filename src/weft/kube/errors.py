@@ -56,6 +56,10 @@ class LostError(WeftError):
     """The request left and no answer came: it may have been carried out, or may yet be."""
 
 
+class OversizedError(WeftError):
+    """The answer is larger than whoever asked takes; the rest of it was not read."""
+
+
 _BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410: ExpiredError}
 
 

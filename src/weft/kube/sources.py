@@ -11,6 +11,7 @@ import msgspec
 
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
 from weft.dialects.gpushare import GPU_COUNT, GPU_MEM, gpushare_unit_of
+from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import Quantities
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, parse_quantity
@@ -94,6 +95,8 @@ def own(node: KubeNode) -> Source | None:
         raise BadInputError(INVENTORY, "indexes must differ and memory must not be negative")
     if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_MIB for gpu in gpus):
         raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_MIB} MiB")
+    if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
+        raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
     cards = tuple(
         Card(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
         for gpu in gpus
@@ -120,6 +123,8 @@ def alnair(node: KubeNode) -> Source | None:
         return None
     if count > MOST_GPUS or max(units) * 1024 > MOST_MIB:
         raise BadInputError(NODE_COUNT, f"{count} GPUs of {max(units)} GiB: no node has that")
+    if any(len(uuid) > MOST_LETTERS for uuid in uuids):
+        raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
     cards = []
     for index in range(count):
         # The original's scheduler reads the first number for every card.

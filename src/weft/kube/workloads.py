@@ -12,12 +12,11 @@ Nothing is asked of the API: names say enough. What only looks like a hash or a 
 import datetime
 import re
 
-from weft.dialects.requests import APPLICATION
+from weft.dialects.requests import application_of
 from weft.kube.pods import OwnerReference, Pod
 
 TEMPLATE_HASH = "pod-template-hash"
 _MINUTE = re.compile(r"(.+)-(\d{8})")
-_MOST_LETTERS = 253  # as Kubernetes' own names; an annotation may be of 256 kB
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
 
@@ -31,9 +30,8 @@ def workload_of(pod: Pod) -> str:
     if owner is not None:
         kind, name = _above(owner, pod)
         return f"{namespace}/{kind}/{name}"
-    application = (meta.annotations or {}).get(APPLICATION, "")
-    named = 0 < len(application) <= _MOST_LETTERS and application.isprintable()
-    return f"{namespace}/application/{application}" if named else ""
+    application = application_of(meta.annotations or {})
+    return f"{namespace}/application/{application}" if application else ""
 
 
 def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:

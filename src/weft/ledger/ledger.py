@@ -153,11 +153,12 @@ class Ledger:
             self.release(uid)
         return [uid for _, uid in late]
 
-    def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> None:
+    def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
         """What every pod was measured not to need of its shares, MiB, by UID.
 
         It replaces what was known; pods left out need all they hold, as do shares beyond a list's
-        end. More than a share is the share, less than nothing is nothing.
+        end. More than a share is the share, less than nothing is nothing. Those that changed, as
+        they were.
         """
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
@@ -168,12 +169,13 @@ class Ledger:
                 found = _within(told, held.placement)
                 if found != held.idle_mib:
                     moved.append((held, found))
-        for uid in self._told_idle.keys() - idle_mib.keys():
+        for uid in [uid for uid in self._told_idle if uid not in idle_mib]:
             held = self.holdings.get(uid)
             if held is not None and held.idle_mib:
                 moved.append((held, ()))
         self._told_idle = dict.fromkeys(idle_mib)
         self._measure(moved)
+        return [held for held, _ in moved]
 
     def set_measured(self, measured: Bools | None = None) -> None:
         """Of which of the table's devices the memory was measured just now, [D]; None: of none.

@@ -26,6 +26,7 @@ from weft.engine import (
     Evict,
     Learnt,
     NodesChanged,
+    PeakLearnt,
     PodBound,
     PodGone,
     PodSeenBound,
@@ -59,7 +60,7 @@ from weft.live.ends import Ends
 from weft.live.feeds import Feed, Stream
 from weft.live.gathering import Gathering
 from weft.live.guarding import Guard
-from weft.live.interface import Attempt, Notice, OnDecision, OnNotice, Written
+from weft.live.interface import Attempt, Keeper, Notice, OnDecision, OnNotice, Written
 from weft.live.lessons import Lessons
 from weft.live.nodes import NodeView, Unit
 from weft.live.pods import PodView
@@ -67,6 +68,7 @@ from weft.live.reading import read, read_asked
 from weft.live.recall import Recall
 from weft.live.stuck import Stuck, stuck
 from weft.live.volumes import VolumeView, feeds_of
+from weft.live.waking import Alarm
 from weft.model import Placement, PodRequest
 
 T = TypeVar("T")
@@ -110,12 +112,13 @@ class Cluster:
         self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)
         self.ends = Ends(self._pods, self._nodes)
         self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
+        self.keepers: list[Keeper] = [self.lessons]
         self._stream = Stream()
         self._node_feed = Feed(client, NODES, self._take_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
-        self._wake_at = 0
+        self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
     @property
     def settings(self) -> Settings:
@@ -156,7 +159,8 @@ class Cluster:
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
         """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
         so everything is listed once more first. `term` is the lease's; it goes into bindings."""
-        await self.lessons.lead()
+        for keeper in self.keepers:
+            await keeper.lead()
         if afresh:
             await self._stream.list_again()
         self._gathering.lay()
@@ -178,7 +182,8 @@ class Cluster:
         """Decide nothing more; return when every write under way has ended."""
         self._pods.deciding = self.leader = self.ready = False
         self._gathering.stop()
-        await asyncio.gather(self.guard.stop(), self.recall.stop(), self.lessons.stop())
+        await asyncio.gather(self.guard.stop(), self.recall.stop())
+        await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -210,7 +215,7 @@ class Cluster:
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
         for command in self._decide(event, int(began * 1e9)):
-            if isinstance(command, Wake | Evict | Learnt):
+            if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
                 self._carry_out(command)
                 continue
             if isinstance(command, Bind | Unschedulable):
@@ -242,13 +247,13 @@ class Cluster:
         """Write the placement, once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
 
-    def _carry_out(self, command: Wake | Evict | Learnt) -> None:
+    def _carry_out(self, command: Wake | Evict | Learnt | PeakLearnt) -> None:
         if isinstance(command, Wake):
-            self._wake(command.at_ns)
+            self._alarm.at(command.at_ns)
         elif isinstance(command, Evict):
             self.recall.ask(command)
         else:
-            self.lessons.learnt(command.workload)
+            self.lessons.learnt(command)
 
     # --- writing ---
 
@@ -385,15 +390,3 @@ class Cluster:
 
     def _occupants(self, node: str, gpu: int) -> list[str]:
         return self.engine.ledger.occupants(node, gpu)
-
-    def _wake(self, at_ns: int) -> None:
-        now_ns = int(self._client.clock.monotonic() * 1e9)
-        if now_ns < self._wake_at <= at_ns:
-            return
-        self._wake_at = at_ns
-        delay_s = max(0.001, (at_ns - now_ns) / 1e9)
-        asyncio.get_running_loop().call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
-        self._wake_at = 0  # a timer may go off a little early: the engine then asks for another
-        self.handle(Tick())

@@ -129,6 +129,16 @@ class Discovered:
         self._empty = 0 if any(one.labels for one in reading.answers) else self._empty + 1
         return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
 
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """The same of any metrics; only `read` looks for a server."""
+        if self._source is None:
+            return Reading([], [])
+        try:
+            return await self._source.series(names, back_s)
+        except Exception as error:
+            wrong = TelemetryError("garbage", _told(error))
+            return Reading([], [Asked("progress", 0.0, wrong)])
+
     async def close(self) -> None:
         """Give back connections."""
         if self._source is not None:

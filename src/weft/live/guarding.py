@@ -38,7 +38,6 @@ from weft.live.overbooking import (
 )
 from weft.live.pods import PodView
 from weft.model import Node
-from weft.model.manifest import Api
 
 log = logging.getLogger("weft.live")
 
@@ -60,19 +59,6 @@ class GuardOptions(msgspec.Struct, frozen=True):
     request_timeout_s: float = 3
     first_delay_s: float = 1
     most_delay_s: float = 60
-
-
-class _Condition(Api, frozen=True, gc=False):
-    type: str = ""
-    last_transition_time: str | None = None
-
-
-class _Status(Api, frozen=True, gc=False):
-    conditions: list[_Condition] | None = None
-
-
-class _Times(Api, frozen=True, gc=False):
-    status: _Status = _Status()
 
 
 class Guard:
@@ -298,11 +284,10 @@ class Guard:
         now = pod.metadata
         if now.uid != one.uid or pod.ended or now.deletion_timestamp or not placed_by_weft(pod):
             return None
-        times = msgspec.json.decode(body, type=_Times).status.conditions or ()
-        bound_at = next((c.last_transition_time for c in times if c.type == "PodScheduled"), None)
+        bound_at = pod.bound_at or now.creation_timestamp or ""
         term = (now.annotations or {}).get(TERM, "")
         number = int(term) if term.isdecimal() and len(term) < 18 else 0
-        return Holder(one.uid, one.shares, bound_at or now.creation_timestamp or "", number), pod
+        return Holder(one.uid, one.shares, bound_at, number), pod
 
     def _why(self, node: Node, victim: TooLate) -> str:
         card = next(gpu for gpu in node.gpus if gpu.index == victim.gpu)

@@ -53,6 +53,18 @@ OnDecision = Callable[[Attempt | Written], None]
 OnNotice = Callable[[Notice], None]
 
 
+class Keeper(Protocol):
+    """Keeps something where the next process finds it."""
+
+    async def lead(self) -> None:
+        """Take over what there is, before anything is decided; write from now on."""
+        ...
+
+    async def stop(self) -> None:
+        """Write what is left, and then no more."""
+        ...
+
+
 class LiveCluster(Protocol):
     """One engine, kept equal to what the API shows."""
 

@@ -45,14 +45,14 @@ class Noted(NamedTuple):
 class Measuring:
     """Keeps what is needed from one look to the next."""
 
-    def __init__(self, ledger: Ledger, pods: PodView) -> None:
+    def __init__(self, ledger: Ledger, pods: PodView, warm_up: holds.WarmUp = holds.USUAL) -> None:
         self._ledger, self._pods = ledger, pods
         self._own: Mapping[tuple[str, Gpu], Mapping[int, float]] = {}
         self._origin_s = 0.0
         self._warmed: dict[str, bool] = {}
         self._since: dict[str, float] = {}
         self._looked_s = np.inf
-        self._watch = Watch()
+        self._watch, self._warm_up = Watch(warm_up), warm_up
 
     def note(self, now_s: float) -> Noted:
         """On the loop: what `measure` needs. Nothing of it changes any more."""
@@ -82,7 +82,7 @@ class Measuring:
         cards = holds.Cards(noted.total_mib, used, fresh)
         residents = self._residents(rows, gpus, slots, noted)
         residents = residents._replace(watched_s=self._watched_s(rows, residents, fresh, noted))
-        answer = holds.holds(residents, cards, ages)
+        answer = holds.holds(residents, cards, ages, self._warm_up)
         found = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         self._warmed = {uid: found.get(uid, self._warmed.get(uid, False)) for uid in noted.pods}
         idle = holds.idle_by_uid(table, noted.held, rows, answer.idle_mib)

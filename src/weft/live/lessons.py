@@ -1,12 +1,13 @@
-"""Lessons of out-of-memory ends, kept in a ConfigMap: the next process knows what this one learnt.
+"""What was learnt about pods, kept in a ConfigMap: the next process knows what this one learnt.
 
     lead ──▶ read ──LessonsTold──▶ engine ──Learnt──▶ learnt ──▶ write what is new ──▶ ConfigMap
                  ▲                                                    │
                  └── somebody else wrote (409), or no answer came ◀───┘ later, again
 
-One key a workload. Every process learns what its watch shows; only the leader writes. Both sides of
-a conflict are joined, as lessons only grow. What cannot be read stays as it is, and is counted.
-Without an API that answers, memory has to do.
+One key a workload that ran out of memory, and one key for the peaks of all that did not, which is
+written once a minute at most. Every process learns what its watch shows; only the leader writes.
+Both sides of a conflict are joined, as lessons only grow. What cannot be read stays as it is, and
+is counted. Without an API that answers, memory has to do.
 """
 
 import asyncio
@@ -18,16 +19,18 @@ from typing import Any
 
 import msgspec
 
-from weft.engine import Engine, Event, Lesson, LessonsTold
+from weft.engine import Engine, Event, Learnt, Lesson, LessonsTold, PeakLearnt
 from weft.engine.lessons import MOST, Charged, charged_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff, rfc3339_micro
 from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
 from weft.kube.kept import Kept
 from weft.kube.sources import MOST_MIB
+from weft.live import kept_peaks
 
 log = logging.getLogger("weft.live")
 
+_PEAKS = kept_peaks.KEY
 _GATHER_S = 0.2  # a job's pods fail together
 _FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
 _PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
@@ -89,12 +92,17 @@ class Lessons:
         self._backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
         self._stored: dict[str, str] | None = None
         self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
-        self._news = asyncio.Event()
+        self._peaks, self._peaks_due = engine.peaks.known, False
+        self._news, self._peaks_news = asyncio.Event(), asyncio.Event()
         self._failing = ""
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def learnt(self, workload: str) -> None:
-        """The engine has learnt of this workload: to be kept, here or by who leads."""
+    def learnt(self, command: Learnt | PeakLearnt) -> None:
+        """The engine has learnt something: to be kept, here or by who leads."""
+        if isinstance(command, PeakLearnt):
+            self._peaks_news.set()
+            return
+        workload = command.workload
         self._due[workload] = rfc3339_micro(self._clock.wall())
         self._news.set()
         lesson = self._known.get(workload, Lesson(0, 0))
@@ -109,15 +117,19 @@ class Lessons:
             await self._read(self._kept)
         except _BROKEN as error:
             self._fails(error)
-        self._task = asyncio.create_task(self._run(self._kept))
+        self._tasks = [
+            asyncio.create_task(self._run(self._kept)), asyncio.create_task(self._remind()),
+        ]  # fmt: skip
 
     async def stop(self) -> None:
         """Write what is left, if that goes at once, and then no more."""
-        task, self._task = self._task, None
-        if task is None or self._kept is None:
+        tasks, self._tasks = self._tasks, []
+        if not tasks or self._kept is None:
             return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._peaks_due |= self._peaks_news.is_set()
         if not await self._try(self._kept):  # what was under way may have been written
             await self._try(self._kept)
 
@@ -130,9 +142,18 @@ class Lessons:
             await self._news.wait()
             await self._clock.sleep(_GATHER_S)
 
+    async def _remind(self) -> None:
+        """Peaks are due some time after they were learnt: many are learnt one after the other."""
+        while True:
+            await self._peaks_news.wait()
+            await self._clock.sleep(kept_peaks.EVERY_S)
+            self._peaks_news.clear()
+            self._peaks_due = True
+            self._news.set()
+
     async def _try(self, kept: Kept) -> bool:
         """Write what is due; whether all of it is stored now."""
-        if self._stored is not None and not self._due:
+        if self._stored is not None and not self._due and not self._peaks_due:
             return True
         if self._may_write is not None and not self._may_write(2 * kept.timeout_s):
             return False
@@ -167,34 +188,65 @@ class Lessons:
         self._stored = await kept.read()
         found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
         lessons = {entry.workload: entry.lesson for entry in found}
+        peaks = self._stored_peaks(self._stored)
         for workload, mine in self._known.items():
             stored = lessons.get(workload)
             if stored is None or stored.joined(mine) != stored:
                 self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
-        if lessons:
-            self._tell(LessonsTold(lessons))
+        if lessons or peaks:
+            self._tell(LessonsTold(lessons, peaks))
+        self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
+
+    def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
+        """What cannot be read is learnt anew, and then written over."""
+        try:
+            found = kept_peaks.decode(data[_PEAKS]) if _PEAKS in data else ()
+        except msgspec.DecodeError as error:
+            self._cannot_read(_PEAKS, error)
+            return ()
+        self.unreadable.discard(_PEAKS)
+        return found
+
+    def _peaks_text(self) -> str:
+        return kept_peaks.encode(self._peaks, self._stored or {})
+
+    def _cannot_read(self, key: str, error: msgspec.DecodeError) -> None:
+        """Told once while it is there."""
+        if key not in self.unreadable and self._kept is not None:
+            self.unreadable.add(key)
+            what = "holds no peaks" if key == _PEAKS else "is no lesson and is left as it is"
+            log.warning("%s/%s: key %s %s: %s",
+                        self._kept.namespace, self._kept.name, key, what, error)  # fmt: skip
 
     def _entries(self, data: Mapping[str, str]) -> Iterator[Entry]:
         self.unreadable &= data.keys()
         for key, text in data.items():
+            if key == _PEAKS:
+                continue
             try:
                 found = entry_of(key, text)
                 self.unreadable.discard(key)
                 yield found
             except msgspec.DecodeError as error:
-                if key not in self.unreadable and self._kept is not None:
-                    self.unreadable.add(key)
-                    log.warning("%s/%s: key %s is no lesson and is left as it is: %s",
-                                self._kept.namespace, self._kept.name, key, error)  # fmt: skip
+                self._cannot_read(key, error)
 
     async def _write(self, kept: Kept) -> None:
         """`_due` may grow meanwhile: what was not among the changes stays due."""
-        taken = dict(self._due)
-        changes = self._changes(taken)
-        if changes:
-            self._stored = await kept.write(changes)
-            self.counts["written"] += 1
+        taken, peaks_due = dict(self._due), self._peaks_due
+        changes = self._changes(taken) | (self._new_peaks() if peaks_due or taken else {})
+        self._peaks_due = False
+        try:
+            if changes:
+                self._stored = await kept.write(changes)
+                self.counts["written"] += 1
+        except BaseException:
+            self._peaks_due |= peaks_due
+            raise
         self._due = {name: at for name, at in self._due.items() if taken.get(name) != at}
+
+    def _new_peaks(self) -> dict[str, str | None]:
+        text, before = self._peaks_text(), (self._stored or {}).get(_PEAKS, "")
+        return {_PEAKS: text or None} if text != before else {}
 
     def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
         """What to write, and which keys go so that there are not too many."""

@@ -11,7 +11,7 @@ part runs in a thread; the engine hears of it on the loop, and no decision waits
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -21,13 +21,15 @@ from weft.framework.signals import SignalsSnapshot
 from weft.ledger.table import Table
 from weft.live.cluster import Cluster
 from weft.live.lending import Measuring, Noted
+from weft.live.observing import Observing
 from weft.model import BadInputError
 from weft.signals.company import SAMPLES, Alone, Gpu
+from weft.signals.holds import USUAL, WarmUp
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices, Joiner, PodSamples, Why
 from weft.signals.telemetry.names import ALIASES, Alias, Metric
 from weft.signals.telemetry.refresh import Now, Refresher, Settings
-from weft.signals.telemetry.source import DEFAULT_METRICS, Reading, Source
+from weft.signals.telemetry.source import DEFAULT_METRICS, Asked, Reading, Source
 from weft.signals.telemetry.window import Window
 
 log = logging.getLogger("weft.live")
@@ -58,14 +60,14 @@ class LookingOptions(msgspec.Struct, frozen=True):
     """`interval_s` between two looks, and the length of a slot of the window; `window_s` are kept.
 
     `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
-    forecasts look ahead. `warm_s`: a pod held a GPU for so long before its memory is believed.
+    forecasts look ahead. `warm_up`: a pod held a GPU for so long before its memory is believed.
     """
 
     interval_s: float = 15.0
     window_s: float = 300.0
     scrape_s: float = 15.0
     horizon_s: float = 60.0
-    warm_s: float = 60.0
+    warm_up: WarmUp = USUAL
     metrics: tuple[Metric, ...] = DEFAULT_METRICS
 
 
@@ -93,7 +95,8 @@ class Looking:
         self._refresher: Refresher | None = None
         self._good_at_s = 0.0
         self._since: dict[str, float] = {}
-        self.measuring = Measuring(live.engine.ledger, live.pods)
+        self.observing: Observing | None = None
+        self.measuring = Measuring(live.engine.ledger, live.pods, self.options.warm_up)
         self._said: set[str] = set()
         self._only: dict[Gpu, str] = {}
 
@@ -140,8 +143,10 @@ class Looking:
         began_s = clock.wall().timestamp()
         back_s = began_s - self._good_at_s + 2.0 * self.options.scrape_s + 5.0
         back_s = min(back_s, self.options.window_s + self.options.interval_s)
-        reading = await self._source.read(self.options.metrics, back_s)
-        self._note(reading, began_s)
+        reading, counters = await asyncio.gather(
+            self._source.read(self.options.metrics, back_s), self._counters(back_s)
+        )
+        self._note(reading, began_s, counters.asked)
         self._follow_nodes(began_s)
         residents = self._residents()
         wall_s = clock.wall().timestamp()
@@ -152,7 +157,13 @@ class Looking:
         self.digesting_s = clock.monotonic() - began
         self.snapshot = made
         self._live.handle(SignalsChanged(made))
+        if self.observing is not None:
+            await self.observing.look(counters, made)
         return made
+
+    async def _counters(self, back_s: float) -> Reading:
+        """What applications count, where anybody wants to know."""
+        return Reading([], []) if self.observing is None else await self.observing.read(back_s)
 
     def _forget(self, why: str) -> None:
         """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
@@ -165,22 +176,31 @@ class Looking:
 
     # --- what was read -------------------------------------------------------------------------
 
-    def _note(self, reading: Reading, began_s: float) -> None:
-        """Count what went wrong; say it where it is new, and where all is well again."""
+    def _note(self, reading: Reading, began_s: float, more: Sequence[Asked] = ()) -> None:
+        """Count what went wrong; say it where it is new, and where all is well again.
+
+        `more` was asked beside it, and says nothing of what is known of GPUs.
+        """
         wrong = [asked for asked in reading.asked if asked.error is not None]
-        self.took_s = {asked.about: asked.took_s for asked in reading.asked}
-        for asked in wrong:
+        self.took_s = {asked.about: asked.took_s for asked in (*reading.asked, *more)}
+        beside = [asked for asked in more if asked.error is not None]
+        for asked in (*wrong, *beside):
             assert asked.error is not None
             self.errors[asked.about, asked.error.kind] += 1
             self._say(f"error {asked.error.kind}", "metrics: %s: %s", asked.about, asked.error)
-        self.answered += len(reading.asked) - len(wrong)
+        self.answered += len(reading.asked) + len(more) - len(wrong) - len(beside)
         if len(wrong) < len(reading.asked):
             self._good_at_s = began_s
         if reading.where and self.where not in {"", reading.where}:
             self.changes += 1
             self._good_at_s = 0.0  # this one may know what the other one did not: ask for it
         self.where = reading.where or self.where
-        if reading.asked and not wrong and any(one.startswith("error ") for one in self._said):
+        if (
+            reading.asked
+            and not wrong
+            and not beside
+            and any(one.startswith("error ") for one in self._said)
+        ):
             self._said = {one for one in self._said if not one.startswith("error ")}
             log.info("metrics: answers come again")
         for answer in reading.answers:
@@ -256,8 +276,9 @@ class Looking:
         self._since = {uid: self._since.get(uid, now) for uid in holdings}
         pods = np.zeros((3, len(self._devices)), dtype=np.int64)
         last: dict[Gpu, str] = {}
+        warm_s = self.options.warm_up.warm_s
         for uid, held in holdings.items():
-            warm = held.state == "committed" and now - self._since[uid] >= self.options.warm_s
+            warm = held.state == "committed" and now - self._since[uid] >= warm_s
             for gpu in {share.gpu for share in held.placement.shares}:
                 row = self._devices.row_of.get((held.placement.node, gpu))
                 if row is not None:

@@ -1,4 +1,5 @@
-"""Borrowed memory that is needed again: the borrower is evicted, as disruption budgets allow.
+"""Who must go is evicted, as disruption budgets allow: a borrower whose memory is needed again, or
+one beside whom another pod is too slow.
 
     engine ──Evict──▶ ask ──▶ evicted: the watch will show it gone
                            ├─▶ a budget says no, or it is not Weft's own: NotEvicted, another may go
@@ -10,10 +11,12 @@ needless meanwhile. The eviction names the pod's UID, so never another pod of it
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from weft.engine import Event, Evict, NotEvicted
+from weft.engine import Event, Evict, NotEvicted, Slowed
 from weft.engine.lending import eviction_in_words
+from weft.engine.relief import slowed_in_words
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
@@ -22,14 +25,23 @@ from weft.live.interface import Notice
 from weft.live.pods import PodView
 
 log = logging.getLogger("weft.live")
-REASON, BLOCKED = "BorrowedMemoryNeeded", "EvictionBlocked"
+BORROWED, SLOWED, BLOCKED = "BorrowedMemoryNeeded", "SlowedDown", "EvictionBlocked"
 _TOO_MANY = 429
+
+
+class _Why(NamedTuple):
+    """Of an eviction: the event's reason, its text, and where it is counted."""
+
+    reason: str
+    text: str
+    counts: dict[str, int]
 
 
 class Recall:
     """Carries out `Evict` for one live cluster, while `leading`.
 
-    `counts`: evictions by what became of them (`evicted`, `blocked`, `failed`).
+    `counts`: evictions of borrowers by what became of them (`evicted`, `blocked`, `failed`), `slow`
+    those for the sake of others' speed. `before` is awaited before one of these is asked.
     """
 
     def __init__(
@@ -39,8 +51,10 @@ class Recall:
         self.leading = False
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
+        self.slow = dict(self.counts)
+        self.before: Callable[[Slowed], Awaitable[None]] | None = None
         self._client, self._pods = client, pods
-        self._tell, self._report, self._may_write = tell, report, may_write
+        self._tell, self._report, self.may_write = tell, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, command: Evict) -> None:
@@ -58,24 +72,36 @@ class Recall:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, command: Evict) -> None:
-        uid = command.placement.uid
+        uid, why = command.placement.uid, self._why(command)
         pod = self._pods.by_uid(uid)
         if pod is None or pod.metadata.deletion_timestamp:
             return  # gone, or going: the watch tells the engine
-        eviction = command.record.eviction
-        text = eviction_in_words(eviction, self._name) if eviction else "its memory is needed"
         if not self.leading:
             self._report(NotEvicted(uid, "this process does not lead", refused=False))
-        elif not placed_by_weft(pod):
+            return
+        if not placed_by_weft(pod):
             self._report(NotEvicted(uid, "Weft did not place it"))
-        elif self._may_write is not None and not self._may_write(2 * self.timeout_s):
+            return
+        slowed = command.record.slowed
+        if slowed is not None and self.before is not None:
+            await self.before(slowed)
+        if self.may_write is not None and not self.may_write(2 * self.timeout_s):
             self._report(NotEvicted(uid, "the lease ends too soon", refused=False))
-        else:
-            why = await self._evict(pod, text)
-            if why is not None:
-                self._report(why)
+            return
+        stays = await self._evict(pod, why)
+        if stays is not None:
+            self._report(stays)
 
-    async def _evict(self, pod: Pod, text: str) -> NotEvicted | None:
+    def _why(self, command: Evict) -> _Why:
+        """The event's reason, its text, and where it is counted."""
+        record = command.record
+        if record.slowed is not None:
+            return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slow)
+        told = record.eviction
+        text = eviction_in_words(told, self._name) if told else "its memory is needed"
+        return _Why(BORROWED, text, self.counts)
+
+    async def _evict(self, pod: Pod, why: _Why) -> NotEvicted | None:
         meta = pod.metadata
         try:
             await self._client.evict(meta.namespace, meta.name, meta.uid, self.timeout_s)
@@ -83,21 +109,21 @@ class Recall:
             return None  # gone, or another pod of that name: the watch will say so
         except ApiError as error:
             if error.code != _TOO_MANY:
-                return self._failed(meta.uid, error)
-            self.counts["blocked"] += 1
-            why = error.status.message or "the API server says 429"
-            self._tell(Notice(BLOCKED, f"{text}. It is to be evicted, but: {why}", pod=pod))
-            return NotEvicted(meta.uid, why)
+                return self._failed(meta.uid, why, error)
+            why.counts["blocked"] += 1
+            told = error.status.message or "the API server says 429"
+            self._tell(Notice(BLOCKED, f"{why.text}. It is to be evicted, but: {told}", pod=pod))
+            return NotEvicted(meta.uid, told)
         except (LostError, NotSentError) as error:
-            return self._failed(meta.uid, error)
-        self.counts["evicted"] += 1
-        log.warning("evicted %s/%s: %s", meta.namespace, meta.name, text)
-        self._tell(Notice(REASON, f"evicted: {text}", pod=pod))
+            return self._failed(meta.uid, why, error)
+        why.counts["evicted"] += 1
+        log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
+        self._tell(Notice(why.reason, f"evicted: {why.text}", pod=pod))
         return None
 
-    def _failed(self, uid: str, error: Exception) -> NotEvicted:
-        self.counts["failed"] += 1
-        log.warning("%s, which borrowed memory, can't be evicted now: %s", self._name(uid), error)
+    def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:
+        why.counts["failed"] += 1
+        log.warning("%s can't be evicted now: %s (%s)", self._name(uid), error, why.text)
         return NotEvicted(uid, str(error), refused=False)
 
     def _name(self, uid: str) -> str:

@@ -21,7 +21,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 class Placement(msgspec.Struct, frozen=True, gc=False):
     """A pod's place: node and GPU shares, with what it takes of the node beside them.
 
-    `application` and `job_class` say what runs there, as `Shape` has them.
+    `application`, `job_class` and `expected_s` say what runs there, as `Shape` has them.
     """
 
     uid: str
@@ -33,3 +33,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[HostPort, ...] = ()
     application: str = ""
     job_class: str = ""
+    expected_s: int = 0

@@ -8,6 +8,7 @@ interchangeable for every filter and score, and Weft caches per shape.
 """
 
 import functools
+import math
 import re
 from typing import Literal
 
@@ -129,6 +130,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod
     was written in, if it has one. `application` and `job_class` matter to interference-aware
     policies only; `trace_spec` keeps the raw model string of a trace (FGD counts pods by it).
+    `expected_s` is how long the pod takes alone, rounded by `about_s`, 0 where it does not say.
     `constraints` are Kubernetes' own: taints, selectors, affinity, ports, volumes.
     """
 
@@ -143,7 +145,16 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     trace_spec: str = ""
+    expected_s: int = 0
     constraints: Constraints = NO_CONSTRAINTS
+
+
+def about_s(seconds: float) -> int:
+    """A duration on a grid whose steps are √2: pods that take about as long have one shape.
+
+    Below 1 s it is 1 s.
+    """
+    return int(2.0 ** (round(2.0 * math.log2(max(1.0, seconds))) / 2.0) + 0.5)
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, gc=False):

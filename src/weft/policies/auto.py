@@ -6,7 +6,7 @@ import numpy as np
 
 from weft.framework import Policy, Query
 from weft.framework.interference import INPUT
-from weft.framework.policy import Prediction
+from weft.framework.policy import Prediction, Tolerance
 from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
 from weft.model import Shape
@@ -47,6 +47,11 @@ class Auto(Policy):
             self._fgd.take_input(value)
         else:
             self._expected.take_input(value)
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """As slow as they may get who share, where interference is predicted."""
+        return self._expected.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
         """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""

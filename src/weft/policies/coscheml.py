@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.framework import Policy, Query
-from weft.framework.interference import INPUT, InterferenceView
+from weft.framework.interference import INPUT, OBSERVED, InterferenceView
 from weft.framework.policy import Prediction
 from weft.ledger.residents import Company, Resident
 from weft.ledger.table import Bools, Ints
@@ -20,7 +20,6 @@ from weft.policies.company import ByCompany, asking
 from weft.policies.compat import Compat, is_exact
 from weft.policies.joining import predictions
 from weft.policies.pairing import few_of_each, greedy
-from weft.policies.static_table import card_of
 
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
@@ -70,11 +69,14 @@ class Coscheml(Policy):
         self._costs = ByCompany(self._judge, (FORBIDDEN,), MOST)
 
     def take_input(self, value: Any) -> None:
-        """Predicted interference, or mystic's distances."""
+        """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
         if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
             self.distances = value
         else:
-            self.view = InterferenceView.from_input(value)
+            told = InterferenceView.from_input(value)
+            if self.exact and OBSERVED in told.source.sources:
+                return
+            self.view = told
         self._costs.forget()
 
     # --- what fits, whoever waits ----------------------------------------------------------------
@@ -142,7 +144,7 @@ class Coscheml(Policy):
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
         """Of one pair; +inf where they cannot run together."""
-        card = card_of(self.view, model)
+        card = self.view.of(model)
         one, other = self.view.index_of(waits), self.view.index_of(runs)
         if not np.isfinite([card.upper[one, other], card.upper[other, one]]).all():
             return FORBIDDEN

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.framework import Query
 from weft.framework.interference import NO_INTERFERENCE, InterferenceView
-from weft.framework.policy import Prediction
+from weft.framework.policy import Prediction, Tolerance
 from weft.framework.signals import Floats
 from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
@@ -36,6 +36,11 @@ class Expected:
     def known(self) -> bool:
         """Whether anything was ever predicted."""
         return bool(self._joining.view.source.classes)
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """How slow running pods may get, where anything is predicted."""
+        return self._joining.tolerance if self.known else None
 
     def take_input(self, value: Any) -> None:
         """Predicted interference."""

@@ -1,15 +1,21 @@
 """Ferikoglou's rules in the ledger: what pods leave idle is lent, less a reserve, while FRESH."""
 
+import numpy as np
+
+from weft.framework import Query
 from weft.ledger.table import Bools
+from weft.model import PodRequest
 from weft.policies.ferikoglou import Ferikoglou
 from weft.policies.memory_trend import MemoryTrend
+from weft.policies.readings import may_borrow
 
 
 class FerikoglouSafe(Ferikoglou):
     """The same three questions; samples must be FRESH, and the ledger has the last word.
 
     It lends only what residents were measured not to need, keeps the reserve, and stays within
-    the declared harvest limit.
+    the declared harvest limit. The smallest of what came within `round_s` goes first; 0: of all
+    that wait, as published, so that larger pods wait for as long as smaller ones come.
     """
 
     name = "ferikoglou-safe"
@@ -17,6 +23,19 @@ class FerikoglouSafe(Ferikoglou):
     source = "Ferikoglou's rules on Weft's ledger"
     unsafe = ""
     harvests = True
+
+    def __init__(self, round_s: int = 5) -> None:
+        super().__init__()
+        self.round_ns = 1_000_000_000 * round_s
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """Of those that came together, the smallest first."""
+        came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
+        return (came, *super().queue_key(pod))
+
+    def filter_devices(self, query: Query) -> Bools:
+        """The published decision, and one GPU of a node lends to unknown pods, [d]."""
+        return np.asarray(super().filter_devices(query) & may_borrow(query))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
         """GPUs with enough samples, the newest as of now, [D]."""

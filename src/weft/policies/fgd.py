@@ -16,6 +16,9 @@ from weft.policies.fragments import FEW, Floats, Fragments, NodeShares, TypicalP
 CHUNK = 1024
 """Places scored at a time, so that the working set stays in the processor's cache."""
 
+_BEYOND = 1 << 20
+"""More than any share, whose numbers make one with it."""
+
 COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
 """What to expect before anything came: half cards and whole cards."""
 
@@ -65,7 +68,6 @@ class Fgd(Policy):
         chosen = np.flatnonzero(fits)
         if _is_few(query):
             return self._score_few_devices(query, chosen)
-        nodes = self._nodes_of(query)
         node = query.device_node.take(chosen)
         before = query.device_milli_free.take(chosen)
         after = before - need.milli
@@ -74,16 +76,27 @@ class Fgd(Policy):
         charged = need.memory_mib.take(query.device_kind.take(chosen))
         before = np.minimum(before, left * 1000 // total)
         after = np.minimum(after, np.maximum(left - charged, 0) * 1000 // total)
-        cpu_free = query.cpu_free
+        scores = np.zeros(len(query.device_local), dtype=np.int64)
+        if len(chosen) and (self.every_device or query.narrowed):
+            first, alike = _alike((node * _BEYOND + before) * _BEYOND + after)
+            node, before, after = node.take(first), before.take(first), after.take(first)
+            scores[chosen] = self._of_places(query, node, before, after).take(alike)
+        else:
+            scores[chosen] = self._of_places(query, node, before, after)
+        return scores
+
+    def _of_places(self, query: Query, node: Ints, before: Ints, after: Ints) -> Ints:
+        """Scores of places: on which node, and its GPU's share before and after, [k]."""
+        nodes, cpu_free = self._nodes_of(query), query.cpu_free
         if not query.hypothetical:
             cpu_free = cpu_free - query.demand.cpu_milli
-        scores = np.zeros(len(query.device_local), dtype=np.int64)
-        for begin in range(0, len(chosen), CHUNK):
+        scores = np.zeros(len(node), dtype=np.int64)
+        for begin in range(0, len(scores), CHUNK):
             part = slice(begin, begin + CHUNK)
             on = node[part]
             left_over = nodes.with_change(on, before[part], after[part], cpu_free.take(on),
                                           query.node_kind.take(on))  # fmt: skip
-            scores[chosen[part]] = _score(nodes.fragments.take(on) - left_over)
+            scores[part] = _score(nodes.fragments.take(on) - left_over)
         return scores
 
     def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
@@ -144,6 +157,17 @@ class Fgd(Policy):
         if kept is not None and kept.table is table:
             return kept.pattern
         return Fragments(self.typical, [model for model, _, _ in table.kinds])
+
+
+def _alike(states: Ints) -> tuple[Ints, Ints]:
+    """Where one of each state is, and which of these each of them is like. Not empty."""
+    order = states.argsort(kind="stable")
+    ordered = states.take(order)
+    new = np.ones(len(states), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    alike = np.empty(len(states), dtype=np.int64)
+    alike[order] = new.cumsum() - 1
+    return order[new], alike
 
 
 def _is_few(query: Query) -> bool:

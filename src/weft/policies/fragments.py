@@ -125,6 +125,15 @@ class Fragments:
         self.accepts_all = bool(self.accepts[:, :-1].all())
         self._sizes: list[int] = self.sizes.tolist()
         self._cpu_steps = sorted({*(kind[0] for kind in types), *typical.cpu_only_milli.tolist()})
+        self._types = list(
+            zip(
+                self.share.ravel().tolist(), self.cpu.ravel().tolist(),
+                self.gpus.ravel().tolist(), self.size_of.tolist(), self.accepts.tolist(),
+                strict=True,
+            )
+        )  # fmt: skip
+        cpu_only = self.cpu_only_share.ravel().tolist(), self.cpu_only.ravel().tolist()
+        self._cpu_only_types = list(zip(*cpu_only, strict=True))
         self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
 
     def of_nodes(self, states: Sequence[NodeState]) -> list[float]:
@@ -139,7 +148,9 @@ class Fragments:
             for shares, cpu_free, kind, taken in states
         ]
         new = {key: one for key, one in zip(keys, states, strict=True) if key not in self._known}
-        if new:
+        if len(new) <= FEW:
+            self._known.update((key, self._of_node(one)) for key, one in new.items())
+        else:
             lost, fitting = zip(*(self.split(one.shares) for one in new.values()), strict=True)
             free = [sum(one.shares) - 1000 * one.whole_taken for one in new.values()]
             told = np.array([one[1:] for one in new.values()], dtype=np.int64).T
@@ -149,6 +160,32 @@ class Fragments:
             )  # fmt: skip
             self._known.update(zip(new, found.tolist(), strict=True))
         return [self._known[key] for key in keys]
+
+    def _of_node(self, state: NodeState) -> float:
+        """`fragments` of one node, number by number: for one, arrays are slower.
+
+        Sums are added in the same order, so that the last bit is the same.
+        """
+        lost, fitting = self.split(state.shares)
+        taken, cpu_free = state.whole_taken, state.cpu_free
+        free = sum(state.shares) - 1000 * taken
+        short_of_both = with_cpu = no_cpu = foreign = 0.0
+        for share, cpu, gpus, size, accepts in self._types:
+            if not accepts[state.kind]:
+                foreign += share * free
+            elif cpu_free >= cpu:
+                with_cpu += share * (lost[size] if fitting[size] - taken >= gpus else free)
+            elif fitting[size] - taken >= gpus:
+                no_cpu += share * free
+            else:
+                short_of_both += share * free
+        fits = rest = 0.0
+        for share, cpu in self._cpu_only_types:
+            if cpu_free >= cpu:
+                fits += share * free
+            else:
+                rest += share * free
+        return short_of_both + with_cpu + no_cpu + fits + rest + foreign
 
     def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """`lost` and `fitting` by size; `shares` as in `NodeState`."""

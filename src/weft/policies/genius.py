@@ -7,6 +7,7 @@ import numpy as np
 from weft.framework import Policy, Query
 from weft.framework.signals import Floats, SignalsView
 from weft.ledger.table import Bools, Ints, Table
+from weft.policies.amounts import standing
 from weft.policies.card_models import features
 from weft.policies.compat import Compat, is_exact
 from weft.policies.readings import Kept, Readings, asked_mib, short_of_memory
@@ -15,6 +16,14 @@ STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 """Weights of memory, multiprocessors, decoders, encoders, bandwidth."""
 DYNAMIC = np.array([2.0, 1.0, 1.0, 1.0]).reshape(-1, 1)
 """Weights of free memory, power, encoder, decoder."""
+STEPS = 18
+"""What the original's weights come to; its scores are whole numbers, and so are these."""
+UNUSED = 0.9
+"""An idle GPU of which less is measured free is somebody's."""
+EXACT = 1e-6
+"""So much less than a step is one: sums of shares are not exact."""
+TIER = 1_000_000_000
+"""More than any GPU has free: keeps one step of the score before the next."""
 
 
 class Genius(Policy):
@@ -22,7 +31,8 @@ class Genius(Policy):
 
     `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0
     where the original's score becomes undefined. `sane` compares with the best card of the
-    cluster, prefers cool cards, and leaves out what is not known. Higher genius/priority first.
+    cluster, prefers cool cards, and leaves out what is not known; what is about as good is filled
+    one after the other. Higher genius/priority first.
     """
 
     name = "genius"
@@ -54,24 +64,28 @@ class Genius(Policy):
             return scores if query.rows is None else scores.take(query.rows)
         if query.need is not None and not query.demand.needs[0].claim.split:
             return None
-        return query.sum(self._sane(query, seen)) // np.maximum(query.gpus, 1)
+        thousandths = (1000.0 * self._sane(query, seen)).astype(np.int64)
+        return query.sum(thousandths) // np.maximum(query.gpus, 1)
 
     def score_devices(self, query: Query) -> Ints:
-        """Sane: (static + 2·dynamic)/3 in thousandths, each the weighted mean of its terms, [d].
+        """Sane: (static + 2·dynamic)/3 in `STEPS`, of equal ones the least room first, [d].
 
         The original names no GPU, and processes take the first that they see.
         """
         if self.exact:
             return np.zeros(len(query.device_local), dtype=np.int64)
-        return self._sane(query, self._seen.of(self.signals, query.table))
+        steps = STEPS * self._sane(query, self._seen.of(self.signals, query.table))
+        return TIER * (steps + EXACT).astype(np.int64) - standing(query)
 
-    def _sane(self, query: Query, seen: "_Cards") -> Ints:
-        promised = query.device_memory_strict / np.maximum(query.device_memory_total, 1)
+    def _sane(self, query: Query, seen: "_Cards") -> Floats:
+        """(static + 2·dynamic)/3, weighted means. Memory counts where all of it is free: more than
+        a pod asks is no good to it, and what is left in one piece is good for the next."""
         measured = query.take_devices(seen.free_mib / seen.total)
-        terms = [np.clip(np.fmin(promised, measured), 0.0, 1.0)]
+        unused = (query.device_pods == 0) & ~(measured < UNUSED)
+        terms = [unused.astype(np.float64)]
         terms += [1.0 - query.take_devices(column) for column in seen.use]
         both = query.take_devices(seen.rank) + 2.0 * _mean(np.array(terms), DYNAMIC)
-        return (1000.0 * both / 3.0).astype(np.int64)
+        return np.asarray(both / 3.0)
 
 
 class _Cards:

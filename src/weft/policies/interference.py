@@ -18,7 +18,7 @@ import numpy as np
 from weft.framework import Demand, Policy, Query
 from weft.framework.feasibility import Codes, told_codes
 from weft.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
-from weft.framework.policy import Prediction
+from weft.framework.policy import Prediction, Tolerance
 from weft.framework.signals import Floats
 from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints, Table
@@ -26,7 +26,17 @@ from weft.model import BadInputError, Shape
 from weft.model.request import LATENCY_CRITICAL
 from weft.policies.company import ByCompany
 from weft.policies.fgd import Fgd
-from weft.policies.joining import BY_USE, IF_CALM, KNOWN, NEVER, Bounds, Joining, predictions
+from weft.policies.joining import (
+    BY_USE,
+    CAUTION,
+    IF_CALM,
+    KNOWN,
+    NEVER,
+    Bounds,
+    Joining,
+    predictions,
+)
+from weft.policies.overlap import Overlap
 from weft.policies.pairing import few_of_each, most_valuable
 from weft.policies.readings import Kept, Readings
 
@@ -54,12 +64,12 @@ class Interference(Policy):
     name = "interference"
     summary = "GPUs are shared where predicted slowdown stays within bounds; pods are matched"
     source = "Weft; matching after Co-scheML and MuxFlow"
-    reads = frozenset({"signals", "occupants", "company", "pending"})
+    reads = frozenset({"signals", "occupants", "company", "pending", "stays"})
     inputs = frozenset({INPUT, "fgd"})
 
     def __init__(
         self, critical: float = 1.10, batch: float = 1.30, gain: float = 1.05, most: int = 2,
-        bonus: float = 0.0, patience: float = 0.45,
+        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True,
     ) -> None:  # fmt: skip
         for option, value in (("critical", critical), ("batch", batch), ("most", most)):
             if not value >= 1:
@@ -68,7 +78,7 @@ class Interference(Policy):
                 )
         self._joining = Joining(NO_INTERFERENCE, Bounds(critical, batch, gain), bonus)
         self._judged = ByCompany(self._joining, (0.0, 0.0, float(NEVER), 0.0), most)
-        self._floor, self._patience = gain - 1.0, patience
+        self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
         self._seen = Kept(Readings)
         self._asked_on: Table | None = None
         self._asked: dict[Shape, tuple[Demand, Codes]] = {}
@@ -81,6 +91,11 @@ class Interference(Policy):
         else:
             self._joining.view = InterferenceView.from_input(value)
             self._judged.forget()
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Its own bound of latency-critical pods, and what is predicted."""
+        return self._joining.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
         """Where nobody is, or company within bounds, [d]."""
@@ -116,7 +131,8 @@ class Interference(Policy):
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
         """GPUs that the best assignment of waiting pods gives to pods of this shape, [d]."""
-        good = query.device_fits & self._worth_it(query, len(pending))
+        lasting = self._lasting(query)
+        good = query.device_fits & self._worth_it(query, len(pending), lasting)[0]
         fits = np.flatnonzero(good)
         if len(pending) < 2 or np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
             return good
@@ -125,7 +141,8 @@ class Interference(Policy):
         alike = (alike << 24) + query.device_memory_free
         fits = fits[few_of_each(alike.take(fits), len(pending))][:MOST_COLUMNS]
         worth = {
-            shape: self._worth(query, shape, waiting).take(fits) for shape in dict.fromkeys(pending)
+            shape: self._worth(query, shape, waiting, lasting).take(fits)
+            for shape in dict.fromkeys(pending)
         }
         matched = most_valuable(np.array([worth[shape] for shape in pending]))
         chosen = np.zeros(len(good), dtype=np.bool_)
@@ -134,27 +151,42 @@ class Interference(Policy):
                 chosen[fits[column]] = True
         return chosen
 
-    def _worth_it(self, query: Query, waiting: int) -> Bools:
-        """Where joining is better than to wait, with so many that wait, [d].
+    def _lasting(self, query: Query) -> Overlap | None:
+        """Where pods say how long they take; None where none does."""
+        if not (self._overlap and self.stays.any):
+            return None
+        found = Overlap(query, self.stays, self._joining.view, CAUTION)
+        return found if len(found.devices) else None
 
-        With as many as there are GPUs, one's own is a whole job's time away.
+    def _worth_it(
+        self, query: Query, waiting: int, lasting: Overlap | None
+    ) -> tuple[Bools, Floats]:
+        """Where joining is better than to wait, with so many that wait, and what it brings, [d].
+
+        With as many as there are GPUs, one's own is a whole job's time away. Where all say how long
+        they take, it is known how far away it is, and how long they would be together.
         """
         _, value, judged_by, stretch = self._judged.over(query)
         away = waiting / max(1, int(query.table.usable_gpus.sum()))
         floor = self._floor + self._patience * max(0.0, 1.0 - away)
-        good = (value >= floor) & (stretch <= 1.0 + away)
-        return np.asarray(good | (judged_by != KNOWN))
+        good = value >= floor
+        shape = query.demand.shape
+        if lasting is not None and shape.expected_s:
+            good[lasting.devices] = lasting.pays(shape, waiting, away)
+            value = np.maximum(value, self._floor)  # who pays may be matched, by what they bring
+        good &= stretch <= 1.0 + away
+        return np.asarray(good | (judged_by != KNOWN)), value
 
-    def _worth(self, query: Query, shape: Shape, waiting: int) -> Floats:
+    def _worth(self, query: Query, shape: Shape, waiting: int, lasting: Overlap | None) -> Floats:
         """What a pod of this shape brings on each of the query's devices; 0 where it cannot be."""
         demand, told = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))
         asked = query if shape == query.demand.shape else Query(query.table, demand, query.rows)
         told = told if query.rows is None else told.take(query.rows)
-        admitted, value = self._admitted(asked)
-        good = asked.device_fits & admitted & (told == 0).take(asked.device_node)
-        return np.where(good & self._worth_it(asked, waiting), value, 0.0)
+        good, value = self._worth_it(asked, waiting, lasting)
+        good &= asked.device_fits & self._admitted(asked)[0]
+        return np.where(good & (told == 0).take(asked.device_node), value, 0.0)
 
     def _asks(self, table: Table, shape: Shape) -> tuple[Demand, Codes]:
         """A shape on this table, and where what is told of nodes keeps it off; kept a while."""

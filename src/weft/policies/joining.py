@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.framework.interference import CardTable, InterferenceView, Tier
-from weft.framework.policy import Prediction
+from weft.framework.policy import Prediction, Tolerance
 from weft.ledger.residents import Company, Resident
 from weft.model import Shape
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
-from weft.policies.static_table import card_of
 
 CRITICAL_LOSS = 0.5
 """Weight of what latency-critical pods lose against speed gained."""
@@ -37,11 +36,16 @@ class Joining:
     def __init__(self, view: InterferenceView, bounds: Bounds, bonus: float) -> None:
         self.view, self.bounds, self.bonus = view, bounds, bonus
 
+    @property
+    def tolerance(self) -> Tolerance:
+        """How slow running pods may get."""
+        return Tolerance(self.bounds.critical, self.view.costs)
+
     def __call__(self, who: Resident, there: Company, model: str) -> tuple[float, ...]:
         """(1 if it may be, what it brings, what it is judged by, batch pods' slowdown ÷ bound)."""
         if not there:
             return (1.0, 1.0, KNOWN, 0.0)
-        card, together = card_of(self.view, model), (*there, who)
+        card, together = self.view.of(model), (*there, who)
         index = [self.view.index_of(one.application) for one in together]
         judged_by = _judged_by(card, index, together)
         if judged_by == NEVER:
@@ -53,8 +57,8 @@ class Joining:
             for speed, one in zip(speeds, together, strict=True)
             if one.job_class == LATENCY_CRITICAL
         )
-        if judged_by != KNOWN:
-            return (0.0, value, judged_by, 0.0)
+        if judged_by != KNOWN:  # measured use decides; no guess makes it worth nothing
+            return (0.0, max(value, self.bounds.gain - 1.0), judged_by, 0.0)
         slower: dict[str, float] = {}
         for at, one in enumerate(together):
             upper = sum(card.upper[index[at], other] for k, other in enumerate(index) if k != at)
@@ -83,7 +87,7 @@ def predictions(
 
     A bound that is +inf (a pair that a policy lets in although it is forbidden) is said as 0.
     """
-    card = card_of(view, model)
+    card = view.of(model)
     names = [shape.application, *(one.application for one in there)]
     index = [view.index_of(name) for name in names]
     found = []

@@ -14,6 +14,7 @@ from weft.policies.readings import (
     asked_mib,
     fits_requests,
     is_critical,
+    may_borrow,
     room_by_requests,
 )
 from weft.policies.res_ag import largest_first
@@ -55,7 +56,8 @@ class KubeKnotsCbp(Policy):
 
     def filter_devices(self, query: Query) -> Bools:
         """Idle GPUs, those that admit the pod, and where requests fit: as a last resort, [d]."""
-        return np.asarray((query.device_pods == 0) | fits_requests(query) | self._willing(query))
+        lends = self._willing(query) & may_borrow(query)
+        return np.asarray((query.device_pods == 0) | fits_requests(query) | lends)
 
     def _willing(self, query: Query) -> Bools:
         """GPUs whose trend is known and admits the pod, [d]."""

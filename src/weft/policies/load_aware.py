@@ -13,12 +13,10 @@ from weft.policies.readings import (
     Kept,
     Readings,
     is_critical,
+    load_of,
     promised_share,
     short_of_memory,
 )
-
-SM, DRAM, MEMORY, POWER = 0.4, 0.3, 0.2, 0.1
-"""How much each reading counts; those that are not known leave the rest to the others."""
 
 FULL = 100_000
 """A GPU with nothing to do, in thousandths of a point."""
@@ -70,13 +68,11 @@ def gate(query: Query, seen: Readings) -> Bools:
 
 
 def load(query: Query, seen: Readings) -> Floats:
-    """0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; promised memory where none is measured."""
-    memory = query.take_devices(seen.memory)
-    memory = np.where(np.isnan(memory), promised_share(query), memory)
-    total, weights = MEMORY * memory, np.full(len(memory), MEMORY)
-    for weight, column in ((SM, seen.sm), (DRAM, seen.dram), (POWER, seen.power)):
-        value = query.take_devices(column)
-        known = ~np.isnan(value)
-        total = total + np.where(known, weight * value, 0.0)
-        weights = weights + weight * known
-    return np.asarray(total / weights)
+    """What all readings come to, 0..1; promised memory where none is measured, [d]."""
+    found = query.take_devices(seen.load)
+    unknown = np.isnan(found).nonzero()[0]
+    if len(unknown):
+        rest = (query.take_devices(one).take(unknown) for one in (seen.sm, seen.dram, seen.power))
+        found = found.copy()
+        found[unknown] = load_of(promised_share(query).take(unknown), *rest)
+    return np.asarray(found)

@@ -12,7 +12,6 @@ from weft.ledger.table import Bools, Ints
 from weft.model import Shape
 from weft.policies.company import ByCompany
 from weft.policies.joining import predictions
-from weft.policies.static_table import card_of
 
 MOST = 2
 """Pods on a GPU."""
@@ -77,7 +76,7 @@ class Lucid(Policy):
 def _points(view: InterferenceView, model: str) -> list[int]:
     """Of every known application, and in the last place of those that are not."""
     size = view.unknown
-    card = card_of(view, model)
+    card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]
     speed = np.where(np.isinf(upper), 0.0, np.exp(-mean))
     both = np.concatenate([speed, speed.T], axis=1)

@@ -5,6 +5,7 @@ means that nobody measured it; what cannot be true (below 0, above a card) is br
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,6 +20,9 @@ MARGIN_MIB = 2048
 """What must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25
 """An old reading of SM or DRAM is taken for so much more."""
+
+SM_WEIGHT, DRAM_WEIGHT, MEMORY_WEIGHT, POWER_WEIGHT = 0.4, 0.3, 0.2, 0.1
+"""How much each reading counts; those that are not known leave the rest to the others."""
 
 SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
 DRAM = ("dram_active_ratio", "memory_copy_ratio")
@@ -58,6 +62,11 @@ class Readings:
         self.known: Bools = ~np.isnan(self.sm)
         self.busy = self._busy()
 
+    @cached_property
+    def load(self) -> Floats:
+        """What all readings come to, 0..1; NaN where memory is unknown, [D]."""
+        return load_of(self.memory, self.sm, self.dram, self.power)
+
     def first(self, *columns: str) -> tuple[Floats, Bytes]:
         """Values and ages, each GPU's from the first of the columns that knows it, [D]."""
         values, ages = self.view.over(self.table, columns[0])
@@ -88,6 +97,16 @@ class Readings:
         unknown = np.isnan(self.occupancy) & np.isnan(self.dram)
         stalls = (self.occupancy >= BUSY_OCCUPANCY) | (self.dram >= BUSY_DRAM)
         return np.asarray((self.sm >= BUSY_SM) & (stalls | unknown))
+
+
+def load_of(memory: Floats, sm: Floats, dram: Floats, power: Floats) -> Floats:
+    """0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; memory must be known, [k]."""
+    total, weights = MEMORY_WEIGHT * memory, np.full(len(memory), MEMORY_WEIGHT)
+    for weight, value in ((SM_WEIGHT, sm), (DRAM_WEIGHT, dram), (POWER_WEIGHT, power)):
+        known = ~np.isnan(value)
+        total = total + np.where(known, weight * value, 0.0)
+        weights = weights + weight * known
+    return np.asarray(total / weights)
 
 
 Made = TypeVar("Made")
@@ -123,6 +142,18 @@ def needed_mib(query: Query) -> Ints | int:
 def fits_requests(query: Query) -> Bools:
     """Where the claim fits by requests alone, nothing harvested, [d]."""
     return np.asarray(query.device_memory_strict >= asked_mib(query))
+
+
+def may_borrow(query: Query) -> Bools:
+    """Where requests fit, or the pod may try what is lent, [d].
+
+    As long as no pod like it was seen from its start to its end, what residents leave idle may be
+    theirs a minute later: then one GPU of a node is promised more than it has, and no second one.
+    """
+    if query.demand.expected_mib:
+        return np.ones(len(query.device_pods), dtype=np.bool_)
+    lends = query.sum((query.device_memory_promised > query.device_memory_total).astype(np.int64))
+    return np.asarray(fits_requests(query) | (lends.take(query.device_node) == 0))
 
 
 def short_of_memory(query: Query, seen: Readings, margin_mib: int = 0) -> Bools:

@@ -26,6 +26,7 @@ from weft.engine import (
     SignalsChanged,
     Unschedulable,
 )
+from weft.engine.records import LEAVES
 from weft.framework import Plugin, Profile
 from weft.ledger import Limits
 from weft.model import BadInputError
@@ -33,6 +34,9 @@ from weft.record.side import Packer, SideError, SignalsKept, Unpacker, keep, sid
 
 INLINE_BYTES = 4096
 """Snapshots up to this size stand in the file itself: a few GPUs' need no files of their own."""
+
+_EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
+"""How it was called until Weft said what is true of it; no other text can have these quotes."""
 
 SCHEMA = "weft.dev/decisions/v1"
 
@@ -100,22 +104,39 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError, zlib.
 """What comes of lines that are no JSON or of another form, and of a broken gzip file."""
 
 
-class Lines:
-    """Header and lines as they stand in the file; with a `side` folder large snapshots go there."""
+class FullError(OSError):
+    """The record is as large as it may be."""
 
-    def __init__(self, side: Path | None = None) -> None:
-        self._side = side
+
+class Lines:
+    """Header and lines as they stand in the file; with a `side` folder large snapshots go there.
+
+    `size` is what both take, bytes; at most `most_bytes` (0: however many).
+    """
+
+    def __init__(self, side: Path | None = None, most_bytes: int = 0) -> None:
+        self._side, self._most = side, most_bytes
+        self.size = 0
         self._packer, self._encoder = Packer(), msgspec.json.Encoder()
 
     def encoded(self, line: Header | Line) -> bytes:
         """The line. What it names is in the folder when this returns; OSError where that fails."""
-        stands: Header | Line | FileLine = line
         if self._side is not None and isinstance(line, Line) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
             kept, packed = self._packer.pack(line.event.signals)
+            text = self._encoder.encode(FileLine(line.at_ns, kept, line.records)) + b"\n"
+            self.take(len(packed) + len(text))
             keep(self._side, kept.blob, packed)
-            stands = FileLine(line.at_ns, kept, line.records)
-        return self._encoder.encode(stands) + b"\n"
+            return text
+        text = self._encoder.encode(line) + b"\n"
+        self.take(len(text))
+        return text
+
+    def take(self, size: int) -> None:
+        """So many bytes more are about to be written; `FullError` where there is no room."""
+        if self._most and self.size + size > self._most:
+            raise FullError(0, f"it and its signals would be more than {self._most >> 20:,} MiB")
+        self.size += size
 
 
 class Writer:
@@ -227,6 +248,6 @@ def _lines(path: Path) -> Iterator[FileLine]:
             file.readline()
             for text in file:
                 number += 1
-                yield decoder.decode(text)
+                yield decoder.decode(text.replace(_EVICTED, _LEAVES))
         except _UNREADABLE as error:
             raise BadInputError(f"{path}, line {number}", f"broken line: {error}") from None

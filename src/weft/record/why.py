@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from weft.engine import BindOn, Engine, PodAdded, Record
+from weft.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.engine.explain import Summary, summarise
 from weft.engine.lending import BEYOND, NEED, USED
+from weft.engine.records import LEAVES
 from weft.engine.whatif import Change, changes
 from weft.engine.without import Asked, Metrics, Place, metrics_of, readings
 from weft.model import BadInputError, PodRequest
@@ -19,7 +20,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """A decision with its reasons; `changes` would have made an unschedulable pod fit.
 
     `metrics` are the signals it was made by, and what it would have been without them; None where
-    none were read, or none were there.
+    none were read, or none were there. `then` is what the file says became of a pod that was asked
+    to leave.
     """
 
     pod: PodRequest
@@ -28,6 +30,7 @@ class Explanation(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     other_uids: tuple[str, ...] = ()
     metrics: Metrics | None = None
+    then: str = ""
 
 
 class _ReachedError(Exception):
@@ -36,7 +39,7 @@ class _ReachedError(Exception):
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     """Why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
-    pods, last = _find(path, name)
+    pods, last, became = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
     engine = header.engine(create)
@@ -50,7 +53,8 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
         pass
     others = tuple(uid for uid in last if uid != record.uid)
     found = _explain(engine, pods[record.uid], record, on)
-    return msgspec.structs.replace(found, other_uids=others)
+    then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
+    return msgspec.structs.replace(found, other_uids=others, then=then)
 
 
 def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> Explanation:
@@ -60,7 +64,7 @@ def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> Explan
     summary = summarise(engine.ledger.table, known)
     found = changes(engine, pod) if record.outcome == "unschedulable" else []
     place = Place(record.node, record.shares)
-    if record.outcome == "evicted":
+    if record.outcome == LEAVES:
         metrics = _behind_eviction(engine, record)
     else:
         asked = Asked(pod, profile, record.attempt, on)
@@ -78,10 +82,11 @@ def _behind_eviction(engine: Engine, record: Record) -> Metrics | None:
     return Metrics((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 
 
-def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Record]]:
-    """Pods that answer to `name`, by UID, and each one's last record."""
+def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str]]:
+    """Pods that answer to `name`, by UID, each one's last record, and what became of it since."""
     pods: dict[str, PodRequest] = {}
     last: dict[str, Record] = {}
+    became: dict[str, str] = {}
     names: set[str] = set()
     for line in skim(path)[1]:
         if isinstance(line.event, PodAdded | BindOn):
@@ -90,11 +95,16 @@ def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Recor
                 pods[pod.uid] = pod
             elif len(names) < 5:
                 names.add(f"{pod.namespace}/{pod.name}")
+        elif isinstance(line.event, NotEvicted):
+            became[line.event.uid] = f"it stayed: {line.event.why or 'nobody says why'}"
+        elif isinstance(line.event, PodGone):
+            became[line.event.uid] = "it is gone"
         for record in line.records:
             if record.uid in pods:
                 last[record.uid] = record
+                became.pop(record.uid, None)
     if not last:
         known = f"; it knows {', '.join(sorted(names))}, …" if names else ""
         what = "was added but never decided" if pods else "is not in this file" + known
         raise BadInputError(str(path), f"pod {name} {what}")
-    return pods, last
+    return pods, last, became

@@ -28,6 +28,7 @@ from weft.framework import Profile
 from weft.kube.pods import Pod
 from weft.ledger import Table
 from weft.live.constraints import WAY_OUT
+from weft.live.observing import Progress
 from weft.live.stuck import Stuck, in_words
 from weft.model import BadInputError, Code, PodRequest, Share
 from weft.scheduler.observed import Observed
@@ -68,7 +69,8 @@ class Explanation(msgspec.Struct, frozen=True):
     fit. `changes` would make it fit, each tried out; `searched` is False where there was no time
     to look at all. `stuck` pods hold GPUs and cannot end by themselves. `metrics` are those behind
     it: of the GPUs of a pod with a place as they were at its decision (none where nobody measured
-    anything then), all else as of now, with that pod out of the way.
+    anything then), all else as of now, with that pod out of the way. `progress` is how fast it
+    goes, where somebody looks, and whom it is kept apart from.
     """
 
     namespace: str
@@ -91,10 +93,14 @@ class Explanation(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     metrics: Metrics | None = None
+    progress: Progress | None = None
 
 
 class Explainer:
-    """Explains the pods of one live cluster. `clock` times the search, seconds."""
+    """Explains the pods of one live cluster. `clock` times the search, seconds.
+
+    `progress_of` says how fast a pod (UID) goes.
+    """
 
     def __init__(
         self, live: Observed, options: SearchOptions | None = None,
@@ -102,9 +108,14 @@ class Explainer:
     ) -> None:  # fmt: skip
         self._live, self._clock = live, clock
         self._options = options or SearchOptions()
+        self.progress_of: Callable[[str], Progress | None] = lambda uid: None
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """The pod now; None where there is none of this name."""
+        found = await self._explain(namespace, name)
+        return None if found is None else replace(found, progress=self.progress_of(found.uid))
+
+    async def _explain(self, namespace: str, name: str) -> Explanation | None:
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None
@@ -113,7 +124,7 @@ class Explainer:
             metrics = await self._metrics_if_pending(pod)
             before, pod = pod, self._live.pod(namespace, name)
             if pod is None or pod.metadata.uid != before.metadata.uid:
-                return await self.explain(namespace, name)
+                return await self._explain(namespace, name)
         settled = self._settled(pod)
         if settled is not None:
             return await self._with_metrics(settled)

@@ -65,8 +65,8 @@ class _Families(Collector):
 class Pages:
     """The pages of one process; a `Part` of it (`process.py`).
 
-    `collectors` are asked for metrics, in order; others' may be added. `port` 0 is any free one;
-    after `start` it is the one that is listened on.
+    `collectors` are asked for metrics, in order; others' may be added. `explainer` explains pods.
+    `port` 0 is any free one; after `start` it is the one that is listened on.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Pages:
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
-        self._live, self._explainer = live, Explainer(live)
+        self._live, self.explainer = live, Explainer(live)
         self._opened: set[Connection] = set()
         self._manager: web.Server | None = None
         self._server: asyncio.Server | None = None
@@ -196,7 +196,7 @@ class Pages:
         self._explaining += 1
         try:
             async with self._explaining_one:
-                found = await self._explainer.explain(namespace, name)
+                found = await self.explainer.explain(namespace, name)
         finally:
             self._explaining -= 1
         if found is None:

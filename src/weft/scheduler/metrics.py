@@ -191,6 +191,8 @@ class Metrics:
         for name, text, counts in (
             ("weft_recalls", "Borrowers of GPU memory asked to go, by outcome.",
              live.recall.counts),
+            ("weft_slowness_evictions", "Pods asked to go for others' speed, by outcome.",
+             live.recall.slow),
             ("weft_lessons_writes", "Writes of what out-of-memory ends taught, by outcome.",
              live.lessons.counts),
         ):  # fmt: skip

@@ -1,7 +1,8 @@
 """The decisions file of a running scheduler: every event and what was decided, for replay.
 
 Deciding never waits for the disk and never ends because of it: lines are written behind, once a
-second, and where that fails the file ends there, with one line in the log.
+second, and where that fails, or the file is as large as it may be, it ends there, with one line in
+the log.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import msgspec
 from weft.live.cluster import Cluster
 from weft.model import BadInputError
 from weft.record import Header, Line, Lines, Recorder
-from weft.record.file import is_large
+from weft.record.file import FullError, is_large
 from weft.record.side import clear, side_of
 
 log = logging.getLogger("weft.scheduler")
@@ -23,14 +24,17 @@ _MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is n
 
 
 class Recording:
-    """A part of the process: from its start on everything the cluster handles is on record."""
+    """A part of the process: from its start on everything the cluster handles is on record.
 
-    def __init__(self, live: Cluster, header: Header, path: Path) -> None:
+    `most_mib` is what the file and its signals take together at most; 0: however much.
+    """
+
+    def __init__(self, live: Cluster, header: Header, path: Path, most_mib: int = 0) -> None:
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | Line] = []
         self._size = 0
         self._encoder = msgspec.json.Encoder()
-        self._lines, self._writing = Lines(side_of(path)), threading.Lock()
+        self._lines, self._writing = Lines(side_of(path), most_mib << 20), threading.Lock()
         self._task: asyncio.Task[None] | None = None
         self.failed = ""
 
@@ -90,9 +94,16 @@ class Recording:
         except OSError as error:
             self.failed = str(error.strerror)
             self._live.decide = self._live.engine.handle
-            log.error("decisions are not recorded any more: %s: %s", self._path, error.strerror)
+            why = self.failed
+            if isinstance(error, FullError):
+                why += ", all that --decisions-mib allows; the next process begins a new file"
+            log.error("decisions are not recorded any more: %s: %s", self._path, why)
 
     def _append(self, lines: list[bytes | Line]) -> None:
         with self._writing, self._path.open("ab") as file:
             for line in lines:
-                file.write(line if isinstance(line, bytes) else self._lines.encoded(line))
+                if isinstance(line, bytes):
+                    self._lines.take(len(line))
+                    file.write(line)
+                else:
+                    file.write(self._lines.encoded(line))

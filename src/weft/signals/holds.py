@@ -1,7 +1,7 @@
 """What residents need of their GPU's memory, and so what they leave idle (policies.md 7.1). Pure.
 
-    hold(p)  = what p asked, while it warms up: bound for less than `WARM_S`, or its memory has not
-               yet lain within `STABLE_PART` for `STABLE_S`
+    hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
+               yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
              = after that the 95th percentile of its own series, else its part, by requests, of
                what the device uses beside the pods that have a series
     Where it got its place by what pods like it use, that is expected: instead of what it asked
@@ -11,7 +11,7 @@
     idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
 
 A process that has just begun does not know who was warm, nor what was expected of whom. Where a pod
-was there before it, is not found warm, and has been watched for less than `WATCH_S`, its GPU is
+was there before it, is not found warm, and has been watched for less than `watch_s`, its GPU is
 STALE at most: that nobody knows lends nothing, and sends nobody away.
 
 Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
@@ -31,8 +31,6 @@ from weft.ledger import Holding
 from weft.ledger.table import RESERVE_PERMILLE, Bools, Ints, Table
 from weft.signals.freshness import contradicted
 
-WARM_S = 60.0
-STABLE_S = 20.0
 STABLE_PART = 0.02
 WATCH_S = 120.0
 """In it a pod that has warmed up shows that it has, and one that had begun to comes to its end."""
@@ -40,6 +38,22 @@ PEAK = 0.95
 LATELY = 3
 """A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
 of the pod. How old its GPU's may be is for freshness to say."""
+
+
+class WarmUp(NamedTuple):
+    """How long a pod is held at what it asked: for `warm_s` from its binding on, seconds, and until
+    its memory was stable for `stable_s` once."""
+
+    warm_s: float = 60.0
+    stable_s: float = 20.0
+
+    @property
+    def watch_s(self) -> float:
+        """`WATCH_S`, or longer where pods take longer than usual."""
+        return max(WATCH_S, 2.0 * self.warm_s, self.warm_s + self.stable_s)
+
+
+USUAL = WarmUp()
 
 
 class Residents(NamedTuple):
@@ -87,15 +101,18 @@ class Holds(NamedTuple):
     freshness: Bytes
 
 
-def holds(residents: Residents, cards: Cards, sample_age_s: Floats) -> Holds:
+def holds(
+    residents: Residents, cards: Cards, sample_age_s: Floats, warm_up: WarmUp = USUAL
+) -> Holds:
     """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
     rest = _rest_series(residents, cards, own, has_own)
     since = sample_age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
-    warm = _warm(residents, rest, since, sample_age_s)
-    fresh = _watched(residents, warm, _believed(residents, cards, own, has_own))
+    warm = _warm(residents, rest, since, sample_age_s, warm_up)
+    fresh = _believed(residents, cards, own, has_own, warm_up.warm_s)
+    fresh = _watched(residents, warm, fresh, warm_up.watch_s)
     part = np.maximum(_peak(own), _last(own))
     part = np.where(has_own, part, _pro_rata(residents, rest, warm & ~has_own, sample_age_s))
     most = np.where(has_own, np.nan_to_num(own).max(axis=1, initial=0.0), -1.0)
@@ -151,30 +168,44 @@ def _rest_series(residents: Residents, cards: Cards, own: Floats, has_own: Bools
     return np.asarray(np.maximum(0.0, cards.used_mib - taken))
 
 
-def _warm(residents: Residents, rest: Floats, since: Bools, age_s: Floats) -> Bools:
+def _warm(
+    residents: Residents, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
+) -> Bools:
     """Bound long enough, and stable once: by its own series if there is any, else the GPU's."""
-    old = np.nan_to_num(residents.age_s, nan=-1.0) >= WARM_S
+    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_up.warm_s
     warm = np.array(old & residents.warmed, dtype=np.bool_)
     rows = np.flatnonzero(old & ~residents.warmed)
+    if len(rows) == 0:
+        return warm
     any_own = np.asarray(np.isfinite(residents.used_mib[rows]).any(axis=1))
     series = np.where(any_own[:, None], residents.used_mib[rows], rest[residents.gpu[rows]])
     series = np.where(since[rows], series, np.nan)
-    for end in range(len(age_s)):
-        begin = int(np.searchsorted(-age_s, -(age_s[end] + STABLE_S), side="right")) - 1
-        if begin < 0:
-            continue
-        stretch = series[:, begin : end + 1]
-        most = stretch.max(axis=1)  # NaN where a sample is absent: then nothing is known
-        with np.errstate(invalid="ignore"):
-            stable = (most > 0) & (most - stretch.min(axis=1) < STABLE_PART * most)
-        warm[rows[stable]] = True
+    warm[rows[_stable(series, age_s, warm_up.stable_s)]] = True
     return warm
 
 
-def _believed(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -> Bytes:
+def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
+    """Whether each series, [s, T], ever lay within `STABLE_PART` for so long."""
+    begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
+    lengths = np.arange(len(age_s)) - begins + 1
+    found = np.zeros(len(series), dtype=np.bool_)
+    for length in np.unique(lengths[begins >= 0]):  # one, where looks come at a steady pace
+        first = begins[(begins >= 0) & (lengths == length)]
+        stretches = np.lib.stride_tricks.sliding_window_view(series, length, axis=1)
+        most = stretches.max(axis=2)[:, first]  # NaN where a sample is absent: nothing is known
+        least = stretches.min(axis=2)[:, first]
+        with np.errstate(invalid="ignore"):
+            stable = (most > 0) & (most - least < STABLE_PART * most)
+        found |= stable.any(axis=1)
+    return found
+
+
+def _believed(
+    residents: Residents, cards: Cards, own: Floats, has_own: Bools, warm_s: float
+) -> Bytes:
     """Freshness, MISSING where the used memory cannot be true beside the ledger and the pods'."""
     gpus = len(cards.total_mib)
-    old = np.nan_to_num(residents.age_s, nan=-1.0) >= WARM_S
+    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_s
     now = _last(cards.used_mib)
     pods = np.bincount(residents.gpu[old], minlength=gpus)
     wrong = contradicted(now, cards.total_mib, pods)
@@ -186,12 +217,12 @@ def _believed(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
 
 
-def _watched(residents: Residents, warm: Bools, fresh: Bytes) -> Bytes:
+def _watched(residents: Residents, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
     """Freshness, STALE at most where a pod that is not warm has not been watched for long."""
     if residents.watched_s is None:
         return fresh
     short = np.zeros(len(fresh), dtype=np.bool_)
-    short[residents.gpu[~warm & (residents.watched_s < WATCH_S)]] = True
+    short[residents.gpu[~warm & (residents.watched_s < watch_s)]] = True
     return np.where(short & (fresh == FRESH), STALE, fresh).astype(np.int8)
 
 
@@ -243,10 +274,11 @@ def _per_gpu(gpu: Ints, values: Floats, gpus: int) -> Floats:
 
 def _last(series: Floats) -> Floats:
     """The newest value there is of each row, NaN without one."""
-    found = np.full(len(series), np.nan)
-    for column in series.T:
-        found = np.where(np.isfinite(column), column, found)
-    return found
+    if series.shape[1] == 0:
+        return np.full(len(series), np.nan)
+    there = np.isfinite(series)
+    newest = series.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
+    return np.where(there.any(axis=1), series[np.arange(len(series)), newest], np.nan)
 
 
 def _peak(series: Floats) -> Floats:

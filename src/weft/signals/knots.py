@@ -143,8 +143,3 @@ def truncate(value: float) -> int:
 
 def _series(values: Sequence[float]) -> Packed:
     return stats.pack(np.asarray(values, dtype=np.float64).reshape(1, -1))
-
-
-def smallest_first(request_mib: int, created_ns: int) -> tuple[int, int]:
-    """Queue order: the smallest request goes first, of equal ones the oldest."""
-    return (request_mib, created_ns)

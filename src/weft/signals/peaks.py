@@ -8,7 +8,7 @@ is not known. How it ends is for the engine to know: only whole runs say what th
 from collections.abc import Sequence
 
 from weft.framework.signals import FRESH
-from weft.signals.holds import WARM_S, Holds, Residents
+from weft.signals.holds import USUAL, Holds, Residents, WarmUp
 
 _LOST = -1
 
@@ -16,7 +16,8 @@ _LOST = -1
 class Watch:
     """Keeps what is needed from one look to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: WarmUp = USUAL) -> None:
+        self._warm_up = warm_up
         self._most: dict[str, int] = {}
 
     def look(self, uids: Sequence[str], residents: Residents, answer: Holds) -> dict[str, int]:
@@ -31,7 +32,7 @@ class Watch:
         for row, uid in enumerate(uids):
             before = self._most.get(uid)
             if before is None:  # one that was bound long ago was not watched from its start
-                before = _LOST if ages[row] >= WARM_S else 0
+                before = _LOST if ages[row] >= self._warm_up.warm_s else 0
             most = int(answer.most_mib[row])
             unseen = warm[row] and most <= 0
             lost = before == _LOST or not fresh[row] or unseen or uid in now

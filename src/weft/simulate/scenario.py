@@ -8,6 +8,7 @@ from weft.engine import Engine, NodesChanged, PolicyInput
 from weft.framework import Policy, Profile
 from weft.framework.interference import INPUT, Interference, to_input
 from weft.model import Node
+from weft.policies.coscheml import MYSTIC
 from weft.policies.fragments import TypicalPods, typical_input
 from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer
 from weft.simulate.arrivals import Arrivals
@@ -19,11 +20,15 @@ TOP_ON_RECORD = 3
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A cluster and a workload, in file order, and what policies are told of interference."""
+    """A cluster and a workload, in file order, and what policies are told of interference.
+
+    `mystic`: distances between applications, for Co-scheML's baseline of that name.
+    """
 
     nodes: list[Node]
     pods: list[TracePod]
     interference: Interference | None = None
+    mystic: dict[str, dict[str, float]] = {}
 
     @property
     def capacity_milli(self) -> int:
@@ -56,4 +61,6 @@ class Scenario(msgspec.Struct, frozen=True):
         handle(PolicyInput("fgd", typical_input(pod.shape for pod in self.pods)), 0)
         if self.interference is not None:
             handle(PolicyInput(INPUT, to_input(self.interference)), 0)
+        if self.mystic:
+            handle(PolicyInput(MYSTIC, self.mystic), 0)
         return engine, handle

@@ -248,9 +248,21 @@ async def check(client: ApiClient, behaviour: Behaviour, namespace: str) -> str:
     try:
         for step in behaviour.before:
             await _play(client, step, namespace)
+            await _known(client, namespace)
         return difference(behaviour, await _play(client, behaviour.request, namespace))
     finally:
         await _remove(client, namespace)
+
+
+async def _known(client: ApiClient, namespace: str) -> None:
+    """Wait until the API server's own cache has the pod as it is now, or knows that it is gone.
+
+    A DELETE reads the pod there: just after its binding it may meet the pod that was not bound yet,
+    and remove it at once.
+    """
+    now = await client.send("GET", PODS.of(namespace))
+    version = msgspec.json.decode(now.body)["metadata"]["resourceVersion"]
+    await client.send("GET", PODS.of(namespace), query={"resourceVersion": version})
 
 
 async def _play(client: ApiClient, step: Step, namespace: str) -> Answer:

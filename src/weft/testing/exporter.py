@@ -104,7 +104,8 @@ class FakeExporter:
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        serve = self._server.serve_forever  # the argument: how soon it hears that it shall end
+        self._thread = threading.Thread(target=serve, args=(0.02,), daemon=True)
 
     def __enter__(self) -> "FakeExporter":
         self._thread.start()

@@ -7,12 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cli.predicted import configured, read_interference
+from weft.cli.predicted import configured, read_interference, solos_of
 from weft.config.form import Configuration, ExtenderSettings, InterferenceSettings
-from weft.config.read import decode
-from weft.framework.interference import InterferenceView, Tier
+from weft.config.read import decode, read
+from weft.framework.interference import ANY_MODEL, InterferenceView, Tier
 from weft.model import BadInputError
-from weft.policies.static_table import ANY_MODEL, card_of, static_table
+from weft.signals.interference.sources import slowdowns
+from weft.signals.interference.table import from_static
 
 TABLE = {"A": {"A": 1.5, "B": -1}, "B": {"A": -1, "B": 1.2}}
 
@@ -26,18 +27,18 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_table_counts_on_every_model_of_gpu(file: Path) -> None:
     view = InterferenceView(read_interference(file))
-    card = card_of(view, "V100")
+    card = view.of("V100")
     assert view.source.gpu_models == (ANY_MODEL,)
     assert np.exp(card.mean[0, 0]) == pytest.approx(1.5)
     assert np.isinf(card.upper[0, 1])
     assert card.tier[:2, :2].tolist() == [[Tier.TABLE] * 2] * 2
     unknown = view.index_of("who")
-    assert card.tier[unknown, 0] == Tier.UNKNOWN
+    assert card.tier[unknown, 0] == -Tier.UNKNOWN
     assert np.exp(card.mean[unknown, 0]) == pytest.approx(1.5), "as the worst that is known"
 
 
 def test_predictions_as_weft_writes_them(tmp_path: Path) -> None:
-    told = static_table(TABLE)
+    told = from_static(1, slowdowns(TABLE, "table.json"))
     path = tmp_path / "told.json"
     path.write_bytes(msgspec.json.encode(told))
     assert read_interference(path) == told
@@ -73,6 +74,29 @@ def test_table_and_model_exclude_each_other() -> None:
         decode(text, "weft.yaml")
 
 
+def test_profiles_say_how_fast_applications_go_alone(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.json"
+    solo = {"application": "bert", "gpu_model": "T4", "isolation": "mps", "rate_per_s": 12.5}
+    path.write_text(json.dumps({
+        "apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [solo],
+    }))  # fmt: skip
+    named = Configuration(interference=InterferenceSettings(profiles=str(path)))
+    (found,) = solos_of(named)
+    assert (found.application, found.gpu_model, found.rate_per_s) == ("bert", "T4", 12.5)
+    assert solos_of(Configuration()) == []
+    path.write_text("{}")
+    with pytest.raises(BadInputError, match="profiles"):
+        solos_of(named)
+
+
+def test_a_file_of_distances_that_is_not_there_is_found_before_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "weft.yaml"
+    path.write_text("apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
+                    "interference: {mystic: /no/such}\n")  # fmt: skip
+    with pytest.raises(BadInputError, match=r"interference\.mystic: /no/such cannot be read"):
+        read(path)
+
+
 def test_simulate_tells_policies(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,3 +117,37 @@ def test_simulate_tells_policies(
         assert said.code == 0, said.err
         placed.append(json.loads(said.out)["runs"][0]["used_gpu_milli"])
     assert placed == [1000, 500]
+
+
+def test_simulate_tells_mystics_distances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third pod joins the one that is farther from it, whichever that is."""
+    from commands import Weft
+
+    weft = Weft(tmp_path, monkeypatch, capsys)
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,64000,1,T4\nm,64000,64000,1,T4\n")
+    rows = [f"p{kind},1000,1000,1,300,{kind},{at},," for at, kind in enumerate("ABC")]
+    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,application,creation_time,deletion_time"
+    pods.write_text("\n".join([f"{head},scheduled_time", *rows]) + "\n")
+    far = tmp_path / "far.json"
+    decisions = tmp_path / "decisions"
+    joined = []
+    for distances in ({"A": 1.0, "B": 2.0}, {"A": 2.0, "B": 1.0}):
+        far.write_text(json.dumps({"C": distances, "A": {"C": 0.0}}))
+        said = weft("simulate", "--nodes", nodes, "--pods", pods, "--policy",
+                    "coscheml:pairing=mystic", "--mystic", far, "--timed", "--decisions",
+                    decisions)  # fmt: skip
+        assert said.code == 0, said.err
+        told = [weft("explain", "pod", name, "--decisions", decisions) for name in
+                ("pC", "pA", "pB")]  # fmt: skip
+        third, *two = [said.out.splitlines()[1] for said in told]
+        assert third in two
+        joined.append("AB"[two.index(third)])
+    assert joined == ["B", "A"]
+    far.write_text('{"A": 1}')
+    said = weft("simulate", "--nodes", nodes, "--pods", pods, "--policy", "coscheml",
+                "--mystic", far)  # fmt: skip
+    assert said.code == 1
+    assert f"--mystic: {far}: is no table of distances" in said.err

@@ -124,8 +124,14 @@ def test_a_reader_that_leaves_is_no_traceback(weft: Weft) -> None:
     assert ended.returncode != 0
 
 
-def test_the_progress_bar_counts_runs_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_counts_runs_and_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bar(2) is None, "nobody is watching"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert bar(1) is None, "there is nothing to wait for"
     update = bar(2)
+    assert update is not None
     update("fgd", 42, 1)
     update("fgd", 43, 2)
     assert capsys.readouterr().out == ""

@@ -73,7 +73,7 @@ class FakePrometheus:
 @pytest.fixture
 def prometheus() -> Iterator[FakePrometheus]:
     fake = FakePrometheus()
-    thread = threading.Thread(target=fake.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=fake.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     for index in range(2):
         where = {"Hostname": "a", "gpu": str(index), "UUID": f"GPU-{index}"}

@@ -3,11 +3,13 @@
 import asyncio
 
 from weft.cli.telemetry import Around, options_of, source_of
-from weft.config.form import TelemetrySettings
+from weft.config.form import LimitsSettings, TelemetrySettings
+from weft.signals.holds import WarmUp
 from weft.signals.telemetry.exporters import Exporters
 from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.prometheus import Prometheus
 from weft.signals.telemetry.source import Reading
+from weft.simulate.sharing.pipeline import Watching
 from weft.testing.exporter import FakeExporter, PlayedGpu
 
 
@@ -34,3 +36,9 @@ def test_exporters_are_found_by_the_nodes_addresses() -> None:
 def test_how_often_and_how_far() -> None:
     found = options_of(TelemetrySettings(interval_seconds=5, scrape_seconds=1, window_seconds=100))
     assert (found.interval_s, found.scrape_s, found.window_s, found.horizon_s) == (5, 1, 100, 60)
+
+
+def test_how_long_pods_warm_up_is_the_limits_to_say() -> None:
+    limits = LimitsSettings(warm_up_seconds=240, stable_seconds=30)
+    assert options_of(TelemetrySettings(), limits).warm_up == WarmUp(240, 30)
+    assert options_of(TelemetrySettings()).warm_up == WarmUp(60, 20) == Watching().warm_up

@@ -101,6 +101,11 @@ def test_a_namespace_is_one_label(name: str) -> None:
         ("events.intervalSeconds", ".nan"),
         ("events.intervalSeconds", ".inf"),
         ("events.intervalSeconds", "-1"),
+        ("limits.warmUpSeconds", "-1"),
+        ("limits.warmUpSeconds", ".nan"),
+        ("limits.warmUpSeconds", "86401"),
+        ("limits.stableSeconds", "0"),
+        ("limits.stableSeconds", "301"),
         ("seed", "-1"),
     ],
 )

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from manifests import SANE, ask, asks, box, node, parsed, place, pod
 from msgspec.structs import replace
@@ -118,3 +120,57 @@ def test_the_systems_own_marks_stand_in_for_a_damaged_placement():
         annotations={"weft.dev/placement": "{", "ALIYUN_COM_GPU_MEM_IDX": "0"},
     )
     assert read_placement(bound, node(1024), SANE).shares[0].gpu == 0
+
+
+@pytest.mark.parametrize("text", ["a" * 254, "a" * 200_000, "a\nb", "a\x00", "\u2028", "a\ud800"])
+def test_an_application_that_is_no_name_is_ignored_with_a_warning(text):
+    request = parsed(ask(MEMORY, 1), annotations={"weft.dev/application": text})
+    assert request.shape.application == ""
+    (warning,) = request.warnings
+    assert warning.startswith("annotation weft.dev/application is ignored: ")
+    assert warning.isprintable()
+    assert len(warning) < 200
+
+
+def test_an_application_has_the_length_of_a_name():
+    request = parsed(ask(MEMORY, 1), annotations={"weft.dev/application": "ä" * 253})
+    assert (request.shape.application, request.warnings) == ("ä" * 253, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("weft.dev/gpu-model", MEMORY),
+        ("nvidia.com/use-gputype", "nvidia.com/gpumem"),
+        ("nvidia.com/nouse-gputype", "nvidia.com/gpumem"),
+        ("nvidia.com/use-gpuuuid", "nvidia.com/gpumem"),
+        ("nvidia.com/nouse-gpuuuid", "nvidia.com/gpumem"),
+    ],
+)
+def test_a_list_without_end_is_refused_for_it_cannot_be_ignored(name, asked):
+    parsed(ask(asked, 1), annotations={name: "x," * 8192})
+    with pytest.raises(BadInputError, match="has 16,385 characters") as caught:
+        parsed(ask(asked, 1), annotations={name: "x," * 8192 + "y"})
+    assert caught.value.where == f"metadata.annotations[{name}]"
+
+
+@pytest.mark.parametrize("name", ["class", "isolation"])
+def test_an_unknown_word_is_told_in_part(name):
+    with pytest.raises(BadInputError, match="is unknown; write") as caught:
+        parsed(ask(MEMORY, 1), annotations={f"weft.dev/{name}": "b" * 200_000})
+    assert len(str(caught.value)) < 300
+
+
+def test_a_placement_says_no_more_than_a_pod_can_hold():
+    rows = [[0, 0, 1, 0, ""], [0, 1, 1, 0, "G" * 253]]
+
+    def read(shares):
+        text = json.dumps({"pod": "uid-1", "node": "n1", "shares": shares})
+        asked = asks("c", {COUNT: 2, MEMORY: 1})
+        return read_placement(
+            pod(asked, annotations={"weft.dev/placement": text}), node(8, 8), SANE
+        )
+
+    assert len(read(rows).shares) == 2
+    assert read([[0, 0, 1, 0, "G" * 254]]) is None
+    assert read(rows + rows[:1]) is None

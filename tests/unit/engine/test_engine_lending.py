@@ -116,7 +116,7 @@ def test_the_borrower_goes_when_its_lender_grows_and_says_who_grew() -> None:
     assert command.placement.uid == "borrower"
     record = command.record
     assert (record.outcome, record.uid, record.name, record.node) == (
-        "evicted", "borrower", "borrower", "a",
+        "asked-to-leave", "borrower", "borrower", "a",
     )  # fmt: skip
     assert record.eviction == Eviction(
         gpu=0, need_mib=9_700, card_mib=CARD, reserve_mib=RESERVE, borrowed_mib=4_000,
@@ -256,3 +256,15 @@ def test_room_on_a_lent_gpu_wakes_who_can_borrow_it() -> None:
     assert life.add("second", 5_000) is None
     life.now += 20 * 10**9
     assert list(life.bound(life.tell(PodGone("first")))) == ["second"]
+
+
+def test_what_was_tried_in_vain_for_a_loan_does_not_rest_beside_room() -> None:
+    """Nothing is lent. All departures wake who may borrow; only the last one makes enough room."""
+    life = Life()
+    for name, mib in (("large", 6_000), ("small", 1_000), ("tiny", 500)):
+        assert life.add(name, mib)
+    assert life.add("waits", 7_000) is None
+    life.now += 20 * 10**9
+    assert life.bound(life.tell(PodGone("tiny"))) == {}  # it is tried, and rests
+    assert life.bound(life.tell(PodGone("small"))) == {}  # it is woken, but rests
+    assert "waits" in life.bound(life.tell(PodGone("large")))

@@ -11,7 +11,9 @@ from weft.engine import (
     Command,
     Engine,
     Evict,
+    LessonsTold,
     NodesChanged,
+    PeakLearnt,
     PodAdded,
     PodBound,
     PodGone,
@@ -235,3 +237,69 @@ def test_the_same_events_lead_to_the_same_expectations() -> None:
     lives = [learnt(), learnt()]
     assert lives[0].engine.peaks.known == lives[1].engine.peaks.known
     assert lives[0].add("next") == lives[1].add("next")
+
+
+def told(commands: list[Command]) -> list[PeakLearnt]:
+    return [c for c in commands if isinstance(c, PeakLearnt)]
+
+
+def test_what_was_learnt_is_told_to_be_kept_and_another_process_takes_it_over() -> None:
+    life, kept = Life(), dict[tuple[str, ...], PeakLearnt]()
+    for number, (name, peak_mib) in enumerate(
+        [("one", 900), ("two", 1_000), ("three", 950), ("four", 800), ("five", 1_200)]
+    ):
+        life.add(name)
+        life.look({}, peaks={name: peak_mib})
+        found = told(life.tell(PodGone(name, completed=True)))
+        assert bool(found) == (number != 3)  # a fourth run that used less says nothing new
+        kept |= {(one.namespace, one.who, one.asks): one for one in found}
+    (last,) = kept.values()
+    assert (last.most_mib, last.runs) == (1_200, 5)
+    other = Life()
+    other.tell(LessonsTold({}, tuple(kept.values())))
+    asks = pod("next", memory_mib=6_000, application="training")
+    assert other.engine.peaks.expected_mib(asks) == life.engine.peaks.expected_mib(asks) == 1_224
+    assert told(other.tell(LessonsTold({}, tuple(kept.values())))) == []
+
+
+def test_what_is_told_never_lowers_what_is_known_and_goes_before_it() -> None:
+    life = learnt()
+    (mine,) = life.engine.peaks.known
+    lower = PeakLearnt(*mine, 10, 1)
+    life.tell(LessonsTold({}, (lower, PeakLearnt("n", "x", "1 mib 1", 5, 1))))
+    assert life.engine.peaks.known[mine].most_mib == 1_000
+    assert list(life.engine.peaks.known)[-1] == mine
+    higher = PeakLearnt(*mine, 2_000, 9)
+    life.tell(LessonsTold({}, (higher,)))
+    asks = pod("next", memory_mib=6_000, application="training")
+    assert life.engine.peaks.expected_mib(asks) == 2_040
+
+
+def test_of_more_kinds_than_are_known_at_most_those_told_first_go() -> None:
+    peaks = Peaks()
+    peaks.ran(pod("p", memory_mib=6_000, application="own"), 10)
+    peaks.tell(tuple(PeakLearnt("n", f"a{i}", "1 mib 1", 5, 1) for i in range(MOST)))
+    assert len(peaks.known) == MOST
+    assert [kind[1] for kind in list(peaks.known)[:1]] == ["a1"]
+    assert list(peaks.known)[-1][1] == "own"
+
+
+def test_who_waits_is_tried_as_soon_as_peaks_are_told() -> None:
+    life = learnt()
+    kept = tuple(PeakLearnt(*kind, peak.most_mib, peak.runs)
+                 for kind, peak in life.engine.peaks.known.items())  # fmt: skip
+    other = Life()
+    other.add("lender", 9_000, application="other")
+    other.look({"lender": 3_000})
+    assert other.add("next") is None
+    assert list(other.bound(other.tell(LessonsTold({}, kept)))) == ["next"]
+
+
+def test_needs_follow_what_is_learnt_meanwhile() -> None:
+    life = learnt()
+    assert life.add("long") is not None
+    life.look({"long": 5_500})
+    assert life.engine.ledger.holdings["long"].idle_mib == (4_980,)  # 1,020 will be needed
+    life.engine.peaks.ran(pod("p", memory_mib=6_000, application="training"), 2_000)
+    life.look({"long": 5_500})
+    assert life.engine.ledger.holdings["long"].idle_mib == (3_960,)

@@ -180,3 +180,52 @@ def test_pods_of_a_lower_rank_are_tried_first_and_dead_nodes_not_at_all() -> Non
         (freed,) = (change for change in search.found if change.axis == "free")
         assert freed.free == (want,)
         assert f"end pod ns/{want} (UID {want})" in freed.text
+
+
+def extending(asks: PodRequest, extended: dict[str, int]) -> PodRequest:
+    changed = msgspec.structs.replace(asks.shape, extended=tuple(sorted(extended.items())))
+    return msgspec.structs.replace(asks, shape=changed)
+
+
+def plugged(memory_mib: int, *, count: int = 1, name: str = "p") -> PodRequest:
+    """A pod that asks so much of each GPU with a resource that the kubelet counts."""
+    claims = (GpuClaim(count, Memory("mib", memory_mib)),)
+    asked = {"elasticgpu.io/gpu-memory": memory_mib * count, "pods": 1}
+    return extending(pod(name, claims=claims), asked)
+
+
+def test_less_of_the_resource_where_the_node_advertises_no_more() -> None:
+    """The card has room, the kubelet would refuse: what the pod asks of both is one number."""
+    advertised = {"elasticgpu.io/gpu-memory": 10_000, "pods": 10}
+    engine = engine_of(node("a", gpus=1, memory_mib=16_000, extended=advertised))
+    bind(engine, plugged(4_000))
+    change = by_axis(engine, plugged(8_000, name="q"))["extended"]
+    assert change.text == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 8,000"
+    assert change.shape is not None
+    assert change.shape.claims == (GpuClaim(1, Memory("mib", 6_000)),)
+    assert dict(change.shape.extended) == {"elasticgpu.io/gpu-memory": 6_000, "pods": 1}
+
+
+def test_less_of_the_resource_is_less_memory_too_where_both_lack() -> None:
+    advertised = {"elasticgpu.io/gpu-memory": 10_000, "pods": 10}
+    engine = engine_of(node("a", gpus=2, memory_mib=3_000, extended=advertised))
+    found = texts(engine, plugged(6_000, count=2))
+    assert found["extended"] == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 12,000"
+    assert "memory" not in found  # of the cards alone is not enough
+
+
+def test_less_of_a_resource_beside_the_gpus_leaves_their_memory_alone() -> None:
+    engine = engine_of(node("a", gpus=1, memory_mib=16_000, extended={"rdma/hca": 2}))
+    asked = extending(pod("p", memory_mib=8_000), {"rdma/hca": 3})
+    change = by_axis(engine, asked)["extended"]
+    assert change.text == "ask at most 2 of rdma/hca instead of 3"
+    assert change.shape is not None
+    assert change.shape.claims == asked.shape.claims
+    engine = engine_of(node("a", gpus=1, memory_mib=16_000))
+    assert texts(engine, asked)["extended"] == "ask at most 0 of rdma/hca instead of 3"
+
+
+def test_nothing_is_offered_of_what_does_not_lack() -> None:
+    engine = engine_of(node("a", gpus=1, memory_mib=4_000, extended={"rdma/hca": 4}))
+    found = texts(engine, extending(pod("p", memory_mib=8_000), {"rdma/hca": 3}))
+    assert set(found) == {"memory"}

@@ -18,7 +18,8 @@ from weft.framework import Profile
 from weft.framework.interference import INPUT, to_input
 from weft.kube.pods import Pod
 from weft.policies.catalog import built_in
-from weft.policies.static_table import static_table
+from weft.signals.interference.sources import slowdowns
+from weft.signals.interference.table import from_static
 from weft.testing import node, placement
 
 ROUTE = Route(GPUSHARE.path, "coscheml", 500, GPUSHARE.report)
@@ -37,7 +38,7 @@ def world(running: dict[str, str], table: dict[str, dict[str, float]]) -> StubCl
     cluster.settings = Settings(gpushare_unit="MiB", interference_table=True)
     profile = Profile("coscheml", [built_in().create("coscheml")])
     cluster.engine = Engine([profile], [node(name, gpus=1) for name in running])
-    cluster.handle(PolicyInput(INPUT, to_input(static_table(table))))
+    cluster.handle(PolicyInput(INPUT, to_input(from_static(1, slowdowns(table, "the table")))))
     for name, application in running.items():
         if application:
             place = placement(f"on-{name}", name, 0, memory_mib=300)

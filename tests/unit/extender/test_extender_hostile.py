@@ -254,7 +254,7 @@ def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
         assert server.metrics.rejected["slow"] == 20
         await is_well(session)
 
-    on_server(check, ServerOptions(read_timeout_s=0.5))
+    on_server(check, ServerOptions(read_timeout_s=0.3, linger_s=0.2))
 
 
 def pour(port: int, head: bytes, piece: bytes, times: int) -> bytes:

@@ -18,7 +18,9 @@ from weft.extender.server import Server
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
 
-QUICK = ServerOptions(most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3)
+QUICK = ServerOptions(
+    most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3, linger_s=0.1
+)
 
 
 def cluster() -> StubCluster:
@@ -253,7 +255,7 @@ def test_an_idle_connection_is_kept() -> None:
             while (await reader.readline()).strip():
                 pass
             await reader.readexactly(2)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(QUICK.read_timeout_s + 0.1)
         writer.close()
 
     on_server(check, options=QUICK)
@@ -298,7 +300,9 @@ def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
         timeout = aiohttp.ClientTimeout(total=0.05)
         with pytest.raises(asyncio.TimeoutError):
             await session.post("/weft/bind", data=bind_args("a", "n1"), timeout=timeout)
-        await asyncio.sleep(0.4)
+        async with asyncio.timeout(5):
+            while not world.bound:
+                await asyncio.sleep(0.01)
         assert [one.pod.uid for one in world.bound] == ["u-a"]
 
     on_server(check, world)

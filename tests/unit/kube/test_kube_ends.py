@@ -109,3 +109,10 @@ def test_a_pod_without_a_status_has_no_ends() -> None:
 def test_a_mark_that_no_agent_writes_is_none(mark: str) -> None:
     assert out_of_memory(pod(mark=mark)) == []
     assert [end.peak_mib for end in out_of_memory(pod(container(state=ended()), mark=mark))] == [0]
+
+
+def test_a_mark_whose_end_is_no_name_is_not_looked_at() -> None:
+    """It is kept, with others', where only so much fits."""
+    last = container(state=ended())
+    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 253}))) == [End(f"u/{'e' * 253}")]
+    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 254}))) == [End("u/main/0")]

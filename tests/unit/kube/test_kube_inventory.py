@@ -246,3 +246,15 @@ def test_accounted_resources_count_as_far_as_they_are_advertised() -> None:
         "alnair/vgpu-memory": UNLIMITED,
     }  # fmt: skip
     assert inventory(kube_node(capacity=has))[0].extended == {"x.com/y": 3}
+
+
+@pytest.mark.parametrize("field", ["model", "uuid"])
+def test_a_gpus_names_have_the_length_of_names(field: str) -> None:
+    told = {"index": 0, "memory_mib": 100}
+
+    def found(letters: int) -> Node:
+        text = msgspec.json.encode({"gpus": [{**told, field: "x" * letters}]}).decode()
+        return inventory(kube_node({INVENTORY: text}))[0]
+
+    assert getattr(found(253).gpus[0], field) == "x" * 253
+    assert found(254).gpus == ()

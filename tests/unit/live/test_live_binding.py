@@ -88,7 +88,7 @@ def test_a_fault_of_ours_at_a_timer_ends_the_process_too() -> None:
                 raise ZeroDivisionError("a fault of ours")
 
             made.live.decide = breaks
-            made.live._wake(0)
+            made.live._alarm.at(0)
             with pytest.raises(ZeroDivisionError, match="of ours"):
                 await made.live.failed()
 

@@ -19,6 +19,7 @@ from weft.framework.signals import FRESH, MISSING, SignalsSnapshot
 from weft.live.lending import Measuring
 from weft.live.looked import LookedMetrics
 from weft.live.looking import Looking, LookingOptions, addresses_of
+from weft.signals.holds import WarmUp
 from weft.signals.telemetry.answers import Answer, TelemetryError
 from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.source import Asked, Reading
@@ -173,7 +174,7 @@ def test_gpus_that_come_are_looked_at_and_those_that_stay_are_remembered() -> No
 
 def test_no_memory_used_under_warm_pods_is_no_measurement() -> None:
     async def story() -> None:
-        async with looking(warm_s=0) as (it, look, source):
+        async with looking(warm_up=WarmUp(0)) as (it, look, source):
             it.server.add("pods", pod("p", scheduler="other"))
             uid = bind(it.server, "p", 0, "2020-01-01T00:00:00Z")
             await until(lambda: uid in it.live.engine.ledger.holdings)

@@ -10,7 +10,7 @@ import pytest
 
 from weft.engine import Bind, Engine, PodAdded, PodGone, PodSeenBound, PolicyInput, SignalsChanged
 from weft.framework import Profile
-from weft.framework.interference import INPUT, Tier, interference, to_input
+from weft.framework.interference import INPUT, OBSERVED, Tier, interference, to_input
 from weft.framework.signals import FRESH, snapshot
 from weft.model import BadInputError
 from weft.policies.catalog import built_in
@@ -184,6 +184,23 @@ def test_the_unknown_goes_by_measured_use(utilisation, fits):
     assert (known.codes[0] == 0) == fits
 
 
+def test_the_unknown_may_share_where_several_wait_however_dark_the_guess():
+    """Beside strangers 0.45 of a GPU's work is expected of two: no measurement forbids it."""
+    table = told()
+    size = len(NAMES) + 1
+    dark, tiers = np.full((1, size, size), 1.5), np.full((1, size, size), Tier.UNKNOWN, np.int8)
+    table = to_input(interference(1, ["T4"], NAMES, (dark, dark, tiers)))
+    found = engine(table=table)
+    for number in range(2):
+        place = msgspec.structs.replace(placement(f"r{number}", "n0", 0, memory_mib=100),
+                                        application=f"r{number}")  # fmt: skip
+        found.handle(PodSeenBound(place), 0)
+    for number in range(2):
+        assert goes(found, f"new{number}", at=number + 1) is None
+    commands = found.handle(PodGone("r0"), 20 * S)
+    assert len([one for one in commands if isinstance(one, Bind)]) == 1
+
+
 def test_bounds_that_are_not_calibrated_are_not_believed():
     found = engine(table=told(tier=-Tier.LEARNED))
     runs(found, "n0", "calm", "latency-critical")
@@ -197,6 +214,16 @@ def test_bad_options():
 
 
 # --- lucid -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compat", ["exact", "sane"])
+def test_exact_coscheml_keeps_its_table_whatever_was_observed(compat):
+    policy = built_in().create("coscheml", compat=compat)
+    policy.take_input(told())
+    assert policy.cost("fair", "loud", "T4") == pytest.approx(1.5 + 1.4)
+    policy.take_input(told(never=[("fair", "loud")]) | {"sources": (OBSERVED,)})
+    kept = policy.cost("fair", "loud", "T4")
+    assert math.isfinite(kept) == (compat == "exact")
 
 
 def test_lucids_points():

@@ -60,9 +60,12 @@ def test_nobody_is_left_behind_and_nothing_measured_is_lost(
         "--window-s", "0.3", "--warm-s", "0.1", "--runs", "1000",
     ]  # fmt: skip
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed cannot tidy up
+    # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    signal.signal(signal.SIGINT, ours)
     try:
         log = folder / "runs.jsonl"
         until(lambda: log.exists() and len(read(log).runs) >= 3)

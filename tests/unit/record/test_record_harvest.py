@@ -4,9 +4,18 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from weft.cli.decisions import lines_of
-from weft.engine import NodesChanged, PodAdded, PodBound, SignalsChanged
+from weft.engine import (
+    Event,
+    NodesChanged,
+    NotEvicted,
+    PodAdded,
+    PodBound,
+    PodGone,
+    SignalsChanged,
+)
 from weft.engine.lending import NEED
 from weft.framework import Policy
 from weft.framework.signals import FRESH, snapshot
@@ -32,7 +41,7 @@ def look(version: int, idle_mib: int) -> SignalsChanged:
     return SignalsChanged(snapshot(version, 0, [("a", 0)], columns, idle_mib=idle))
 
 
-def recorded(path: Path, *, evict: bool) -> None:
+def recorded(path: Path, *more: Event, evict: bool) -> None:
     header = Header([ProfileUse("weft", [PolicyUse("harvesting")])], harvest_permille=1_500)
     out = io.BytesIO()
     handle = Recorder(header.engine(create), header, Writer(out).write).handle
@@ -40,7 +49,7 @@ def recorded(path: Path, *, evict: bool) -> None:
     for number, event in enumerate((
         PodAdded(pod("lender", memory_mib=9_000)), PodBound("lender"), look(1, 6_000),
         PodAdded(pod("borrower", memory_mib=5_000)), PodBound("borrower"),
-        *([look(2, 2_000)] if evict else []),
+        *([look(2, 2_000)] if evict else []), *more,
     ), start=1):  # fmt: skip
         handle(event, number)
     path.write_bytes(out.getvalue())
@@ -61,7 +70,7 @@ def test_an_eviction_is_decided_again_and_explained(tmp_path: Path) -> None:
     assert verdict.identical
     assert verdict.decisions == 3
     text = "\n".join(lines_of(explain(path, "borrower", create)))
-    assert "evicted from a" in text
+    assert "asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); nothing is on record yet" in text
     assert "lender grew from 3,000 to 7,000 MiB; it had borrowed 4,000 MiB" in text
 
 
@@ -72,3 +81,34 @@ def test_a_file_of_other_limits_is_not_identical(tmp_path: Path) -> None:
         path.read_bytes().replace(b'"harvest_permille":1500', b'"harvest_permille":1000')
     )
     assert not replay(*read(path), create).identical
+
+
+@pytest.mark.parametrize(
+    ("events", "then"),
+    [
+        ([], "nothing is on record yet"),
+        ([NotEvicted("borrower", "a budget says no")], "it stayed: a budget says no"),
+        ([NotEvicted("another", "x")], "nothing is on record yet"),
+        ([PodGone("borrower")], "it is gone"),
+        ([NotEvicted("borrower", "later"), PodGone("borrower")], "it is gone"),
+    ],
+)
+def test_who_was_asked_to_leave_is_not_said_to_have_left(
+    events: list[Event], then: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    recorded(path, *events, evict=True)
+    assert "evicted" not in path.read_text()
+    text = "\n".join(lines_of(explain(path, "borrower", create)))
+    assert f"asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); {then}\n" in text
+    assert replay(*read(path), create).identical
+
+
+def test_what_older_files_call_evicted_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    recorded(path, evict=True)
+    old = path.read_bytes().replace(b'"outcome":"asked-to-leave"', b'"outcome":"evicted"')
+    assert old.count(b'"evicted"') == 1
+    path.write_bytes(old)
+    verdict = replay(*read(path), create)
+    assert (verdict.identical, verdict.decisions) == (True, 3)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodGone, PolicyInput, Tick
 from weft.framework import Profile
 from weft.framework.interference import INPUT, Tier, interference, to_input
+from weft.model.request import about_s
 from weft.policies.catalog import built_in
 from weft.record import Header, PolicyUse, ProfileUse, Recorder, Writer
 from weft.record.file import read
@@ -27,8 +29,14 @@ def told() -> object:
     return to_input(interference(1, ["T4"], NAMES, (mean, mean + 0.1, tier)))
 
 
-@pytest.mark.parametrize("policy", ["interference", "coscheml", "lucid", "auto"])
-def test_it_replays_and_says_what_was_predicted(policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "expected_s"),
+    [("interference", ()), ("interference", (60, 300, 2000)), ("coscheml", ()), ("lucid", ()),
+     ("auto", ())],
+)  # fmt: skip
+def test_it_replays_and_says_what_was_predicted(
+    policy: str, expected_s: tuple[int, ...], tmp_path: Path
+) -> None:
     dice, out = random.Random(policy), io.BytesIO()
     engine = Engine([Profile("weft", [built_in().create(policy)])])
     uses = [ProfileUse("weft", [PolicyUse(policy)])]
@@ -44,6 +52,9 @@ def test_it_replays_and_says_what_was_predicted(policy: str, tmp_path: Path) -> 
         else:
             new = pod(f"p{step}", memory_mib=4000, application=dice.choice(NAMES),
                       job_class=dice.choice(["", "best-effort"]), created_ns=now)  # fmt: skip
+            if expected_s:
+                shape = replace(new.shape, expected_s=about_s(dice.choice(expected_s)))
+                new = replace(new, shape=shape)
             commands = handle(PodAdded(new), now)
         commands += handle(Tick(), now + 3 * S)
         for command in commands:

@@ -106,7 +106,7 @@ def test_who_borrows_would_be_nowhere_without_metrics_and_why_it_goes(tmp_path: 
         PodAdded(pod("borrower", memory_mib=8_000)), PodBound("borrower"), lent(2, 2_000),
     ], harvest_permille=1_500)  # fmt: skip
     found, text = told(path, "borrower")
-    assert found.record.outcome == "evicted"
+    assert found.record.outcome == "asked-to-leave"
     assert "  metrics of GPU 0, looked at 6 s before: memory_need_mib 14,000 MiB, " in text
     assert "without metrics" not in text
     early = recorded(tmp_path / "early", "auto", [

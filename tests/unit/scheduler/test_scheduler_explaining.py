@@ -98,7 +98,9 @@ def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
                 "advertises on b. The kubelet admits no pod beyond that, so memory is lent only "
                 "within it",
             )
-            assert [change.axis for change in found.changes] == ["free"]
+            assert [change.axis for change in found.changes] == ["extended", "free"]
+            less = "ask at most 6,100 of weft.dev/gpu-memory instead of 8,000"
+            assert found.changes[0].text == less
 
     asyncio.run(asyncio.wait_for(main(), 30))
 

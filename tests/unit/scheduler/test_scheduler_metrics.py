@@ -131,7 +131,7 @@ def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
             family.name + ("_total" if family.type == "counter" else "")
             for family in text_string_to_metric_families(text)
         }
-        page = (DOCS / "metrics.md").read_text()
+        page, _, _ = (DOCS / "metrics.md").read_text().partition("## How fast pods go")
         assert told == set(re.findall(r"^\| `([a-z_]+)`", page, flags=re.MULTILINE))
 
     on_cluster(check)

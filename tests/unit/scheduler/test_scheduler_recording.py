@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_scheduler_process import add_node, add_pod, node_of, plays, until
+from process_world import add_node, add_pod, node_of, plays, until
 
 from weft.engine import SignalsChanged
 from weft.framework import Profile
@@ -16,7 +16,7 @@ from weft.live.cluster import Cluster
 from weft.model import BadInputError
 from weft.policies.catalog import built_in
 from weft.policies.fgd import Fgd
-from weft.record import Header, PolicyUse, ProfileUse, read, replay
+from weft.record import Header, Lines, PolicyUse, ProfileUse, read, replay
 from weft.record.side import side_of
 from weft.scheduler.explaining import Explainer
 from weft.scheduler.recording import Recording
@@ -173,3 +173,45 @@ def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> N
             await recording.close()
 
     story()
+
+
+def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path, most_mib=1)
+            await recording.start()
+            await live.start()
+            await live.lead(afresh=False)
+            for version in range(1, 7):
+                live.handle(look(version, gpus=10_000))
+            await until(lambda: bool(recording.failed))
+            add_pod(server, "q")
+            await until(lambda: node_of(server, "q") == "n")
+            await live.stop()
+            await recording.close()
+
+    story()
+    files = [path, *side_of(path).iterdir()]
+    assert 600_000 < sum(file.stat().st_size for file in files) <= 1 << 20
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical
+    kept = path.read_text().count("SignalsKept")
+    assert len(files) == 1 + kept
+    assert 0 < kept < 6
+    (said,) = [r.getMessage() for r in caplog.records if "not recorded any more" in r.getMessage()]
+    assert "1 MiB" in said
+    assert "--decisions-mib" in said
+
+
+def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:
+    lines = Lines(side_of(tmp_path / "d"), most_bytes=0)
+    lines.take(1 << 60)
+    lines.take(1 << 60)
+    assert lines.size == 1 << 61

@@ -4,11 +4,11 @@ The tolerance is 1e-8 of the largest value: least squares by normal equations (o
 (theirs) differ in the last digits.
 """
 
+from functools import cache
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from statsmodels.tsa.api import AutoReg, SimpleExpSmoothing
-from statsmodels.tsa.deterministic import DeterministicProcess, Fourier
-from statsmodels.tsa.stattools import acf
 
 from weft.signals.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.signals.forecast import statistics as stats
@@ -17,6 +17,20 @@ from weft.signals.forecast.regression import autoregress, fit_shared, lag_line
 from weft.signals.knots import decide
 
 STEPS = 6
+
+
+@cache
+def library() -> SimpleNamespace:
+    """The reference, imported by who asks it: that takes as long as to collect all tests."""
+    from statsmodels.tsa import ar_model, deterministic, holtwinters, stattools
+
+    return SimpleNamespace(
+        acf=stattools.acf,
+        AutoReg=ar_model.AutoReg,
+        DeterministicProcess=deterministic.DeterministicProcess,
+        Fourier=deterministic.Fourier,
+        SimpleExpSmoothing=holtwinters.SimpleExpSmoothing,
+    )
 
 
 def series(count: int = 12, samples: int = 90, seed: int = 5) -> Floats:
@@ -36,7 +50,7 @@ def close(ours: Floats, theirs: Floats) -> None:
 @pytest.mark.parametrize("lag", [1, 2, 10, 40])
 def test_autocorrelation(lag: int) -> None:
     history = series()
-    expected = [acf(row, nlags=lag, fft=False)[lag] for row in history]
+    expected = [library().acf(row, nlags=lag, fft=False)[lag] for row in history]
     close(stats.autocorrelation(stats.pack(history), lag), np.array(expected))
 
 
@@ -46,7 +60,7 @@ def test_ar_coefficients_and_forecasts(order: int) -> None:
     fit = autoregress(history, order)
     forecast = Ar(order).means(history, STEPS)
     for row, ours in enumerate(history):
-        reference = AutoReg(ours, lags=order, trend="c").fit()
+        reference = library().AutoReg(ours, lags=order, trend="c").fit()
         close(np.array([fit.intercept[row], *fit.slopes[row]]), reference.params)
         close(forecast[row], reference.forecast(STEPS))
 
@@ -57,7 +71,7 @@ def test_lag_line_is_an_autoregression_on_that_lag_alone(lag: int) -> None:
     line = lag_line(stats.pack(history), lag)
     forecast = LagLine(lag).means(history, 2 * lag)
     for row, ours in enumerate(history):
-        reference = AutoReg(ours, lags=[lag], trend="c").fit()
+        reference = library().AutoReg(ours, lags=[lag], trend="c").fit()
         # The raw sums of the original lose digits against the squared level of the series.
         np.testing.assert_allclose(
             [line.intercept[row], line.slope[row]], reference.params, rtol=1e-6
@@ -79,7 +93,9 @@ def test_ewma(alpha: float) -> None:
     history = series()
     forecast = Ewma(alpha).means(history, STEPS)
     for row, ours in enumerate(history):
-        model = SimpleExpSmoothing(ours, initialization_method="known", initial_level=ours[0])
+        model = library().SimpleExpSmoothing(
+            ours, initialization_method="known", initial_level=ours[0]
+        )
         close(forecast[row], model.fit(smoothing_level=alpha, optimized=False).forecast(STEPS))
 
 
@@ -87,9 +103,16 @@ def test_ewma(alpha: float) -> None:
 def test_fourier_weights(period: float, harmonics: int) -> None:
     history = series()
     samples = history.shape[1]
-    terms = DeterministicProcess(
-        range(samples), constant=True, order=0, additional_terms=[Fourier(period, harmonics)]
-    ).in_sample()
+    terms = (
+        library()
+        .DeterministicProcess(
+            range(samples),
+            constant=True,
+            order=0,
+            additional_terms=[library().Fourier(period, harmonics)],
+        )
+        .in_sample()
+    )
     reference = np.linalg.lstsq(terms.to_numpy(), history.T, rcond=None)[0]
     smooth = (terms.to_numpy() @ reference).T
     design = FourierAr(period, harmonics)._waves(np.arange(samples, dtype=np.float64))
@@ -99,14 +122,14 @@ def test_fourier_weights(period: float, harmonics: int) -> None:
 def test_fourier_ar_is_the_waves_plus_an_autoregression_of_the_rest() -> None:
     history = series()
     samples = history.shape[1]
-    process = DeterministicProcess(
-        range(samples), constant=True, order=0, additional_terms=[Fourier(12, 2)]
+    process = library().DeterministicProcess(
+        range(samples), constant=True, order=0, additional_terms=[library().Fourier(12, 2)]
     )
     inside, beyond = process.in_sample().to_numpy(), process.out_of_sample(STEPS).to_numpy()
     forecast = FourierAr(12, harmonics=2, order=2).means(history, STEPS)
     for row, ours in enumerate(history):
         weights = np.linalg.lstsq(inside, ours, rcond=None)[0]
-        rest = AutoReg(ours - inside @ weights, lags=2, trend="c").fit()
+        rest = library().AutoReg(ours - inside @ weights, lags=2, trend="c").fit()
         close(forecast[row], beyond @ weights + rest.forecast(STEPS))
 
 

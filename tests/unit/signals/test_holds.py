@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weft.framework.signals import FRESH, MISSING, STALE
 from weft.ledger import Ledger
 from weft.model import Share
-from weft.signals.holds import Cards, Holds, Residents, holds, idle_by_uid, rows_of
+from weft.signals.holds import Cards, Holds, Residents, WarmUp, holds, idle_by_uid, rows_of
 from weft.testing import node, placement
 
 C = 10_000
@@ -203,3 +203,28 @@ def test_shares_become_rows_and_rows_become_shares() -> None:
     told = idle_by_uid(ledger.table, held, rows, [6_000, 4_500])
     assert told == {"one": (6_000,), "two": (4_000, 500)}
     assert idle_by_uid(ledger.table, held, rows, [0, 0]) == {}
+
+
+def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
+    """What a pod of 4,500 MiB that uses 2,000 leaves idle of its GPU, which it has for so long."""
+    residents = Residents(
+        np.array([0]), np.array([4_500]), np.array([age_s]), np.array([True]), np.array([False]),
+        np.array([flat(2_000.0)], dtype=np.float64), watched_s=np.array([watched]),
+    )  # fmt: skip
+    cards = Cards(np.array([C]), np.array([flat(2_000.0)]), np.array([FRESH], dtype=np.int8))
+    return int(holds(residents, cards, np.array(AGES), warm_up).idle_mib[0])
+
+
+def test_how_long_pods_warm_up_can_be_said() -> None:
+    for age_s, usual, patient, hasty in ((15, 0, 0, 2_500), (70, 2_500, 0, 2_500)):
+        assert idle_after(age_s, WarmUp()) == usual
+        assert idle_after(age_s, WarmUp(warm_s=100.0)) == patient
+        assert idle_after(age_s, WarmUp(5.0, 10.0)) == hasty
+    assert idle_after(1_000, WarmUp(stable_s=60.0)) == 2_500
+    assert idle_after(1_000, WarmUp(stable_s=200.0)) == 0  # longer than anybody looks back
+
+
+def test_who_was_there_before_the_process_is_watched_for_as_long_as_pods_may_take() -> None:
+    assert [WarmUp(*told).watch_s for told in ((), (5.0,), (300.0,), (100.0, 200.0))] == [
+        120.0, 120.0, 600.0, 300.0,
+    ]  # fmt: skip

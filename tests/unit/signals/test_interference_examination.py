@@ -28,9 +28,9 @@ def test_a_score_by_hand() -> None:
 def test_the_interval_draws_families_not_samples() -> None:
     speed, lowest = np.full(100, 0.5), np.full(100, 0.4)
     lowest[:50] = 0.6  # one of two families is never held
-    two = Told(speed, speed, lowest, np.repeat([0.0, 1.0], 50))
+    two = Told(speed, speed, lowest, np.repeat([0, 1], 50), speed > 0)
     assert scores.family_interval(two) == (0.0, 1.0)
-    many = Told(speed, speed, lowest, np.tile(np.arange(25.0), 4))
+    many = Told(speed, speed, lowest, np.tile(np.arange(25), 4), speed > 0)
     assert scores.family_interval(many) == pytest.approx((0.5, 0.5), abs=0.06)
 
 
@@ -38,7 +38,7 @@ def test_the_curve_is_the_diagonal_for_bell_shaped_errors() -> None:
     rng = np.random.default_rng(0)
     predicted = np.full(20_000, 0.7)
     speed = predicted - 0.05 * rng.normal(size=20_000)
-    told = Told(speed, predicted, predicted - 0.05 * 1.2816, np.zeros(20_000))
+    told = Told(speed, predicted, predicted - 0.05 * 1.2816, np.zeros(20_000, np.int64), speed > 0)
     for wanted, reached in scores.curve(told):
         assert reached == pytest.approx(wanted, abs=0.01)
 
@@ -68,7 +68,7 @@ def test_a_new_pair_is_new_both_ways() -> None:
 
 
 def test_every_split_beside_its_baselines() -> None:
-    big = world(profiles=True, noise=0.01)
+    big = world(families=4, sizes=2, profiles=True, noise=0.01)
     small = Measured(
         "made-up",
         tuple(msgspec.structs.replace(one, gpu_model="other") for one in big.solos),
@@ -85,7 +85,9 @@ def test_every_split_beside_its_baselines() -> None:
         assert one.methods["weft"].mae < one.methods["sum of utilisation"].mae
     assert found[1].methods["weft"].coverage >= found[0].methods["weft"].coverage  # wider there
     assert any("from other" in text for text in heard)
-    assert len(SPLITS) == 4
+    assert [one.calibrated for one in found[:2]] == [1.0, 0.0]  # a GPU model nobody measured
+    assert 0 < found[0].in_sample_width < 0.1
+    assert len(SPLITS) == 5
 
 
 def test_too_little_to_learn_from_is_no_result() -> None:

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from interference_world import GPU, QUICK, SHARING, demand, speed, world
 
-from weft.framework.interference import INPUT, InterferenceView, Tier, to_input
+from weft.framework.interference import (
+    ANY_MODEL,
+    INPUT,
+    InterferenceView,
+    Tier,
+    interference,
+    to_input,
+)
 from weft.model.errors import BadInputError
 from weft.signals.interference import hinge, trees
 from weft.signals.interference.history import DEVIATIONS, NOISE, History
@@ -211,7 +218,7 @@ def test_a_file_that_is_no_model_says_so(body: bytes, says: str) -> None:
 
 def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
     pytest.importorskip("lightgbm")
-    measured = world(profiles=True, noise=0.02)
+    measured = world(sizes=2, profiles=True, noise=0.02)
     three = [
         Run(r.victim, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
         for r in measured.runs if r.others != (LM,)
@@ -233,7 +240,7 @@ def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
 
 
 def test_without_lightgbm_kernels_speak_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = world(profiles=True)
+    measured = world(sizes=2, profiles=True)
     pytest.importorskip("lightgbm")
     with_trees = fit(measured, QUICK)
     monkeypatch.setitem(sys.modules, "lightgbm", None)
@@ -293,6 +300,19 @@ def test_a_static_table_is_taken_as_it_is_and_forbids() -> None:
     assert view.slowdown("V100", view.unknown, [0]).tier is Tier.UNKNOWN
     with pytest.raises(BadInputError, match=r"t.json, a beside b.*no slowdown"):
         static_table('{"a": {"b": 0}}', "t.json")
+
+
+@pytest.mark.parametrize("anywhere", [ANY_MODEL, ""])
+def test_a_table_of_any_model_counts_where_no_other_is(anywhere: str) -> None:
+    models = ["V100", anywhere]
+    arrays = tuple(np.stack([np.full((2, 2), one), np.full((2, 2), two)]) for one, two in
+                   ((0.1, 0.5), (0.2, 0.6)))  # fmt: skip
+    view = InterferenceView(
+        interference(1, models, ["a"], (arrays[0], arrays[1], np.ones((2, 2, 2), np.int8)))
+    )
+    assert view.slowdown("V100", 0, [0])[:2] == (0.1, 0.2)
+    assert view.slowdown("T4", 0, [0])[:2] == (0.5, 0.6)
+    assert view.of("T4").seen
 
 
 def test_what_stood_still_is_slow_and_does_not_break_anything() -> None:

@@ -140,15 +140,6 @@ def test_window_reaches_to_the_last_bind_but_at_least_twenty_seconds() -> None:
     assert PUBLISHED.least_window_s == 20
 
 
-def test_smallest_request_goes_first_and_of_equals_the_oldest() -> None:
-    queue = [(700, 3), (100, 9), (700, 1)]
-    assert sorted(queue, key=lambda pod: knots.smallest_first(*pod)) == [
-        (100, 9),
-        (700, 1),
-        (700, 3),
-    ]
-
-
 def test_ranks_share_the_mean_where_samples_are_equal() -> None:
     values = np.array([[3.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [1.0, 2.0, 2.0, 2.0]])
     expected = [[3.5, 1.0, 3.5, 2.0], [2.5, 2.5, 2.5, 2.5], [1.0, 3.0, 3.0, 3.0]]

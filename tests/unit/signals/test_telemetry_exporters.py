@@ -119,3 +119,49 @@ def test_what_is_no_series_is_shown_short_and_escaped() -> None:
         parse(f"{USED} \x1b[2J{'x' * 10_000}".encode(), "a", NOW_S, WANTED, "u")
     assert str(found.value).isprintable()
     assert len(str(found.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'{USED}{{gpu="1"}} 7 # {{trace_id="a}}b"}} 0.67 1520879607.789',
+        f'{USED}{{gpu="1"}} 7 # {{}} 0.67',
+        f'{USED}{{gpu="1"}} 7 # {{span="x"}} 0.67\r',
+        f' {USED} {{ gpu = "1" , }} 7',
+        f'{USED}{{gpu="1",m="#{{}} 9 # {{"}} 7',
+    ],
+)
+def test_what_follows_a_sample_is_not_its_value(line: str) -> None:
+    found = parse(f"{line}\n".encode(), "a", NOW_S, WANTED, "u")
+    assert (found.values.tolist(), found.times.tolist()) == ([7.0], [NOW_S])
+    (labels,) = [json.loads(text) for text in found.labels]
+    assert labels["gpu"] == "1"
+    assert {"trace_id", "span"}.isdisjoint(labels)
+
+
+def test_an_exemplar_beside_a_sample_without_labels_is_none_of_it() -> None:
+    found = parse(f'{USED} 7 5000 # {{trace_id="x"}} 0.67\n'.encode(), "a", NOW_S, WANTED, "u")
+    assert (found.values.tolist(), found.times.tolist()) == ([7.0], [5.0])
+
+
+def test_an_open_metrics_page_tells_seconds() -> None:
+    """It ends with a line of its own; a label's text is not that line."""
+    line = f'{USED}{{gpu="1",m="# EOF"}} 7 1700000000.5'
+    (seconds,) = parse(f"{line}\n# EOF\n".encode(), "a", NOW_S, WANTED, "u").times.tolist()
+    (milli,) = parse(f"{line}\n".encode(), "a", NOW_S, WANTED, "u").times.tolist()
+    assert (seconds, milli) == (1700000000.5, 1700000.0005)
+
+
+@pytest.mark.parametrize("between", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_only_a_line_feed_ends_a_line(between: str) -> None:
+    page = f'{USED}{{gpu="1",m="a{between}{USED}{{gpu=\\"0\\"}} 9{between}b"}} 7\n'
+    found = parse(page.encode(), "a", NOW_S, WANTED, "u")
+    assert found.values.tolist() == [7.0]
+    (labels,) = [json.loads(text) for text in found.labels]
+    assert (labels["gpu"], labels["m"]) == ("1", f'a{between}{USED}{{gpu="0"}} 9{between}b')
+
+
+@pytest.mark.parametrize("tail", ['{gpu="1" 7', '{gpu="1} 7', "{ 7", '{gpu="1"} # {a="b"} 7', ""])
+def test_a_series_whose_labels_or_value_do_not_end_is_no_series(tail: str) -> None:
+    with pytest.raises(TelemetryError, match="no series"):
+        parse(f"{USED}{tail}\n".encode(), "a", NOW_S, WANTED, "u")

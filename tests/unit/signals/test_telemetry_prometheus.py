@@ -37,6 +37,19 @@ class Server:
 
 def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[Reading, Server]:
     """What one tick reads from such a server."""
+    prefix = options.pop("prefix", "")
+
+    async def story(server: Server, url: str) -> Reading:
+        async with Prometheus(PrometheusOptions(url + prefix, **options)) as client:
+            return await client.read(metrics or (USED,), 45)
+
+    return asked_of(answering, story)
+
+
+def asked_of(
+    answering: Answering, asking: Callable[[Server, str], Awaitable[Reading]]
+) -> tuple[Reading, Server]:
+    """What is read from such a server, at its address."""
 
     async def story() -> tuple[Reading, Server]:
         server = Server(answering)
@@ -47,10 +60,8 @@ def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[Rea
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        url = f"http://127.0.0.1:{port}{options.pop('prefix', '')}"
         try:
-            async with Prometheus(PrometheusOptions(url, **options)) as client:
-                return await client.read(metrics or (USED,), 45), server
+            return await asking(server, f"http://127.0.0.1:{port}"), server
         finally:
             await runner.cleanup()
 
@@ -80,6 +91,18 @@ def test_one_query_a_metric_asks_for_all_names_and_the_samples_themselves() -> N
     queries = sorted(one["query"] for one in server.asked)
     assert queries[0].startswith('{__name__=~"DCGM_FI_DEV_FB_USED|dcgm_fb_used|observerward_')
     assert 'DCGM_FI_PROF_SM_ACTIVE|DCGM_FI_PROF_SM_UTIL_RATIO"}[45s]' in queries[1]
+
+
+def test_metrics_of_applications_are_one_question_by_name() -> None:
+    async def story(server: Server, url: str) -> Reading:
+        async with Prometheus(PrometheusOptions(url, selector='cluster="a"')) as client:
+            return await client.series(("weft_progress_total", "p99"), 45)
+
+    found, server = asked_of(good, story)
+    assert [answer.values.tolist() for answer in found.answers] == [[5.0]]
+    assert [(asked.about, asked.error) for asked in found.asked] == [("progress", None)]
+    (one,) = server.asked
+    assert one["query"] == '{__name__=~"weft_progress_total|p99", cluster="a"}[45s]'
 
 
 def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_a_service_may_name_its_port_and_scheme_or_refuse() -> None:
         ({"is": "yes"}, 'weft.dev/prometheus is \'yes\'; write "true" or "false"'),
         ({"is": "true", "port": "none"}, "no port to ask: weft.dev/prometheus-port names one"),
         ({"is": "true", "scheme": "ftp"}, "weft.dev/prometheus-scheme is 'ftp'; write http"),
+        ({"is": "true", "path": "/a" * 127}, "weft.dev/prometheus-path is '/a/a"),
         ({"is": "true", "path": "/a?b"}, "weft.dev/prometheus-path is '/a?b'; write one such"),
     ],
 )

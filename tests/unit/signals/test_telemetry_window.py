@@ -125,3 +125,23 @@ def test_values_are_kept_as_float32_and_memory_in_mib_is_exact() -> None:
     put(found, (5, 16_777_215.0), now=10)
     assert history(found)[-1] == 16_777_215.0
     assert pytest.approx(found.newest(M)[0][0]) == 16_777_215.0
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, -15.0, -100.0, 5.0, 100.0])
+def test_a_look_at_all_gpus_is_as_good_as_sample_by_sample(ahead_s: float) -> None:
+    """Looks of a sound clock, of late ones and of ones ahead; some samples lost, some repeated."""
+    metrics, chance = [M, Metric.SM_ACTIVE_RATIO], np.random.default_rng(0)
+    one, other = (Window(metrics, 3, 4, 10.0, NOW_S) for _ in range(2))
+    for now_s in NOW_S + 4.0 * np.arange(20):
+        at_s = float(now_s + ahead_s * (chance.random() < 0.5))
+        values = np.where(chance.random((2, 3)) < 0.3, np.nan, chance.random((2, 3)))
+        for to in (one, other):
+            to.advance(now_s)
+        one.put_look(at_s, values, now_s)
+        for row, metric in enumerate(metrics):
+            known = np.flatnonzero(~np.isnan(values[row]))
+            other.put(metric, known, np.full(len(known), at_s), values[row, known], now_s)
+        for metric in metrics:
+            np.testing.assert_array_equal(one.history(metric), other.history(metric))
+            np.testing.assert_array_equal(one.newest(metric), other.newest(metric))
+    assert one.dropped == other.dropped

@@ -3,6 +3,7 @@
 from weft.framework import Policy
 from weft.model import Gpu, Node
 from weft.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.simulate.sharing.pipeline import Watching
 from weft.simulate.sharing.run import SharedScenario
 from weft.simulate.sharing.slowdown import ByResidents
 
@@ -33,6 +34,6 @@ def job(
 
 
 def scenario(*jobs: Job, gpus: int = 1, **more: object) -> SharedScenario:
-    """Jobs on one node, without slowdown unless told."""
-    told = {"slowdown": NO_SLOWDOWN, **more}
+    """Jobs on one node, without slowdown or forecasts (half of the work) unless told."""
+    told = {"slowdown": NO_SLOWDOWN, "watching": Watching(forecasts=False), **more}
     return SharedScenario((node(gpus),), jobs, **told)  # type: ignore[arg-type]

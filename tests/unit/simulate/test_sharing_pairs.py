@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from weft.model import BadInputError
+from weft.model.request import about_s
 from weft.policies.catalog import built_in
 from weft.simulate.sharing import pairs
 from weft.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.simulate.sharing.run import SharedScenario, run_shared
+from weft.simulate.sharing.run import JobPod, SharedScenario, request_of, run_shared
 from weft.simulate.sharing.trial import PackByTrial, TrialRun
 
 HEADER = "source,gpu,job_a,job_b,norm_a,norm_b,feasible,iso_a_steps_per_s,iso_b_steps_per_s\n"
@@ -67,6 +69,21 @@ def test_arrivals_are_as_dense_as_the_load_says(table: pairs.PairTable) -> None:
         assert work_s / (span_s * 4) == pytest.approx(0.9, rel=0.1)
         assert found == pairs.jobs(table, load, 1) != pairs.jobs(table, load, 2)
         assert {job.job_class for job in found} == {"best-effort"}
+
+
+def test_what_pods_say_of_their_time_changes_nothing_else(table: pairs.PairTable) -> None:
+    silent = pairs.jobs(table, pairs.Load(0.9, jobs=50), 1)
+    knowing = pairs.jobs(table, pairs.Load(0.9, jobs=50, expected_error=0.0), 1)
+    wrong = pairs.jobs(table, pairs.Load(0.9, jobs=50, expected_error=0.5), 1)
+    assert {job.expected_s for job in silent} == {0}
+    for one, other, third in zip(silent, knowing, wrong, strict=True):
+        assert replace(other, expected_s=0) == replace(third, expected_s=0) == one
+        takes_s = one.work_ns / SECOND_NS
+        assert other.expected_s == max(1, round(takes_s))
+        assert 0.5 * takes_s - 1 <= third.expected_s <= 1.5 * takes_s + 1
+    assert len({job.expected_s > job.work_ns / SECOND_NS for job in wrong}) == 2
+    pod = request_of(JobPod(knowing[0]), 0)
+    assert pod.shape.expected_s == about_s(knowing[0].expected_s)
 
 
 def test_a_cluster_has_exactly_so_many_gpus() -> None:

@@ -6,11 +6,13 @@ from sharing_worlds import CARD_MIB, job, node
 
 from weft.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.ledger import Ledger
+from weft.signals.holds import WarmUp
 from weft.simulate.sharing.cards import Cards
 from weft.simulate.sharing.exporter import METRICS, SOUND, Exporters, Faults
 from weft.simulate.sharing.job import SECOND_NS
 from weft.simulate.sharing.pipeline import Pipeline, Watching
 from weft.simulate.sharing.slowdown import ByResidents
+from weft.testing import placement
 
 USED = METRICS.index("memory_used_mib")
 
@@ -18,7 +20,9 @@ USED = METRICS.index("memory_used_mib")
 class World:
     """Four cards, two pods of 3,000 MiB on the first."""
 
-    def __init__(self, faults: Faults = SOUND, seed: int = 0) -> None:
+    def __init__(
+        self, faults: Faults = SOUND, seed: int = 0, watching: Watching | None = None
+    ) -> None:
         self.node = node(4)
         gpus = [("node", index) for index in range(4)]
         self.cards = Cards(dict.fromkeys(gpus, CARD_MIB), ByResidents((1000,)))
@@ -26,13 +30,17 @@ class World:
             self.cards.put(job(uid, (5000, 3000), asks=4000), ("node", 0), 0)
         self.cards.happen(0)
         self.exporters = Exporters(self.cards, gpus, faults, seed)
-        self.pipeline = Pipeline(self.exporters, [self.node], Watching(), faults.delay_ns)
+        self.pipeline = Pipeline(
+            self.exporters, [self.node], watching or Watching(), faults.delay_ns
+        )
         self.ledger = Ledger([self.node])
 
     def look(self, *seconds: float) -> SignalsView:
         """Ticks at these seconds; what the last of them told."""
-        found = [self.pipeline.tick(round(at * SECOND_NS), self.ledger) for at in seconds]
-        return SignalsView(found[-1])
+        for at in seconds:
+            self.pipeline.look(round(at * SECOND_NS), self.ledger)
+            found = self.pipeline.told(round(at * SECOND_NS), self.ledger)
+        return SignalsView(found)
 
     def column(self, view: SignalsView, name: str) -> tuple[list[float], list[int]]:
         """Values and ages of the four cards."""
@@ -101,3 +109,15 @@ def test_a_spoofed_metric_always_reads_the_same_also_of_pods(reads: str, value: 
 def test_a_spoofed_ratio_ends_at_one() -> None:
     scrape = World(Faults(spoofed="sm_active_ratio", reads="most")).exporters.scrape(0)
     assert scrape.values[METRICS.index("sm_active_ratio")].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(("warm_s", "idle_at_s"), [(60.0, 60), (30.0, 30), (200.0, 200)])
+def test_simulated_pods_warm_up_as_long_as_is_said(warm_s: float, idle_at_s: int) -> None:
+    world = World(watching=Watching(forecasts=False, warm_up=WarmUp(warm_s)))
+    for uid in ("a", "b"):
+        world.ledger.adopt(placement(uid, "node", 0, memory_mib=4000))
+        world.pipeline.bound_ns[uid] = 0
+    first = next(
+        at for at in range(0, 400, 5) if "a" in world.look(at).source.idle_mib
+    )  # 4,000 asked, 3,000 used
+    assert first == idle_at_s

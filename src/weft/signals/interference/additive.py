@@ -23,8 +23,10 @@ class Additive(msgspec.Struct, frozen=True):
     """90th percentile of what it erred upwards where pairs were left out."""
 
     def predict(self, samples: Samples) -> Floats:
-        """For pairs by index."""
-        suffers, inflicts = np.array(self.suffers), np.array(self.inflicts)
+        """For pairs by index; applications that came later have nothing of their own."""
+        most = 1 + max(samples.victim.max(initial=0), samples.other.max(initial=0))
+        later = np.zeros(max(0, int(most) - len(self.suffers)))
+        suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
         return np.asarray(self.middle + suffers[samples.victim] + inflicts[samples.other])
 
 
@@ -46,7 +48,8 @@ def fit(samples: Samples, values: Floats, count: int, ridge: float = RIDGE) -> A
 def with_spread(samples: Samples, count: int, folds: int = 5) -> Additive:
     """Fitted to log slowdowns, with its 90 % spread over left out pairs."""
     slower = -np.log(samples.speed)
-    fold = samples.pair % folds
+    known = np.unique(samples.pair, return_inverse=True)[1]
+    fold = np.random.default_rng(19).permutation(int(known.max(initial=-1)) + 1)[known] % folds
     errors = []
     for out in np.unique(fold):
         inside, outside = samples.take(fold != out), samples.take(fold == out)

@@ -17,8 +17,9 @@ import numpy as np
 from weft.signals.interference.features import Floats, Ints
 
 COVERAGE = 0.9
-LEAST_GROUPS = 5
-"""Fewer families tell nothing of the next one: bounds are then called uncalibrated."""
+LEAST_GROUPS = 9
+"""From fewer groups no bound for the next one holds in nine of ten whatever their differences are
+like: it would have to lie beyond the worst of them. Bounds are then called uncalibrated."""
 LEVELS = (0.8, 0.85, 0.875, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 
 
@@ -36,11 +37,19 @@ class Calibration(msgspec.Struct, frozen=True):
     other: float = 1.2816
     families: int = 0
     applications: int = 0
+    several: float = 1.2816
+    """On the trees' deviation beside several others; out of `companies` that were left out."""
+    companies: int = 0
 
     @property
     def new_families(self) -> bool:
         """Whether bounds on new families are calibrated."""
         return self.families >= LEAST_GROUPS
+
+    @property
+    def new_companies(self) -> bool:
+        """Whether bounds on new companies of known applications are calibrated."""
+        return self.companies >= LEAST_GROUPS
 
     @property
     def new_sizes(self) -> bool:

@@ -5,16 +5,17 @@ leaving pairs out). `far`: one of them is of a family nobody measured (judged by
 out). A kernel that is good at one is often poor at the other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.signals.interference.features import (
     RATE,
     SAMPLES,
     Applications,
+    Bools,
     Floats,
     Ints,
     Samples,
@@ -29,10 +30,10 @@ from weft.signals.interference.kernel import (
     Side,
     Space,
     inverse_of,
-    left_out,
     parts,
     scales_of,
     small_left_out,
+    speeds_left_out,
 )  # fmt: skip
 
 MEMBERS, FAR_MEMBERS = 5, 10
@@ -41,7 +42,6 @@ DRAWN, BRED = 60, 40
 MOST_JUDGED = 500
 """Samples that kernels are judged on: the cube of it is what judging costs."""
 
-Bools = npt.NDArray[np.bool_]
 Ticks = Callable[[int, int], None]
 
 
@@ -66,18 +66,26 @@ class Group(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A kernel with its errors: leaving pairs out, leaving families out."""
+    """A kernel with its errors: leaving pairs out, and in sum leaving each family out."""
 
     settings: Settings
     near: float
-    far: float
+    far: Floats
 
 
 class Committees(NamedTuple):
-    """The kernels that vote on known applications, and on new ones."""
+    """The kernels that vote on known applications, and on new ones.
+
+    `apart`: who would vote on new ones, had this family (by number) had no vote.
+    """
 
     near: tuple[Settings, ...]
     far: tuple[Settings, ...]
+    apart: Mapping[int, tuple[Settings, ...]] = MappingProxyType({})
+
+    def without(self, family: int) -> tuple[Settings, ...]:
+        """The committee that may be judged by what it says of a family."""
+        return self.apart.get(family, self.far)
 
 
 def groups_of(samples: Samples, label: Ints) -> list[Group]:
@@ -136,8 +144,17 @@ def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) 
         judged += [found] if found is not None else []
         effort.ticks(number + 1, effort.drawn + effort.bred)
     near = sorted(judged, key=lambda one: one.near)[:MEMBERS]
-    far = sorted(drawn, key=lambda one: one.far)[:FAR_MEMBERS]
-    return Committees(tuple(j.settings for j in near), tuple(j.settings for j in far))
+    errors = np.array([one.far for one in drawn]).reshape(len(drawn), len(groups))
+
+    def least(sums: Floats) -> tuple[Settings, ...]:
+        chosen = np.argsort(sums, kind="stable")[:FAR_MEMBERS]
+        return tuple(drawn[at].settings for at in chosen.tolist())
+
+    apart = {
+        group.name: least(np.delete(errors, at, axis=1).sum(axis=1))
+        for at, group in enumerate(groups)
+    }
+    return Committees(tuple(j.settings for j in near), least(errors.sum(axis=1)), apart)
 
 
 def _judge(
@@ -146,16 +163,15 @@ def _judge(
     try:
         fitted = inverse_of(settings, parts(space, settings), samples)
         pairs = np.abs(without_pairs(fitted, samples).speed - samples.speed)
-        left = left_out(fitted, [group.samples for group in groups])
+        left = speeds_left_out(fitted, [group.samples for group in groups])
     except np.linalg.LinAlgError:
         return None
     near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
-    errors = [
-        np.abs(found.speed - samples.speed[group.samples])[group.victims]
+    far = np.array([
+        np.abs(found - samples.speed[group.samples])[group.victims].sum()
         for found, group in zip(left, groups, strict=True)
-    ]
-    far = float(np.concatenate(errors).mean()) if errors else 0.0
-    return Judged(settings, float(near), far) if np.isfinite(near + far) else None
+    ])  # fmt: skip
+    return Judged(settings, float(near), far) if np.isfinite(near + far.sum()) else None
 
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from weft.signals.interference.records import Run, Solo
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 RATE, SAMPLES, BATCH = "log rate", "log samples per s", "log2 batch"
 UTILISATION = (
@@ -128,19 +129,18 @@ def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return (*names, "largest sum of shares", "difference of shares", "residents")
 
 
-def pair_rows(
-    raw: Floats, columns: Sequence[str], pairs: Sequence[tuple[int, Sequence[int]]]
-) -> Floats:
-    """A row for each victim and its others: own numbers, the others' sum and largest, overlaps."""
+def pair_rows(raw: Floats, columns: Sequence[str], victims: Ints, others: Ints) -> Floats:
+    """A row for each victim and those beside it, [n] and [n, others]: own numbers, the others' sum
+    and largest, overlaps."""
     shares = [at for at, name in enumerate(columns) if name.removesuffix(".mean") in UTILISATION]
-    rows = []
-    for victim, others in pairs:
-        own, beside = raw[victim], raw[list(others)]
-        total = own[shares] + beside[:, shares].sum(axis=0)
-        difference = np.abs(own[shares] - beside[:, shares].sum(axis=0))
-        largest = np.fmax.reduce(total) if shares else np.nan
-        rows.append(
-            [*own, *beside.sum(axis=0), *beside.max(axis=0), *np.maximum(0.0, total - 1.0),
-             largest, np.nansum(difference) if shares else np.nan, 1.0 + len(others)]
-        )  # fmt: skip
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(pair_columns(columns)))
+    own, beside = raw[victims], raw[others]
+    summed, largest = beside.sum(axis=1), beside.max(axis=1)
+    total = own[:, shares] + summed[:, shares]
+    unknown = np.full((len(victims), 1), np.nan)
+    return np.hstack([
+        own, summed, largest, np.maximum(0.0, total - 1.0),
+        np.fmax.reduce(total, axis=1, keepdims=True) if shares else unknown,
+        np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
+        if shares else unknown,
+        np.full((len(victims), 1), 1.0 + others.shape[1]),
+    ])  # fmt: skip

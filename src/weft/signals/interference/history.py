@@ -49,6 +49,18 @@ class History:
             kept.values.append(value)
         del kept.values[: -self.MOST]
 
+    def memory(self, victim: str, others: Sequence[str]) -> Memory | None:
+        """All that is remembered of it, however often it was measured."""
+        return self._kept.get((victim, tuple(sorted(others))))
+
+    def put(self, victim: str, others: Sequence[str], memory: Memory) -> None:
+        """Remember what another history did."""
+        self._kept[victim, tuple(sorted(others))] = memory
+
+    def forget(self, victim: str, others: Sequence[str]) -> None:
+        """It was never measured."""
+        self._kept.pop((victim, tuple(sorted(others))), None)
+
     def of(self, victim: str, others: Sequence[str]) -> Remembered | None:
         """None below three measurements."""
         kept = self._kept.get((victim, tuple(sorted(others))))

@@ -6,8 +6,8 @@
     4 hinge       nobody was measured, but everybody's utilisation is known
     5 unknown     nothing is known
 
-Beside several, log slowdowns of the single others add up, and so do their bounds, except where runs
-with several others were learnt from.
+Beside several, log slowdowns of the single others add up, and so do their bounds, and what the
+hinge says that all lose together beyond the pairs; except where runs with several were learnt from.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,10 @@ class Predictor:
         if known is not None:
             found = Prediction(known.mean, known.upper, "measured", True, known.times)
         else:
-            found = self._corrected(self._below_history(victim, others), victim, others)
+            open_to = [one for one in others if self.history.of(victim, [one]) is None]
+            found = self._below_history(victim, others)
+            if open_to:  # what was measured has been corrected by being measured
+                found = self._corrected(found, victim, open_to)
         if any(frozenset((victim, other)) in self.forbidden for other in others):
             return msgspec.structs.replace(found, upper=float("inf"))
         return found
@@ -171,7 +174,30 @@ class Predictor:
                 )
                 if found is not None:
                     return _predictions(found)[0]
-        return _sum([self._pair(victim, other) for other in others])
+        if len(others) == 1:
+            return self._pair(victim, others[0])
+        return _sum(
+            [self._known_pair(victim, other) for other in others], self._beyond(victim, others)
+        )
+
+    def _beyond(self, victim: str, others: Sequence[str]) -> float:
+        """What all together lose by the hinge beyond what its pairs do: two who are harmless one by
+        one may fill the card."""
+        known = [self.solos.get(name) for name in (victim, *others)]
+        solos = [one for one in known if one is not None]
+        if len(solos) < len(known):
+            return 0.0
+        whole = hinge.by_utilisation(solos[0], solos[1:])
+        pairs = [hinge.by_utilisation(solos[0], [one]) for one in solos[1:]]
+        if whole is None:
+            return 0.0
+        return max(0.0, whole[0] - sum(one[0] for one in pairs if one is not None))
+
+    def _known_pair(self, victim: str, other: str) -> Prediction:
+        known = self.history.of(victim, [other])
+        if known is None:
+            return self._pair(victim, other)
+        return Prediction(known.mean, known.upper, "measured", True, known.times)
 
     def _pair(self, victim: str, other: str) -> Prediction:
         rung = self.rung_of(victim, other)
@@ -213,12 +239,12 @@ def _predictions(guess: Guess) -> list[Prediction]:
     ]
 
 
-def _sum(found: Sequence[Prediction]) -> Prediction:
-    """Single others' log slowdowns and bounds together, on the worst rung among them."""
-    if len(found) == 1:
-        return found[0]
+def _sum(found: Sequence[Prediction], beyond: float) -> Prediction:
+    """Single others' log slowdowns and bounds together, on the worst rung among them.
+
+    Never calibrated: no larger company was held back to see how far off this is.
+    """
     return Prediction(
-        sum(one.mean for one in found), sum(one.upper for one in found),
-        max((one.rung for one in found), key=RUNGS.index),
-        all(one.calibrated for one in found),
+        sum(one.mean for one in found) + beyond, sum(one.upper for one in found) + beyond,
+        max((one.rung for one in found), key=RUNGS.index), False,
     )  # fmt: skip

@@ -7,7 +7,14 @@ import msgspec
 import numpy as np
 
 from weft.signals.interference import additive
-from weft.signals.interference.features import Applications, Floats, Samples, utilisation
+from weft.signals.interference.features import (
+    Applications,
+    Bools,
+    Floats,
+    Ints,
+    Samples,
+    utilisation,
+)
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _AT_90 = NormalDist().inv_cdf(0.9)
@@ -32,12 +39,14 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """Measured speeds with what was predicted of them; `family` is the victim's, by number."""
+    """Measured speeds with what was predicted of them; `family` is the victim's, by number, `sure`
+    whether the bound was said to be calibrated."""
 
     speed: Floats
     predicted: Floats
     lowest: Floats
-    family: Floats
+    family: Ints
+    sure: Bools
 
 
 def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Score:
@@ -111,4 +120,5 @@ def joined(parts: Sequence[Told]) -> Told:
         np.concatenate([one.predicted for one in parts]),
         np.concatenate([one.lowest for one in parts]),
         np.concatenate([one.family for one in parts]),
+        np.concatenate([one.sure for one in parts]),
     )

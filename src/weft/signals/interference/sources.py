@@ -7,7 +7,6 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -87,12 +86,17 @@ class StaticTable(msgspec.Struct, frozen=True):
     slowdown: tuple[tuple[float, ...], ...]
 
 
-def static_table(text: str, where: str) -> StaticTable:
+def static_table(text: str | bytes, where: str) -> StaticTable:
     """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
     try:
-        told: Any = msgspec.json.decode(text, type=dict[str, dict[str, float]])
-    except msgspec.DecodeError as error:
+        told = msgspec.json.decode(text, type=dict[str, dict[str, float]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(where, f"is no table of slowdowns: {error}") from None
+    return slowdowns(told, where)
+
+
+def slowdowns(told: Mapping[str, Mapping[str, float]], where: str) -> StaticTable:
+    """The same, read already."""
     names = tuple(dict.fromkeys([*told, *(other for row in told.values() for other in row)]))
     if not names:
         raise BadInputError(where, "names no application")

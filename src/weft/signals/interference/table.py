@@ -4,7 +4,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.framework.interference import Floats, Interference, Tier, Tiers, interference
+from weft.framework.interference import (
+    ANY_MODEL,
+    Floats,
+    Interference,
+    Tier,
+    Tiers,
+    interference,
+)
 from weft.signals.interference import hinge
 from weft.signals.interference.ladder import Prediction, Predictor
 from weft.signals.interference.sources import StaticTable
@@ -69,19 +76,18 @@ def _edge(mean: Floats, upper: Floats, least: tuple[float, float]) -> tuple[floa
     return middle, max(float(np.quantile(kept, _WORST)), least[1], middle)
 
 
-def from_static(version: int, table: StaticTable, gpu_model: str = "") -> Interference:
-    """Someone's numbers as they are: the bound is the mean. What they do not say is unknown.
+def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> Interference:
+    """Someone's numbers as they are: the bound is the mean.
 
-    It speaks for `gpu_model`; other models get it as the worst that is known.
+    Pairs that it leaves out, and applications that it does not know, are UNKNOWN: as the worst of
+    those it knows, at least as what is said where nothing at all is known.
     """
-    slowdown = np.array(table.slowdown, dtype=np.float64)
-    said = np.isfinite(slowdown)
-    unknown = hinge.unknown()
-    mean = np.where(said, np.log(np.where(said, slowdown, 1.0)), unknown[0])
-    upper = np.where(said, mean, np.where(np.isinf(slowdown), np.inf, unknown[1]))
-    tier = np.where(np.isnan(slowdown), -Tier.UNKNOWN, Tier.TABLE).astype(np.int8)
-    arrays = _with_unknown(mean, upper, tier)
-    return interference(
-        version, [gpu_model], table.applications,
-        (arrays[0][None], arrays[1][None], arrays[2][None]), [table.source],
-    )  # fmt: skip
+    slowdown = np.pad(np.array(table.slowdown), ((0, 1), (0, 1)), constant_values=np.nan)
+    said, never = np.isfinite(slowdown), np.isinf(slowdown)
+    worst = float(np.log(slowdown[said].max(initial=1.0)))
+    least = hinge.unknown()
+    mean = np.where(said, np.log(np.where(said, slowdown, 1.0)), max(worst, least[0]))
+    upper = np.where(never, np.inf, np.where(said, mean, max(worst, least[1])))
+    tier = np.where(said | never, Tier.TABLE, -Tier.UNKNOWN).astype(np.int8)
+    arrays = (mean[None], upper[None], tier[None])
+    return interference(version, [gpu_model], table.applications, arrays, [table.source])

@@ -31,25 +31,34 @@ def available() -> bool:
 
 
 class Trees:
-    """The three forests; `texts` is what they are kept as."""
+    """The three forests."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, boosters: Sequence[Any]) -> None:
+        self._boosters = boosters
+
+    @classmethod
+    def read(cls, texts: Sequence[str]) -> "Trees":
+        """From what `texts` was."""
         import lightgbm
 
-        self.texts = tuple(texts)
-        self._boosters = [lightgbm.Booster(model_str=text) for text in texts]
+        return cls([lightgbm.Booster(model_str=text) for text in texts])
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What they are kept as."""
+        return tuple(one.model_to_string() for one in self._boosters)
 
     @classmethod
     def fitted(cls, rows: Floats, slower: Floats) -> "Trees":
         """To rows of `features.pair_rows` and their log slowdowns."""
         import lightgbm
 
-        texts = []
-        for quantile in QUANTILES:
-            settings: dict[str, Any] = {**_SETTINGS, "alpha": quantile}
-            booster = lightgbm.train(settings, lightgbm.Dataset(rows, slower), ROUNDS)
-            texts.append(booster.model_to_string())
-        return cls(texts)
+        told = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
+        settings: list[dict[str, Any]] = [{**_SETTINGS, "alpha": one} for one in QUANTILES]
+        # Without `keep…` LightGBM would write each one out and read it back.
+        return cls(
+            [lightgbm.train(one, told, ROUNDS, keep_training_booster=True) for one in settings]
+        )
 
     def predict(self, rows: Floats) -> Floats:
         """The quantiles of each row, in order, [3, n]."""

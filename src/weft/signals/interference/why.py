@@ -84,8 +84,9 @@ def _trees(predictor: Predictor, speaker: Speaker, asked: Samples) -> tuple[tupl
     forest = speaker.trees
     if forest is None:
         return ()
-    pair = [(int(asked.victim[0]), [int(asked.other[0])])]
-    row = pair_rows(predictor.applications.raw, speaker.columns, pair)[0]
+    row = pair_rows(
+        predictor.applications.raw, speaker.columns, asked.victim, asked.other[:, None]
+    )[0]
     added = forest.contributions(row)
     order = np.argsort(-np.abs(added), kind="stable")[:8]
     names = pair_columns(speaker.columns)

@@ -69,6 +69,8 @@ def stuck_at_one(recent: Floats, residents: Residents) -> Bools:
     That is where so are at least half of the GPUs that report, at least `LEAST_STUCK` of them, and
     one of them holds no pod: unrelated cards do not all work without pause, empty ones do not work.
     """
+    if len(recent) < LEAST_STUCK:
+        return np.zeros(len(recent), dtype=bool)
     reporting = (~np.isnan(recent)).any(axis=1)
     full = _always(recent, 1.0)
     many = full.sum() >= max(LEAST_STUCK, 0.5 * reporting.sum())

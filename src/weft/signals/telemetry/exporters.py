@@ -35,7 +35,12 @@ PORT = 9400
 """dcgm-exporter's."""
 MOST_MIB = 16
 _AT_ONCE = 32
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
+_LABEL = re.compile(rf"(?<!\w)([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*=[ \t]*{_TEXT}")
+_INNER = re.compile(
+    rf"\{{((?:[ \t]*(?:\w++|{_TEXT})[ \t]*=[ \t]*{_TEXT}[ \t]*(?:,|(?=\}})))*+)[ \t]*\}}"
+)
 _ESCAPE = re.compile(r"\\(.)")
 _WHOSE = (*UUID_LABELS, *MIG_LABELS, *MIG_UUID_LABELS)
 
@@ -86,6 +91,10 @@ class Exporters:
         ]
         return Reading(answers, [asked for _, asked in told], "exporters")
 
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """Nothing: applications are not asked one by one."""
+        return Reading([], [])
+
     async def close(self) -> None:
         """Give back connections."""
         if self._direct is not None:
@@ -122,37 +131,49 @@ class Exporters:
 
 
 def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> Answer:
-    """The wanted series of a page in Prometheus' text format.
+    """The wanted series of a page in Prometheus' text format, or in OpenMetrics.
 
-    A time on the line itself (milliseconds) counts instead of `at_s`. The page's own words for the
-    node are left out. `TelemetryError`: a line that is no series, for then nothing on the page can
-    be trusted.
+    A time on the line itself (milliseconds; seconds in OpenMetrics, which ends by saying so) counts
+    instead of `at_s`. The page's own words for the node are left out. `TelemetryError`: a line that
+    is no series, for then nothing on the page can be trusted.
     """
     labels: list[bytes] = []
     times: list[float] = []
     values: list[float] = []
-    for line in body.decode("utf-8", "replace").splitlines():
-        name, brace, rest = line.partition("{")
-        if not line or line[0] == "#" or (brace and name not in wanted):
+    per_s = 1 if body[-64:].rstrip().endswith(b"\n# EOF") else 1000
+    # Not splitlines(): a label's text may hold whatever else Unicode takes for the end of a line.
+    for line in body.decode("utf-8", "replace").split("\n"):
+        named = _NAME.match(line)
+        if named is None or named[1] not in wanted:
             continue
-        if not brace:
-            name, _, rest = line.partition(" ")
-            if name not in wanted:
-                continue
-        inner, _, tail = rest.rpartition("}") if brace else ("", "", rest)
         try:
-            number, *told = tail.split()
-            values.append(float(number))
-            times.append(float(told[0]) / 1000 if told else at_s)
+            inner, number, told_s = _sample(line, named.end(), per_s)
         except ValueError:
             text = f"{where}: no series: {shown(line)}"
             raise TelemetryError("garbage", text) from None
+        values.append(number)
+        times.append(at_s if told_s is None else told_s)
         found = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
         for label in NODE_LABELS:
             found.pop(label, None)
-        labels.append(msgspec.json.encode({"__name__": name, **found, "node": node}))
+        labels.append(msgspec.json.encode({"__name__": named[1], **found, "node": node}))
     ones = np.ones(len(labels), dtype=np.int64)
     return Answer(labels, ones, np.array(times), np.array(values))
+
+
+def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
+    """The text of the labels, the value, and its own time in seconds; `ValueError`: no series.
+
+    `at` is behind the name. What stands behind `#` is an exemplar, and none of the sample.
+    """
+    inner = ""
+    if line[at : at + 1] == "{":
+        found = _INNER.match(line, at)
+        if found is None:
+            raise ValueError
+        inner, at = found[1], found.end()
+    number, *told = line[at:].partition("#")[0].split()
+    return inner, float(number), float(told[0]) / per_s if told else None
 
 
 def of_node(answer: Answer, node: str, devices: Devices) -> Answer:

@@ -73,6 +73,12 @@ class Prometheus:
         answers = [answer for answer, _ in told if answer]
         return Reading(answers, [asked for _, asked in told], self._url)
 
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """All samples of the metrics of these names, whatever they mean; one question."""
+        selector = _selector(names, self.options.selector)
+        answer, asked = await self._answered(selector, back_s, "progress")
+        return Reading([answer] if answer else [], [asked], self._url)
+
     async def query(self, query: str, time_s: float | None = None) -> Answer:
         """One instant query; `TelemetryError` where it has no answer."""
         form = {"query": query} | ({"time": f"{time_s:.3f}"} if time_s is not None else {})
@@ -90,13 +96,18 @@ class Prometheus:
         return _selector(names, self.options.selector)
 
     async def _ask(self, metric: Metric, back_s: float) -> tuple[Answer | None, Asked]:
+        return await self._answered(self.selector(metric), back_s, metric)
+
+    async def _answered(
+        self, selector: str, back_s: float, about: str
+    ) -> tuple[Answer | None, Asked]:
         began = time.monotonic()
         answer, error = None, None
         try:
-            answer = await self.query(f"{self.selector(metric)}[{max(1, round(back_s))}s]")
+            answer = await self.query(f"{selector}[{max(1, round(back_s))}s]")
         except TelemetryError as wrong:
             error = wrong
-        return answer, Asked(metric, time.monotonic() - began, error)
+        return answer, Asked(about, time.monotonic() - began, error)
 
     async def _decoded(self, path: str, form: dict[str, str]) -> Answer:
         where = self._url + path

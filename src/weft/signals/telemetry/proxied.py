@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from weft.kube.client import ApiClient
-from weft.kube.errors import LostError, NotSentError
+from weft.kube.errors import LostError, NotSentError, OversizedError
 from weft.signals.telemetry.answers import TelemetryError, shown
 from weft.signals.telemetry.transport import MIB, USUAL, Limits, oversized
 
@@ -39,15 +39,15 @@ class Proxied:
             async with asyncio.timeout(self._limits.timeout_s):
                 answer = await self._client.send(
                     "GET", path, timeout_s=self._limits.timeout_s, urgent=True,
-                    more_headers=self._headers,
+                    more_headers=self._headers, most_bytes=self._limits.most_mib * MIB,
                 )  # fmt: skip
         except TimeoutError as error:
             text = f"{where}: no answer in {self._limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error
         except (LostError, NotSentError) as error:
             raise TelemetryError("unreachable", f"{where}: {shown(str(error))}") from error
-        if len(answer.body) > self._limits.most_mib * MIB:
-            raise oversized(where, self._limits.most_mib)
+        except OversizedError as error:
+            raise oversized(where, self._limits.most_mib) from error
         return answer.code, answer.body
 
     def refused(self) -> None:

@@ -55,11 +55,14 @@ _CARRIED = 2
 
 class Settings(msgspec.Struct, frozen=True):
     """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
-    metrics in `forecast`."""
+    metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
+    what the Kube-Knots rules compare."""
 
     scrape_s: float = 15.0
     horizon: int = 4
     forecast: tuple[Metric, ...] = FORECAST
+    peaks: bool = True
+    trends: bool = True
 
 
 class Now(NamedTuple):
@@ -108,6 +111,10 @@ class Refresher:
         self._promised.realign(rows)
         self._forecast_of = {}
 
+    def note(self, wall_s: float, promised_mib: Ints) -> None:
+        """What pods are promised of each GPU at a look of which no snapshot is made."""
+        self._promised.note(wall_s, promised_mib)
+
     def refresh(self, now: Now, *, version: int = 0, why: str = "") -> SignalsSnapshot:
         """All columns as of now; `version` 0: one more than last time."""
         self.version = version or self.version + 1
@@ -121,7 +128,8 @@ class Refresher:
         for metric, one in series.items():
             if bool((fresh[metric] != MISSING).any()):
                 columns.update(self._plain(metric, one, fresh[metric]))
-        columns.update(self._memory(series, fresh))
+        if self.settings.trends:
+            columns.update(self._memory(series, fresh))
         columns.update(self._promises(series, fresh, now))
         columns.update(self._forecasts(series, fresh))
         columns.update(self._correlations(series, fresh, now.alone))
@@ -197,14 +205,12 @@ class Refresher:
         mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
         # Samples older than a minute, but not MISSING: the newest is what is known.
         mean = np.where(counts > 0, mean, one.last)
-        whole = stats.pack(one.history)
-        peak = stats.quantile_interpolated(whole, 0.95)
-        peak = np.where(whole.counts > 0, peak, one.last)
-        return {
-            metric.value: (mean, fresh),
-            f"{metric}.last": (one.last, fresh),
-            f"{metric}.p95": (peak, fresh),
-        }
+        columns = {metric.value: (mean, fresh), f"{metric}.last": (one.last, fresh)}
+        if self.settings.peaks:
+            whole = stats.pack(one.history)
+            peak = stats.quantile_interpolated(whole, 0.95)
+            columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, one.last), fresh)
+        return columns
 
     def _memory(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]

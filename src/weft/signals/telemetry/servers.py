@@ -24,7 +24,7 @@ PORT, SCHEME, PATH = (f"{ANNOTATION}-{what}" for what in ("port", "scheme", "pat
 MOST_TRIED = 16
 _MOST_ALIKE = 2
 """Servers of one rank in one namespace that are tried."""
-_MOST_SHOWN = 64
+_MOST_SHOWN, _MOST_PATH = 64, 253
 
 _PORT_NAMES = ("web", "http", "http-web", "http-query", "http-metrics", "https", "https-web")
 _PORT_NUMBERS = (9090, 9091, 10902, 8428, 8429, 8481, 8080, 80, 443)
@@ -156,7 +156,7 @@ def _server(service: Service) -> Server | str:
     if scheme not in {"http", "https"}:
         return f"{at}: {SCHEME} is {_shown(scheme)}; write http or https"
     path = marks.get(PATH, kind[1].path if kind else "")
-    if _PATH.fullmatch(path) is None:
+    if len(path) > _MOST_PATH or _PATH.fullmatch(path) is None:
         return f"{at}: {PATH} is {_shown(path)}; write one such as /prometheus"
     rank, why = (0, f"annotated {ANNOTATION}") if said else (0, "")
     if kind is not None and not said:

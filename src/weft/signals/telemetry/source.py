@@ -43,6 +43,11 @@ class Source(Protocol):
         """All samples of the last `back_s` seconds, or what can be had of them. Never raises."""
         ...
 
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """The same of metrics that mean nothing to Weft, by name, in one question; nothing where
+        only GPUs' exporters are asked."""
+        ...
+
     async def close(self) -> None:
         """Give back connections."""
         ...

@@ -12,14 +12,15 @@ from typing import NamedTuple, Protocol
 import aiohttp
 import msgspec
 
+from weft.kube.client import read_body
 from weft.kube.clock import SystemClock
 from weft.kube.credentials import Credentials, Fixed, PasswordFile, TokenFile
+from weft.kube.errors import OversizedError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
 from weft.signals.telemetry.answers import TelemetryError, shown
 
 MIB = 1 << 20
-_PIECE = 1 << 16
 _MOST_SHOWN = 500
 
 
@@ -127,7 +128,9 @@ class Direct:
                     method, url, data=form, headers=headers, allow_redirects=False
                 ) as answer,
             ):
-                return answer.status, await _read_limited(answer, limits.most_mib, url)
+                return answer.status, await read_body(answer, limits.most_mib * MIB)
+        except OversizedError as error:
+            raise oversized(url, limits.most_mib) from error
         except TimeoutError as error:
             text = f"{url}: no answer in {limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error
@@ -142,17 +145,6 @@ class Direct:
                 timeout=limits, connector=aiohttp.TCPConnector(ssl=self._tls)
             )
         return self._session
-
-
-async def _read_limited(answer: aiohttp.ClientResponse, most_mib: int, where: str) -> bytes:
-    """The body; `TelemetryError` as soon as it is larger than allowed."""
-    pieces, size = [], 0
-    async for piece in answer.content.iter_chunked(_PIECE):
-        pieces.append(piece)
-        size += len(piece)
-        if size > most_mib * MIB:
-            raise oversized(where, most_mib)
-    return b"".join(pieces)
 
 
 def oversized(where: str, most_mib: int) -> TelemetryError:

@@ -75,6 +75,12 @@ class Container:
         """What it holds of the card."""
         return self.job.phases[self.phase].memory_mib if self.running else 0
 
+    @property
+    def worked_ns(self) -> int:
+        """How long what it has done would have taken alone."""
+        before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
+        return before + self.done // _PER_WORK_NS
+
     def ends_ns(self, now_ns: int) -> int:
         """When something happens to it if nothing else changes."""
         if not self.running:
@@ -154,6 +160,11 @@ class Cards:
             at, key, _ = heapq.heappop(self._heap)
             ended += self._turn(key, at)
         return ended
+
+    def at_work(self, key: GpuKey, now_ns: int) -> Sequence[Container]:
+        """The card's containers that run, in the order they came, as far as they got by now."""
+        self._advance(self._cards[key], now_ns)
+        return [each for each in self._cards[key].containers.values() if each.running]
 
     def containers_on(self, key: GpuKey) -> Sequence[Container]:
         """The card's containers, in the order they came."""

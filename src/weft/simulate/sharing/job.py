@@ -24,7 +24,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     `kind` says which program it is (pods of one kind use memory alike, and slow each other down
     alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
     binding and the container's start, `end_ns` between its exit and the job's completion.
-    `job_class` is as in `Shape`.
+    `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing.
     """
 
     uid: str
@@ -35,6 +35,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     start_ns: int = 0
     end_ns: int = 0
     job_class: str = ""
+    expected_s: int = 0
 
     @property
     def work_ns(self) -> int:

@@ -62,7 +62,11 @@ class PairTable(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs."""
+    """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
+
+    Where pods say how long they take, `expected_error` is by how much of it at most they are wrong,
+    evenly drawn; 0: they know. None: they say nothing.
+    """
 
     rate: float
     gpus: int = 16
@@ -70,6 +74,7 @@ class Load(msgspec.Struct, frozen=True):
     mean_s: float = 3600.0
     law: Law = Law.LOGNORMAL
     job_class: str = BEST_EFFORT
+    expected_error: float | None = None
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
@@ -117,6 +122,7 @@ def cluster(gpus: int, model: str) -> tuple[Node, ...]:
 def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
     """The arrivals of a seed, the same for every policy; kinds are equally likely."""
     rng = random.Random(f"weft-pairs-{seed}")
+    guess = random.Random(f"weft-guesses-{seed}")
     gap_s = load.mean_s / (load.rate * load.gpus)
     asked = table.asks_mib
     found, at_s = [], 0.0
@@ -124,9 +130,10 @@ def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
         at_s += rng.expovariate(1 / gap_s)
         kind = rng.randrange(len(table.kinds))
         phase = Phase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
+        expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
         found.append(
             Job(f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asked[kind], (phase,),
-                START_NS, job_class=load.job_class)
+                START_NS, job_class=load.job_class, expected_s=expected_s)
         )  # fmt: skip
     return tuple(found)
 
@@ -137,6 +144,13 @@ def _time_s(rng: random.Random, load: Load) -> float:
     if load.law is Law.EXPONENTIAL:
         return rng.expovariate(1 / load.mean_s)
     return load.mean_s * rng.lognormvariate(-0.5, 1.0)
+
+
+def _expected_s(rng: random.Random, load: Load, takes_s: float) -> int:
+    """What the job's owner believes; 0 where nobody says."""
+    if load.expected_error is None:
+        return 0
+    return max(1, round(takes_s * rng.uniform(1 - load.expected_error, 1 + load.expected_error)))
 
 
 def requests_mib(speed: Floats) -> list[int]:

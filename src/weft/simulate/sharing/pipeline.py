@@ -16,6 +16,7 @@ from weft.ledger.table import Ints
 from weft.model import Node
 from weft.signals import holds
 from weft.signals.company import SAMPLES, Alone, Gpu
+from weft.signals.holds import USUAL, WarmUp
 from weft.signals.peaks import Watch
 from weft.signals.telemetry.doubts import Residents
 from weft.signals.telemetry.join import Devices
@@ -29,17 +30,22 @@ _USED = METRICS.index(Metric.MEMORY_USED_MIB)
 
 
 class Watching(msgspec.Struct, frozen=True):
-    """How the cards are watched: the period of scrapes, and how much of the past is kept.
+    """How the cards are watched: the period of scrapes, how much of the past is kept, and how long
+    pods are held at what they asked.
 
-    `forecasts` and `holds` say whether the snapshots have the columns of that name. They are half
-    of the work, and no policy of Weft's decides otherwise where it does not lend (holds), or where
-    no pod is latency-critical (forecasts).
+    `forecasts`, `holds`, `peaks` and `trends` say whether the snapshots have such columns. They are
+    most of the work, and no policy of Weft's decides otherwise where it does not lend (holds), no
+    pod is latency-critical (forecasts), without 95th percentiles (peaks), or where it is not after
+    Kube-Knots (trends).
     """
 
     scrape_ns: int = 5 * SECOND_NS
     window_ns: int = 300 * SECOND_NS
     forecasts: bool = True
     holds: bool = True
+    peaks: bool = True
+    trends: bool = True
+    warm_up: WarmUp = USUAL
 
     @property
     def samples(self) -> int:
@@ -57,40 +63,51 @@ class Pipeline:
         self._devices = Devices(nodes)
         scrape_s = watching.scrape_ns / SECOND_NS
         self._window = Window(METRICS, len(self._devices), watching.samples, scrape_s, 0.0)
-        settings = Settings(scrape_s) if watching.forecasts else Settings(scrape_s, forecast=())
+        settings = Settings(scrape_s, peaks=watching.peaks, trends=watching.trends)
+        if not watching.forecasts:
+            settings = msgspec.structs.replace(settings, forecast=())
         self._refresher = Refresher(self._window, self._devices, settings)
         self._under_way: deque[Scrape] = deque()
         self._arrived: deque[Scrape] = deque(maxlen=watching.samples)
         self._warmed: dict[str, bool] = {}
-        self._watch = Watch()
+        self._watch = Watch(watching.warm_up)
         self.bound_ns: dict[str, int] = {}
         """When each pod with a place got it."""
         self.application_of: dict[str, str] = {}
         self._alone = Alone()
+        self._applications: dict[int, str] = {}
 
-    def tick(self, now_ns: int, ledger: Ledger) -> SignalsSnapshot:
-        """One scrape period is over: look at the cards, and tell what has arrived by now."""
+    def look(self, now_ns: int, ledger: Ledger) -> None:
+        """One scrape period is over: look at the cards, and take in what has arrived by now."""
         self._under_way.append(self._exporters.scrape(now_ns))
-        self._window.advance(now_ns / SECOND_NS)
+        now_s = now_ns / SECOND_NS
+        self._window.advance(now_s)
         while self._under_way and self._under_way[0].at_ns + self._delay_ns <= now_ns:
             self._arrive(self._under_way.popleft(), now_ns)
-        now_s = now_ns / SECOND_NS
-        residents = self._residents(ledger, now_ns)
         long_s = SAMPLES * self._watching.scrape_ns / SECOND_NS
         alone = self._alone.look(self._only(ledger), now_s, long_s)
         row_of = self._devices.row_of
-        applications = {row_of[gpu]: self.application_of[uid] for gpu, uid in alone.items()}
-        found = self._refresher.refresh(Now(now_s, now_ns, residents, applications))
+        self._applications = {row_of[gpu]: self.application_of[uid] for gpu, uid in alone.items()}
+        self._refresher.note(now_s, ledger.table.device_memory_promised.copy())
+
+    def told(self, now_ns: int, ledger: Ledger, version: int = 0) -> SignalsSnapshot:
+        """What the look at `now_ns` says: the last one, and nothing has happened since.
+
+        `version` 0: one more than last time.
+        """
+        residents = self._residents(ledger, now_ns)
+        now = Now(now_ns / SECOND_NS, now_ns, residents, self._applications)
+        found = self._refresher.refresh(now, version=version)
         return self._with_holds(ledger, found, now_ns) if self._watching.holds else found
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether looks that nobody asks about need not be told: each stands for itself."""
+        return not self._watching.holds and not self._watching.forecasts
 
     def _arrive(self, scrape: Scrape, now_ns: int) -> None:
         self._arrived.append(scrape)
-        for row, metric in enumerate(METRICS):
-            known = np.flatnonzero(~np.isnan(scrape.values[row]))
-            times = np.full(len(known), scrape.at_ns / SECOND_NS)
-            self._window.put(
-                metric, known, times, scrape.values[row, known], now_ns / SECOND_NS
-            )  # fmt: skip
+        self._window.put_look(scrape.at_ns / SECOND_NS, scrape.values, now_ns / SECOND_NS)
 
     def _age_s(self, uid: str, now_ns: int) -> float:
         """How long the pod has been bound."""
@@ -101,7 +118,8 @@ class Pipeline:
         pods, warm = np.zeros((2, len(self._devices)), dtype=np.int64)
         for row, (node, gpu) in enumerate(self._devices.gpus):
             ages = [self._age_s(uid, now_ns) for uid in ledger.occupants(node, gpu)]
-            pods[row], warm[row] = len(ages), sum(age >= holds.WARM_S for age in ages)
+            pods[row] = len(ages)
+            warm[row] = sum(age >= self._watching.warm_up.warm_s for age in ages)
         return Residents(pods, warm, ledger.table.device_memory_promised.copy())
 
     def _only(self, ledger: Ledger) -> dict[Gpu, str]:
@@ -129,7 +147,7 @@ class Pipeline:
         _, ages = SignalsView(found).over(table, f"{Metric.MEMORY_USED_MIB}.last")
         answer = holds.holds(residents, self._cards(table.device_memory_total, ages), np.array(
             [(now_ns - one.at_ns) / SECOND_NS for one in self._arrived]
-        ))  # fmt: skip
+        ), self._watching.warm_up)  # fmt: skip
         self._warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = holds.idle_by_uid(table, held, rows, answer.idle_mib)
         peaks = self._watch.look(rows.uids, residents, answer)

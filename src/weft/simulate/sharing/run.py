@@ -28,16 +28,20 @@ from weft.engine import (
 from weft.framework import Policy, Profile
 from weft.ledger import Limits
 from weft.model import GpuClaim, Memory, Node, PodRequest, Shape
+from weft.model.request import about_s
 from weft.simulate.sharing.cards import Cards
 from weft.simulate.sharing.exporter import SOUND, Exporters, Faults
+from weft.simulate.sharing.feedback import Feedback, Progress
 from weft.simulate.sharing.job import SECOND_NS, Job
 from weft.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles, seconds
 from weft.simulate.sharing.pipeline import Pipeline, Watching
 from weft.simulate.sharing.slowdown import Slowdown
 
 PROFILE = "weft"
-_ENDS, _SCRAPES, _ARRIVES, _WAKES, _NOTHING = range(5)
-"""At one instant: containers end, then cards are looked at, then pods come, then retries."""
+_ENDS, _SCRAPES, _ARRIVES, _WAKES = range(4)
+_LOOKS = 9
+"""At one instant: containers end, then cards are looked at, then pods come, then retries; and at
+last, progress is looked at."""
 
 RECREATE_NS = SECOND_NS
 """How long a Job takes to make a new pod for one that was evicted."""
@@ -49,7 +53,8 @@ class SharedScenario(msgspec.Struct, frozen=True):
     `harvest_permille` is the declared limit of overcommitment by harvesting, of a card's memory.
     A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
     `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
-    anything comes; where not `measured`, nobody looks at the cards.
+    anything comes; where not `measured`, nobody looks at the cards. `feedback` says how jobs'
+    progress is looked at, None: not at all.
     """
 
     nodes: tuple[Node, ...]
@@ -62,6 +67,7 @@ class SharedScenario(msgspec.Struct, frozen=True):
     in_place: bool = True
     inputs: dict[str, Any] = {}
     measured: bool = True
+    feedback: Feedback | None = None
 
 
 class JobPod:
@@ -93,10 +99,16 @@ class Run:
         self.cards = Cards(gpus, scenario.slowdown)
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
+        told = scenario.feedback
+        self.progress = None if told is None else Progress(
+            told, self.cards, scenario.nodes, scenario.inputs, scenario.seed
+        )  # fmt: skip
+        self.relieved = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
         self.heap: list[tuple[int, int, str]] = []
         self.wake_ns: int | None = None
+        self._untold: list[int] = []
         self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
         self.resident_ns = self.used_mib_ns = 0
 
@@ -108,7 +120,11 @@ class Run:
             heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
         if self.pipeline is not None:
             heapq.heappush(self.heap, (self.began, _SCRAPES, ""))
+        if self.progress is not None:
+            heapq.heappush(self.heap, (self.began, _LOOKS, ""))
         while self.waiting and (due := self._next()) is not None:
+            if due[1] != _SCRAPES:
+                self._tell_looks()
             self._pass(due[0])
             if due[1] == _ENDS:
                 self._ends()
@@ -123,10 +139,13 @@ class Run:
         head = self.heap[0] if self.heap else None
         if ends is not None and (head is None or (ends, _ENDS) <= head[:2]):
             return ends, _ENDS, ""
-        only_scrapes = len(self.heap) == 1 and head is not None and head[1] == _SCRAPES
-        if only_scrapes and ends is None and self._hopeless():
+        if ends is None and self._only_looks() and self._hopeless():
             return None
         return head
+
+    def _only_looks(self) -> bool:
+        """Nothing else is to come."""
+        return 0 < len(self.heap) <= 2 and all(one[1] in {_SCRAPES, _LOOKS} for one in self.heap)
 
     def _hopeless(self) -> bool:
         """Nothing runs and nothing will come, and the last look at idle cards changed nothing."""
@@ -148,9 +167,48 @@ class Run:
         elif kind == _SCRAPES and self.pipeline is not None:
             period = self.scenario.watching.scrape_ns
             heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
-            self.tell(SignalsChanged(self.pipeline.tick(self.now, self.engine.ledger)))
+            self.pipeline.look(self.now, self.engine.ledger)
+            self._untold.append(self.now)
+            if not self._can_wait():
+                self._tell_looks()
         elif kind == _WAKES:
             self.tell(Tick())
+        elif kind == _LOOKS and self.progress is not None and self.scenario.feedback is not None:
+            heapq.heappush(self.heap, (self.now + self.scenario.feedback.period_ns, _LOOKS, ""))
+            self._look_at(self.progress)
+
+    def _look_at(self, progress: Progress) -> None:
+        """See how jobs got on, and tell the engine and the policies."""
+        seen = progress.look(self.now)
+        if seen is not None:
+            self.tell(seen)
+        due = progress.due(self.now)
+        if due is not None:
+            self.tell(due)
+
+    def _can_wait(self) -> bool:
+        """Whether what the cards show changes nothing before the next event: nobody borrows, and
+        whoever waits asks for more than is free of any card.
+        """
+        if self.pipeline is None or not self.pipeline.can_wait or self.policy.harvests:
+            return False
+        if self.wake_ns is not None and self.wake_ns > self.now:
+            return False
+        waiting = self.engine.queue.waiting()
+        least = min((self.pods[_job_uid(pod.pod.uid)].job.request_mib for pod in waiting),
+                    default=None)  # fmt: skip
+        return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
+
+    def _tell_looks(self) -> None:
+        """Tell the looks that could wait until now, each as of its time, all as the last one."""
+        if not self._untold or self.pipeline is None:
+            return
+        looks, self._untold = self._untold, []
+        version = self.engine.signals.version + len(looks)
+        last = self.pipeline.told(looks[-1], self.engine.ledger, version)
+        for ago, at_ns in zip(range(len(looks) - 1, -1, -1), looks, strict=True):
+            told = msgspec.structs.replace(last, version=version - ago)
+            self.tell(SignalsChanged(told), at_ns)
 
     def _ends(self) -> None:
         for ended in self.cards.happen(self.now):
@@ -168,19 +226,22 @@ class Run:
         self._forget(pod.uid)
         self.tell(PodGone(pod.uid, completed=done))
 
-    def _again(self, pod: JobPod, *, out_of_memory: bool = False) -> None:
-        """The pod is gone and its work lost; its Job makes a new one."""
+    def _again(self, pod: JobPod, *, out_of_memory: bool = False, keeps_work: bool = False) -> None:
+        """The pod is gone, and its work lost but where it was saved; its Job makes a new one."""
         uid = pod.uid
-        self.cards.take(uid, self.now)
+        if keeps_work:
+            pod.job = msgspec.structs.replace(pod.job, phases=self.cards.suspend(uid, self.now))
+        else:
+            self.cards.take(uid, self.now)
         self._forget(uid)
         pod.number += 1
         pod.uid = f"{pod.job.uid}/{pod.number}"
         heapq.heappush(self.heap, (self.now + RECREATE_NS, _ARRIVES, pod.job.uid))
         self.tell(PodGone(uid, out_of_memory, workload=pod.job.uid if out_of_memory else ""))
 
-    def tell(self, event: Event) -> None:
-        """Hand an event to the engine and carry out what it wants."""
-        commands: list[Command] = self.engine.handle(event, self.now)
+    def tell(self, event: Event, at_ns: int | None = None) -> None:
+        """Hand an event to the engine (as of now by default) and carry out what it wants."""
+        commands: list[Command] = self.engine.handle(event, self.now if at_ns is None else at_ns)
         for command in commands:
             self._carry_out(command)
 
@@ -188,14 +249,24 @@ class Run:
         if isinstance(command, Bind):
             self._bind(command)
         elif isinstance(command, Evict):
-            pod = self.pods[_job_uid(command.placement.uid)]
-            pod.evictions += 1
-            self._again(pod)
+            self._evict(command)
         elif isinstance(command, Wake) and (
             self.wake_ns is None or command.at_ns < self.wake_ns or self.wake_ns <= self.now
         ):
             self.wake_ns = command.at_ns
             heapq.heappush(self.heap, (command.at_ns, _WAKES, ""))
+
+    def _evict(self, command: Evict) -> None:
+        pod, feedback = self.pods[_job_uid(command.placement.uid)], self.scenario.feedback
+        pod.evictions += 1
+        keeps = False
+        if self.progress is not None and command.record.slowed is not None:
+            self.relieved += 1
+            keeps = feedback is not None and feedback.keeps_work
+            apart = self.progress.apart(command, self.now)
+            if apart is not None:
+                self.tell(apart)
+        self._again(pod, keeps_work=keeps)
 
     def _bind(self, command: Bind) -> None:
         uid, placement = command.pod.uid, command.placement
@@ -227,6 +298,7 @@ class Run:
             **percentiles(outcomes),
             ooms=self.cards.ooms, evictions=sum(pod.evictions for pod in self.pods.values()),
             lost_s=seconds(self.cards.lost_ns),
+            relieved=self.relieved, critical_slow_percent=_slow_percent(self.progress),
             residents=round(self.resident_ns / span / max(1, gpus), 3),
             memory_used_percent=round(100 * self.used_mib_ns / span / max(1, total_mib), 2),
             outcomes=outcomes,
@@ -264,6 +336,12 @@ def _pipeline(scenario: SharedScenario, cards: Cards) -> Pipeline:
     return Pipeline(exporters, scenario.nodes, scenario.watching, scenario.faults.delay_ns)
 
 
+def _slow_percent(progress: Progress | None) -> float | None:
+    if progress is None or not progress.looks:
+        return None
+    return round(100 * progress.slow_looks / progress.looks, 3)
+
+
 def _job_uid(uid: str) -> str:
     return uid.partition("/")[0]
 
@@ -272,7 +350,8 @@ def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
     claim = GpuClaim(memory=Memory("mib", job.request_mib))
-    shape = Shape((claim,), application=job.kind, job_class=job.job_class)
+    expected_s = about_s(job.expected_s) if job.expected_s else 0
+    shape = Shape((claim,), application=job.kind, job_class=job.job_class, expected_s=expected_s)
     return PodRequest(
         pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
     )  # fmt: skip

@@ -1,0 +1,159 @@
+"""`weft experiment interference`: policies on jobs that slow each other down as measured."""
+
+import csv
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.output import json_text, print_table
+from weft.cli.progress import bar
+from weft.cli.simulate import Output
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.experiment.interference import Change, Level
+    from weft.simulate.sharing.pairs import PairTable
+
+TOLD = ("trained", "ridge", "truth")
+CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
+
+_Table = Annotated[
+    Path,
+    typer.Argument(metavar="TABLE", help="Measured pairs: CSV as Gavel's, or JSON as Co-scheML's."),
+]
+_Source = Annotated[str, typer.Option(help="Of a CSV file: which campaign.")]
+_Gpu = Annotated[str, typer.Option(help="Of a CSV file: which GPU model.")]
+_Policies = Annotated[
+    list[str],
+    typer.Option(
+        help="A policy: name, or name:option=value,…; also gandiva, which tries pairs, and oracle, "
+        "which is --ours told the truth; repeat for several."
+    ),
+]
+_Ours = Annotated[str, typer.Option(help="The policy that all are compared with; always run.")]
+_Loads = Annotated[
+    list[float],
+    typer.Option(help="Jobs that come, by mean time alone, for each GPU; repeat for several."),
+]
+_Told = Annotated[
+    str,
+    typer.Option(
+        help="What policies know: trained or ridge, learnt from half of the pairs; truth, all."
+    ),
+]
+_Seeds = Annotated[int, typer.Option(min=1, help="How many workloads.")]
+_FirstSeed = Annotated[int, typer.Option(help="The first seed; the others follow.")]
+_Gpus = Annotated[int, typer.Option(min=1, max=10_000, help="GPUs, four on a node.")]
+_Pods = Annotated[int, typer.Option(min=1, max=1_000_000, help="Jobs, each one pod.")]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, show_default=False, help="Processes.  [default: one per processor]"),
+]
+
+
+def interference(
+    table: _Table,
+    source: _Source = "oracle_throughputs",
+    gpu: _Gpu = "v100",
+    policy: _Policies = ["binpack", "gandiva", "coscheml", "oracle"],  # noqa: B006 - typer's way
+    ours: _Ours = "interference",
+    load: _Loads = [0.7, 0.9, 1.1],  # noqa: B006
+    told: _Told = "trained",
+    seeds: _Seeds = 10,
+    first_seed: _FirstSeed = 0,
+    gpus: _Gpus = 16,
+    pods: _Pods = 400,
+    jobs: _Jobs = None,
+    output: Annotated[Output, typer.Option(help="What to print.")] = Output.table,
+) -> None:
+    """Run jobs that come at random and share GPUs as measured pairs did, and compare policies.
+
+    The table is the truth; policies only see what a predictor learnt from half of it.
+    """
+    from weft.cli.policies import registry
+    from weft.experiment.interference import GANDIVA, ORACLE, Study, run_study
+    from weft.simulate.sharing.pairs import Load
+
+    for rate in load:
+        if not (math.isfinite(rate) and rate > 0):
+            raise BadInputError("--load", f"{rate} is no load; write a number above 0")
+    if told not in TOLD:
+        raise BadInputError("--told", f"{told!r} is unknown; write one of {', '.join(TOLD)}")
+    known = registry()
+    names = tuple(dict.fromkeys([ours, *policy]))
+    for name in names:
+        if name not in {GANDIVA, ORACLE} or name == ours:
+            known.from_spec(name)  # a wrong name fails before anything long is run
+    loads = tuple(Load(rate, gpus, pods) for rate in dict.fromkeys(load))
+    workloads = tuple(range(first_seed, first_seed + seeds))
+    study = Study(
+        _read(table, source, gpu), gpu, names, loads, workloads, known.from_spec, ours, told
+    )
+    cells = len(study.cells())
+    _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
+
+
+def _read(path: Path, source: str, gpu: str) -> "PairTable":
+    import msgspec
+
+    from weft.simulate.sharing import pairs
+
+    try:
+        found = pairs.coscheml(path) if path.suffix == ".json" else pairs.gavel(path, source, gpu)
+    except OSError as error:
+        raise BadInputError(str(path), error.strerror or "cannot be read") from None
+    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+        raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
+    speeds = [speed for row in found.speed for speed in row]
+    if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
+        raise BadInputError(str(path), "has speeds that are no numbers from 0 on, or only 0")
+    return found
+
+
+def _print(levels: "list[Level]", ours: str, output: Output) -> None:
+    if output is Output.json:
+        print(json_text({"ours": ours, "levels": levels}))
+    elif output is Output.csv:
+        _print_csv(levels)
+    else:
+        _print_levels(levels, ours)
+
+
+def _print_csv(levels: "list[Level]") -> None:
+    """One line a load and policy."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for one in levels:
+        cells = [getattr(one, column) for column in CSV_COLUMNS[1:]]
+        writer.writerow((one.load.rate, *cells))
+
+
+def _print_levels(levels: "list[Level]", ours: str) -> None:
+    from rich.table import Table
+
+    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
+    for header in ("load", "policy"):
+        table.add_column(header)
+    for header in ("mean JCT s", f"mean of {ours}", "p99 JCT s", f"p99 of {ours}", "makespan s",
+                   "pods/GPU"):  # fmt: skip
+        table.add_column(header, justify="right")
+    for one in levels:
+        never = f" ({one.unfinished} never ended)" if one.unfinished else ""
+        table.add_row(
+            f"{one.load.rate:g}", one.policy + never, f"{one.jct_mean_s:,.0f}",
+            _change(one.jct_mean), f"{one.jct_p99_s:,.0f}", _change(one.jct_p99),
+            f"{one.makespan_s:,.0f}", f"{one.residents:.2f}",
+        )  # fmt: skip
+    print_table(table, width=140)
+
+
+def _change(found: "Change | None") -> str:
+    """In percent of the policy's own; ° is what may be chance."""
+    if found is None:
+        return "–"
+    one, chance = found.difference, "" if found.p_value < 0.05 else "°"
+    return f"{one.percent:+.1f} %{chance} [{one.low_percent:+.1f}, {one.high_percent:+.1f}]"

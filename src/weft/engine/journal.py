@@ -1,0 +1,80 @@
+"""Numbers the engine's decisions, and writes each down as a record.
+
+What may change here: the number of the last decision. Whoever wants to look at what a decision
+meets stops the engine right before it.
+"""
+
+import msgspec
+
+from weft.engine.assess import Assessment
+from weft.engine.explain import best_nodes
+from weft.engine.lending import Eviction
+from weft.engine.lessons import Charged
+from weft.engine.placed import Placed
+from weft.engine.queue import Waiting
+from weft.engine.records import LEAVES, Outcome, Record
+from weft.engine.relief import Slowed
+from weft.ledger import Holding, Ledger
+from weft.model import PodRequest, Shape, Share
+
+
+class Journal:
+    """Of one engine. `keep_top` is how many best nodes each record lists."""
+
+    def __init__(self, ledger: Ledger, keep_top: int) -> None:
+        self._ledger, self._keep_top = ledger, keep_top
+        self._seq = 0
+        self._stop: tuple[int, type[Exception]] | None = None
+
+    def stop_before(self, seq: int, error: type[Exception]) -> None:
+        """Raise `error` instead of making decision number `seq`."""
+        self._stop = (seq, error)
+
+    def begin(self) -> None:
+        """A decision is about to be made: here is where to stop."""
+        if self._stop is not None and self._stop[0] == self._seq + 1:
+            raise self._stop[1]
+
+    def decided(
+        self, waiting: Waiting, known: Assessment, now_ns: int, charged: Charged | None,
+        place: tuple[int, tuple[Share, ...]] | None = None,
+    ) -> Record:  # fmt: skip
+        """Where a pod goes: on the node of a row, with these shares; or nowhere."""
+        pod, table = waiting.pod, self._ledger.table
+        outcome: Outcome = "unschedulable" if place is None else "placed"
+        row, shares = place or (-1, ())
+        return Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
+            waiting.tries, self._version, outcome,
+            table.nodes[row].name if row >= 0 else "", shares,
+            int(known.total[row]) if row >= 0 else 0,
+            tuple(known.counts.tolist()),
+            tuple(best_nodes(table, known, waiting.profile, self._keep_top))
+            if self._keep_top else (),
+            charged=charged,
+        )  # fmt: skip
+
+    def asked_to_leave(
+        self, held: Holding, placed: Placed | None, now_ns: int, why: Eviction | Slowed
+    ) -> Record:
+        """Who is asked to go; `placed` where this engine placed it."""
+        self.begin()
+        placement = held.placement
+        pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
+        record = Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name,
+            placed.profile.name if placed else "", placed.tries if placed else 0,
+            self._version, LEAVES, placement.node, placement.shares,
+        )  # fmt: skip
+        if isinstance(why, Slowed):
+            return msgspec.structs.replace(record, slowed=why)
+        return msgspec.structs.replace(record, eviction=why)
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    @property
+    def _version(self) -> int:
+        """The ledger's, without what was only tried."""
+        return self._ledger.version - self._ledger.tried

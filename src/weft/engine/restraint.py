@@ -1,0 +1,154 @@
+"""When nobody goes although a pod is slow: those beside it are not to blame, or enough went.
+
+What may change here: for whom others went in vain, and who went at this look. It is a pure function
+of what `Relief` tells it: the windows it counted, and who went.
+
+    slow alone on its GPUs, or still slow after three went ──▶ nobody goes for it, until it is seen
+                                                               within its bound
+    more than a third of the critical pods are slow         ──▶ nobody goes at this look
+    one of a hundred GPUs lost a pod at this look           ──▶ nobody else goes at this look
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from weft.ledger import Ledger
+
+BROKEN = 2
+"""So many of the last windows have to be bad."""
+TRIES = 3
+"""Few pods share a GPU: after so many others it is not its neighbours."""
+COMMON_PART, COMMON_LEAST = 3, 3
+"""More than one in three are slow for one reason, not for a neighbour each; of so few that fewer
+than three are slow, that says nothing."""
+GPUS_EACH = 100
+"""Of so many GPUs with pods one may lose a pod at a look: whatever nobody thought of takes half an
+hour, not a minute, and shows before it is done."""
+LOOK_NS = 10 * 1_000_000_000
+"""What is told within this is one look, in parts; looks are 15 s apart."""
+
+Why = Literal["alone", "in-vain", "common", "enough"]
+_WORDS: dict[Why, str] = {
+    "alone": "it was too slow alone on its GPUs, too",
+    "in-vain": f"{TRIES} went for it, and it was never within its bound since",
+    "common": "more than a third of the latency-critical pods are too slow at once; that is not "
+    "their neighbours",
+    "enough": "enough pods went at the last look; it is the next one's turn",
+}
+
+
+def held_back_in_words(why: Why) -> str:
+    """Why nobody goes for a pod that is too slow."""
+    return f"nobody is evicted for it: {_WORDS[why]}"
+
+
+class Window(NamedTuple):
+    """One look at a pod; `slowdown` is None where nobody counted."""
+
+    slowdown: float | None
+    late: bool
+
+
+def bad_windows(windows: Iterable[Window], bound: float) -> tuple[int, int]:
+    """In how many of them it was slower than its bound, and in how many late."""
+    there = list(windows)
+    slow = sum(one.slowdown is not None and one.slowdown > bound for one in there)
+    return slow, sum(one.late for one in there)
+
+
+class _Doubt(NamedTuple):
+    """How many went in vain for a pod, whether that was for its late answers, not its rate, and
+    whether it was as bad alone."""
+
+    went: int = 0
+    late: bool = False
+    alone: bool = False
+
+
+class Restraint:
+    """Holds evictions back, of one ledger's pods.
+
+    `held_back` says for which pods nobody went at their last look, and why.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.held_back: dict[str, Why] = {}
+        self._ledger = ledger
+        self._doubts: dict[str, _Doubt] = {}
+        self._leaving: dict[str, tuple[str, str]] = {}
+        self._went_ns: dict[str, int] = {}
+        self._common = False
+
+    # --- what is seen ---
+
+    def saw(self, uid: str, windows: Sequence[Window], bound: float, *, alone: bool) -> bool:
+        """The last windows of a latency-critical pod, the newest last; whether it is too slow.
+
+        It is from the first bad window on: what many pods have in common shows at once.
+        """
+        slow, late = bad_windows(windows, bound)
+        newest, doubt = windows[-1], self._doubts.get(uid, _Doubt())
+        bad = any(bad_windows([newest], bound))
+        if not bad and (newest.slowdown is not None or doubt.late):
+            self._doubts.pop(uid, None)
+        elif alone:
+            slow_last, late_last = bad_windows(list(windows)[-BROKEN:], bound)
+            if max(slow_last, late_last) >= BROKEN:  # no good one between: that would clear it
+                self._doubts[uid] = _Doubt(doubt.went, slow_last < BROKEN, alone=True)
+        return bad or max(slow, late) >= BROKEN
+
+    def look(self, too_slow: Collection[bool], now_ns: int) -> None:
+        """Which of the latency-critical pods are too slow now."""
+        many = sum(too_slow)
+        self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)
+        self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Nobody is held back for these any more: they are about to be looked at, or not seen."""
+        for uid in uids:
+            self.held_back.pop(uid, None)
+
+    # --- who goes ---
+
+    def allows(self, uid: str, victim: str, rule: str, now_ns: int) -> bool:
+        """Whether it goes for the victim's sake: then it is on its way. Else `held_back` says why.
+
+        `rule` is `bound`, `late` or `together`.
+        """
+        why = self._why_not(victim)
+        if why is not None:
+            self.held_back[victim] = why
+            return False
+        self._went_ns[uid] = now_ns
+        self._leaving[uid] = victim, rule
+        return True
+
+    def _why_not(self, victim: str) -> Why | None:
+        doubt = self._doubts.get(victim, _Doubt())
+        if doubt.alone:
+            return "alone"
+        if doubt.went >= TRIES:
+            return "in-vain"
+        if self._common:
+            return "common"
+        return "enough" if self._went_ns and len(self._went_ns) >= self._most() else None
+
+    def _most(self) -> int:
+        """How many may go at a look."""
+        places = (held.placement for held in self._ledger.holdings.values())
+        gpus = {(place.node, share.gpu) for place in places for share in place.shares}
+        return max(1, len(gpus) // GPUS_EACH)
+
+    def not_let_go(self, uid: str) -> None:
+        """It stays."""
+        self._leaving.pop(uid, None)
+        self._went_ns.pop(uid, None)
+
+    def gone(self, uid: str) -> None:
+        """The pod holds nothing any more: until the one it went for is better, in vain."""
+        self._doubts.pop(uid, None)
+        self.held_back.pop(uid, None)
+        victim, rule = self._leaving.pop(uid, ("", ""))
+        if rule != "together" and victim in self._ledger.holdings:
+            doubt = self._doubts.get(victim, _Doubt())
+            self._doubts[victim] = _Doubt(doubt.went + 1, rule == "late", doubt.alone)

@@ -1,0 +1,113 @@
+"""Who has been on which GPU since when, beside whom: to estimate how much they have yet to do.
+
+Only pods that said how long they take alone (`Shape.expected_s`) are followed. The times are those
+of the engine's events, so that a decisions file that is played again ends with the same.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from weft.ledger.residents import Company, Resident
+from weft.model import Placement
+
+GpuKey = tuple[str, int]
+"""(node, GPU index)."""
+
+MOST_SPANS = 64
+"""Changes of company that are remembered of a pod; of more, the oldest two become one."""
+LEAST_LEFT = 0.05
+"""A pod that should be over has so much of its time before it: nobody knows when it ends."""
+_SECOND_NS = 1_000_000_000
+
+
+class Span(NamedTuple):
+    """From `since_ns` on the pod was beside these."""
+
+    since_ns: int
+    beside: Company
+
+
+class Stay:
+    """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
+
+    __slots__ = ("expected_s", "since_ns", "spans", "who")
+
+    def __init__(self, who: Resident, expected_s: int, since_ns: int) -> None:
+        self.who, self.expected_s, self.since_ns = who, expected_s, since_ns
+        self.spans: list[Span] = []
+
+    def beside(self, company: Company, at_ns: int) -> None:
+        """The company changed."""
+        if self.spans:
+            at_ns = max(at_ns, self.spans[-1].since_ns)
+        self.spans.append(Span(at_ns, company))
+        if len(self.spans) > MOST_SPANS:
+            self.spans[:2] = [Span(self.spans[0].since_ns, self.spans[1].beside)]
+
+    def left_s(self, now_ns: int, speed: Callable[[Resident, Company], float]) -> float:
+        """How long it takes yet, alone; `speed` is what it makes in a company, alone 1."""
+        done = 0.0
+        for number, span in enumerate(self.spans):
+            last = number + 1 == len(self.spans)
+            until_ns = now_ns if last else self.spans[number + 1].since_ns
+            done += (until_ns - span.since_ns) / _SECOND_NS * speed(self.who, span.beside)
+        return max(self.expected_s - done, LEAST_LEFT * self.expected_s)
+
+
+class Stays:
+    """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.any = False
+        self._on: dict[GpuKey, dict[str, Stay]] = {}
+        self._where: dict[str, GpuKey] = {}
+
+    def on(self, key: GpuKey) -> Sequence[Stay]:
+        """The GPU's pods, in the order they came."""
+        return tuple(self._on.get(key, {}).values())
+
+    def came(self, placement: Placement, at_ns: int) -> None:
+        """The pod got its place then; known ones stay as they are known."""
+        if len(placement.shares) != 1:
+            return
+        key = (placement.node, placement.shares[0].gpu)
+        if self._where.get(placement.uid) == key:
+            return
+        self.left(placement.uid)
+        who = Resident(placement.application, placement.job_class)
+        new = Stay(who, placement.expected_s, at_ns)
+        there = self._on.setdefault(key, {})
+        if new.expected_s:  # after a restart those that came later may be told first
+            began = sorted({at_ns, *(stay.since_ns for stay in there.values())})
+            for then_ns in began[began.index(at_ns) :]:
+                beside = [stay.who for stay in there.values() if stay.since_ns <= then_ns]
+                new.beside(tuple(beside), then_ns)
+        there[placement.uid] = new
+        self._where[placement.uid] = key
+        self.any |= placement.expected_s > 0
+        self._tell(key, at_ns, but=placement.uid)
+
+    def left(self, uid: str) -> None:
+        """The pod is gone."""
+        key = self._where.pop(uid, None)
+        if key is None:
+            return
+        there = self._on[key]
+        del there[uid]
+        if there:
+            self._tell(key, self.now_ns)
+        else:
+            del self._on[key]
+
+    def _tell(self, key: GpuKey, at_ns: int, but: str = "") -> None:
+        """Everybody on the GPU `but` this pod that the company is another."""
+        there = self._on[key]
+        for uid, stay in there.items():
+            if stay.expected_s and uid != but:
+                others = (other.who for name, other in there.items() if name != uid)
+                stay.beside(tuple(others), at_ns)
+
+
+NO_STAYS = Stays()
+"""What policies see where nobody keeps account."""

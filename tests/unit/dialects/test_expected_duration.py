@@ -1,0 +1,35 @@
+"""How long a pod says it takes."""
+
+import pytest
+from manifests import ask, parsed
+
+from weft.model.request import about_s
+
+DURATION = "weft.dev/expected-duration"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3600", 3600), ("90s", 90), ("45m", 2700), ("2h30m", 9000), ("1d", 86400), (" 1d2h3m4s ",
+     93784)],
+)  # fmt: skip
+@pytest.mark.parametrize("resource", ["weft.dev/gpu-memory", "aliyun.com/gpu-mem"])
+def test_seconds_and_units(text: str, seconds: int, resource: str) -> None:
+    request = parsed(ask(resource, 1), annotations={DURATION: text})
+    assert request.shape.expected_s == about_s(seconds)
+    assert not any(DURATION in note for note in request.warnings)
+
+
+@pytest.mark.parametrize("text", ["", "0", "soon", "-3", "1.5h", "367d", "9" * 400, "٣"])
+def test_what_is_no_duration_counts_for_nothing(text: str) -> None:
+    request = parsed(ask("weft.dev/gpu-memory", 1), annotations={DURATION: text})
+    assert request.shape.expected_s == 0
+    assert any(DURATION in note for note in request.warnings) == bool(text)
+
+
+def test_durations_lie_on_a_coarse_grid() -> None:
+    grid = {about_s(seconds) for seconds in range(1, 366 * 86_400, 997)}
+    assert len(grid) < 50, "few shapes"
+    for seconds in (1, 2, 10, 100, 3600, 86_400):
+        assert seconds / 2**0.25 - 0.5 <= about_s(seconds) <= seconds * 2**0.25 + 0.5
+    assert about_s(0.2) == 1

@@ -1,0 +1,76 @@
+"""How far pods are, by what they were beside."""
+
+import msgspec
+
+from weft.framework.stays import LEAST_LEFT, MOST_SPANS, Stays
+from weft.ledger.residents import Resident
+from weft.testing import placement
+
+S = 1_000_000_000
+
+
+def here(uid: str, expected_s: int = 1000, node: str = "n0", gpu: int = 0):
+    place = placement(uid, node, gpu, memory_mib=100)
+    return msgspec.structs.replace(place, application=uid[0], expected_s=expected_s)
+
+
+def half_beside_anybody(who: Resident, company) -> float:
+    return 0.5 if company else 1.0
+
+
+def left(stays: Stays, at_s: int) -> list[float]:
+    return [stay.left_s(at_s * S, half_beside_anybody) for stay in stays.on(("n0", 0))]
+
+
+def test_each_stretch_counts_at_its_own_speed() -> None:
+    stays = Stays()
+    stays.came(here("a"), 0)
+    stays.came(here("b", 400), 100 * S)
+    assert left(stays, 150) == [1000 - 100 - 25, 400 - 25]
+    stays.now_ns = 200 * S
+    stays.left("a")
+    assert left(stays, 300) == [400 - 50 - 100]
+
+
+def test_who_came_is_not_told_again_and_who_moved_begins_anew() -> None:
+    stays = Stays()
+    stays.came(here("a"), 0)
+    stays.came(here("a"), 500 * S)
+    assert left(stays, 600) == [400]
+    stays.came(here("a", gpu=1), 600 * S)
+    assert not stays.on(("n0", 0))
+    assert stays.on(("n0", 1))[0].left_s(700 * S, half_beside_anybody) == 900
+
+
+def test_after_a_restart_times_are_those_of_the_bindings() -> None:
+    """Whatever the order in which bound pods are told."""
+    stays = Stays()
+    stays.came(here("b", 400), 100 * S)
+    stays.came(here("a"), 0)
+    assert left(stays, 150) == [400 - 25, 1000 - 100 - 25]
+
+
+def test_nobody_is_ever_quite_over() -> None:
+    stays = Stays()
+    stays.came(here("a", 100), 0)
+    assert left(stays, 10_000) == [LEAST_LEFT * 100]
+
+
+def test_what_is_remembered_of_a_pod_is_bounded() -> None:
+    stays = Stays()
+    stays.came(here("a", 10_000), 0)
+    for number in range(2 * MOST_SPANS):
+        stays.now_ns = (10 * number + 5) * S
+        stays.came(here(f"b{number}", 100), stays.now_ns)
+        stays.now_ns += 5 * S
+        stays.left(f"b{number}")
+    found = stays.on(("n0", 0))[0]
+    assert len(found.spans) <= MOST_SPANS
+    assert abs(found.left_s(stays.now_ns, half_beside_anybody) - (10_000 - 7.5 * 128)) < 700
+
+
+def test_pods_that_say_nothing_cost_nothing() -> None:
+    stays = Stays()
+    stays.came(here("a", 0), 0)
+    assert not stays.any
+    assert stays.on(("n0", 0))[0].spans == []
