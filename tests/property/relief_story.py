@@ -33,6 +33,7 @@ S = 1_000_000_000
 NODES = tuple(node(name, gpus=2, model="V100") for name in ("a", "b"))
 CLASSES = ("latency-critical", "batch", "best-effort", "")
 BOUND, FIVE_MINUTES, MINUTE, ONE_LOOK = 1.10, 300 * S, 60 * S, 10 * S
+HOUR = 3600 * S
 
 _Seen = tuple[float | None, bool]
 
@@ -65,7 +66,7 @@ class Look(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """A pod that was asked to go, on account of these GPUs; for a latency-critical one, if any."""
+    """A pod that was asked to go, on account of these GPUs; for this victim."""
 
     at_ns: int
     uid: str
@@ -76,11 +77,10 @@ class Eviction(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Somebody went for a latency-critical pod's sake, after so many looks."""
+    """Somebody went for a pod's sake, and was asked to at this time."""
 
-    looks: int
+    asked_ns: int
     victim: str
-    rule: str
 
 
 def slow_in(windows: list[_Seen]) -> int:
@@ -137,33 +137,33 @@ class Reference:
                 return self.windows_beside(uid, look.company[uid], number)[:3]
         return []
 
-    def doubts(self, victim: str) -> tuple[bool, int]:
-        """Whether it was as bad alone, and how many went for it, since it was last in order."""
-        alone, went, late = False, 0, False
+    def alone(self, victim: str) -> bool:
+        """Whether it was as bad alone, since it was last in order."""
+        alone = late = False
         for number, look in enumerate(self.log, 1):
-            for one in self.left:
-                if one.looks == number - 1 and one.victim == victim:
-                    went, late = went + 1, one.rule == "late"
             if victim not in look.seen:
                 continue
             company = look.company[victim]
             windows = self.windows_beside(victim, company, number)[:3]
+            if self.pods[victim][0] != "latency-critical":
+                windows = [(slowdown, False) for slowdown, _ in windows]
             if windows and not bad_in(windows[:1]) and (windows[0][0] is not None or late):
-                alone, went, late = False, 0, False
+                alone = late = False
             elif bad_in(windows[:2]) == 2 and company[company.index("|") :] == ("|", victim):
                 alone, late = True, slow_in(windows[:2]) < 2
-        return alone, went
+        return alone
 
-    def why_not(self, victim: str, now_ns: int) -> str:
-        """What speaks against letting anybody go for this pod."""
-        alone, went = self.doubts(victim)
+    def doubt(self, uid: str, now_ns: int) -> str:
+        if self.alone(uid):
+            return "alone"
+        lately = [one for one in self.left if one.victim == uid and now_ns - one.asked_ns < HOUR]
+        return "in-vain" if len(lately) >= 3 else ""
+
+    def why_not(self, now_ns: int) -> str:
+        """What speaks against letting anybody go at all."""
         critical = [uid for uid, (told, _) in self.pods.items() if told == "latency-critical"]
         watched = [windows for windows in map(self.seen_last, critical) if windows]
         slow = sum(1 for one in watched if bad_in(one[:1]) or bad_in(one) >= 2)
-        if alone:
-            return "alone"
-        if went >= 3:
-            return "in-vain"
         if slow >= 3 and slow / len(watched) > 1 / 3:
             return "common"
         return "enough" if any(now_ns - e.at_ns < ONE_LOOK for e in self.evictions) else ""
@@ -218,7 +218,7 @@ class Reference:
                     best = (rank, other)
         if best is not None:
             rule = "bound" if slow_in(windows) >= 2 else "late"
-            self.evict(best[1], now_ns, gpus, uid, rule)
+            self.evict(best[1], now_ns, gpus, uid, rule, [uid])
 
     def of_slow(self, gpu: str, now_ns: int) -> None:
         there = self.on(gpu)
@@ -238,7 +238,9 @@ class Reference:
         ]  # fmt: skip
         able = [u for u in able if u not in self.refused] + [u for u in able if u in self.refused]
         if able and not self.leaving(gpu):
-            self.evict(able[0], now_ns, (), "", "together")
+            stay = [uid for uid in there if uid != able[0]]
+            victim = max(stay, key=lambda uid: self.windows(uid)[0][0] or 1.0)
+            self.evict(able[0], now_ns, (), victim, "together", [victim, *sorted(there)])
 
     def is_slow(self, there: list[str], number: int) -> bool:
         """Whether these were slow together as they were last counted, so many looks ago."""
@@ -253,11 +255,15 @@ class Reference:
             self.log = log
 
     def evict(
-        self, uid: str, now_ns: int, gpus: tuple[str, ...], victim: str, rule: str
+        self, uid: str, now_ns: int, gpus: tuple[str, ...], victim: str, rule: str,
+        company: list[str],
     ) -> None:  # fmt: skip
-        own, why = self.pods[uid][1], self.why_not(victim, now_ns)
+        own = self.pods[uid][1]
+        doubted = [one for one in company if self.doubt(one, now_ns)]
+        whose = doubted[0] if doubted else victim
+        why = self.doubt(whose, now_ns) or self.why_not(now_ns)
         if why:
-            self.held_back[victim] = why
+            self.held_back[whose] = why
             return
         self.evictions.append(Eviction(now_ns, uid, tuple({*own, *gpus}), own, victim, rule))
 
@@ -267,9 +273,7 @@ class Reference:
             self.refused[uid] = now_ns
 
     def gone(self, uid: str) -> None:
-        self.left += [
-            Left(len(self.log), one.victim, one.rule) for one in self.evictions if one.uid == uid
-        ]
+        self.left += [Left(one.at_ns, one.victim) for one in self.evictions if one.uid == uid]
         self.pods.pop(uid, None)
         self.refused.pop(uid, None)
 
@@ -348,10 +352,10 @@ class World:
         commands = self.tell(ProgressSeen(observed))
         found = [c.placement.uid for c in commands if isinstance(c, Evict)]
         assert found == expected
-        held_back = {u: why for u, why in self.reference.held_back.items() if u}
-        told_back = self.engine.relief.held_back
-        critical = {uid for uid in pods if self.classes[uid] == "latency-critical"}
-        seen_now = critical & {one.uid for one in observed}
-        assert {u: w for u, w in told_back.items() if u in seen_now} == held_back
+        held_back, told_back = self.reference.held_back, self.engine.relief.held_back
+        seen_now = {one.uid for one in observed}
+        assert {u: w for u, w in told_back.items() if u in seen_now} == {
+            u: w for u, w in held_back.items() if u in seen_now
+        }
         self.why_not.update(held_back.values())
         self.asked += found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from relief_story import CLASSES, FIVE_MINUTES, NODES, Tolerant, World
+from relief_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
 
 from weft.engine import Engine, Observed, ProgressSeen
 from weft.engine.relief import Relief
@@ -122,6 +122,16 @@ ALONE: list[Step] = [
     ("add", ("best-effort", 1, 2_000)), ("looks", (15, 9, [SLOW])), ("looks", (15, 1, [WELL])),
     ("looks", (15, 9, [SLOW])),
 ]  # fmt: skip
+SLOWER = [(9.0, False, False), (1.5, False, False)]
+ALONE_BATCH: list[Step] = [
+    ("add", ("batch", 1, 2_000)), ("looks", (15, 4, [SLOW])), ("add", ("best-effort", 1, 2_000)),
+    ("looks", (15, 25, SLOWER)), ("looks", (15, 1, [WELL])), ("looks", (15, 25, SLOWER)),
+]  # fmt: skip
+IN_VAIN_BATCH: list[Step] = [("add", ("batch", 1, 2_000)), *4 * [
+    ("add", ("best-effort", 1, 2_000)), ("looks", (15, 25, SLOWER)), ("answer", (0, "goes")),
+    ("looks", (15, 2, [WELL, None])),
+], *9 * [("looks", (15, 25, SLOWER))]]  # fmt: skip
+BATCHES = {"alone": ALONE_BATCH, "in-vain": IN_VAIN_BATCH}
 HELD_BACK = {"alone": ALONE, "in-vain": IN_VAIN, "common": COMMON, "enough": ENOUGH}
 
 
@@ -131,6 +141,17 @@ def test_stories_reach_whatever_holds_evictions_back(why: str) -> None:
     world = lived(HELD_BACK[why])
     assert set(world.why_not) == {why}
     assert world.asked
+
+
+@pytest.mark.parametrize(("why", "went"), [("alone", 1), ("in-vain", 4)])
+def test_they_reach_it_where_none_is_latency_critical(why: str, went: int) -> None:
+    """After an hour the fourth one goes."""
+    world = lived(BATCHES[why])
+    assert set(world.why_not) == {why}
+    assert [one.rule for one in world.slowed] == went * ["together"]
+    asked = [at_ns for (at_ns, _), told in zip(world.events, world.records, strict=True)
+             if any(one.slowed for one in told)]  # fmt: skip
+    assert all(late - early >= HOUR for early, late in zip(asked, asked[3:], strict=False))
 
 
 def broken(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -193,10 +214,10 @@ def differs(story: list[Step]) -> bool:
 
 def but(why: str) -> Any:
     """One thing that holds evictions back, forgotten."""
-    told = Restraint._why_not
+    told = Restraint._doubt if why in ("alone", "in-vain") else Restraint._why_not
 
-    def forgotten(self: Restraint, victim: str) -> Any:
-        found = told(self, victim)
+    def forgotten(self: Restraint, uid: str, now_ns: int) -> Any:
+        found = told(self, uid, now_ns)
         return None if found == why else found
 
     return pytest.param(why, forgotten, id=why)
@@ -206,8 +227,10 @@ def but(why: str) -> Any:
 def test_a_forgotten_restraint_is_found(
     why: str, change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Restraint, "_why_not", change)
+    method = "_doubt" if why in ("alone", "in-vain") else "_why_not"
+    monkeypatch.setattr(Restraint, method, change)
     assert differs(HELD_BACK[why])
+    assert why not in BATCHES or differs(BATCHES[why])
 
 
 @pytest.mark.parametrize(

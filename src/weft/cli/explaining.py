@@ -163,6 +163,7 @@ def _progress_lines(found: "Progress | None") -> list[str]:
     if found.bound and found.windows:
         looks = f"{found.broken} of the last {found.windows} look{'s' * (found.windows > 1)}"
         lines.append(f"  at most {found.bound:.2f} times slower is allowed; broken in {looks}")
+    lines += [f"  {found.held_back}"] * bool(found.held_back)
     for one in found.apart:
         model = f" on {one.gpu_model}" if one.gpu_model else ""
         other = one.application or "pods of no known application"

@@ -15,7 +15,7 @@ import msgspec
 
 from weft.cli.predicted import configured, read_mystic, solos_of
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
-from weft.config.form import Configuration, LeaseSettings
+from weft.config.form import Configuration, LeaseSettings, TelemetrySettings
 from weft.config.read import profiles as made_of
 from weft.engine import PolicyInput
 from weft.extender.configured import listening_of, routes_of
@@ -151,7 +151,7 @@ def _observing(
     settings, times = config.interference, config.telemetry
     options = ObservingOptions(
         settings.progress_metric, settings.latency_metric, times.interval_seconds,
-        times.scrape_seconds,
+        times.scrape_seconds, trusts_progress(times),
     )  # fmt: skip
     if not options.metrics:
         return None
@@ -159,8 +159,14 @@ def _observing(
     remembering = Remembering(live.client, store, told or Interference(0), live.recall.may_write)
     observing = Observing(live, source, remembering, Solos(solos_of(config, where)), options)
     live.keepers.append(remembering)
-    live.recall.before = observing.goes
+    live.recall.asked = observing.goes
     return observing
+
+
+def trusts_progress(found: TelemetrySettings) -> bool:
+    """Whether who tells how fast pods go was named, and not just found somewhere: who may make a
+    Service must not decide who is evicted."""
+    return not found.discover or bool(found.namespaces)
 
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:

@@ -74,8 +74,9 @@ REASONS: dict[str, str] = {
     "telemetry.discover": "servers: look for a metrics server among the cluster's Services; "
     "exporters: for the nodes' exporters among its pods. Empty, for whom Weft listens to is yours "
     "to say",
-    "telemetry.namespaces": "where discover looks; all, but then nobody is given credentials, for "
-    "anyone who may make a Service could ask for them",
+    "telemetry.namespaces": "where discover looks; all, but then nobody is given credentials, or "
+    "evicted for the progress that is told, for anyone who may make a Service could ask for them, "
+    "or tell it",
     "telemetry.exporterSelectors": "labels of exporters' pods; dcgm-exporter's own and the GPU "
     "operator's",
     "telemetry.intervalSeconds": "time between two looks; policies need no more, and forecasts are "

@@ -205,7 +205,7 @@ class Engine:
             placed.waits = False
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
-        self.stays.came(placement, min(now_ns, event.bound_ns or now_ns))
+        self.stays.came(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
             self._room_on(before.placement.node, now_ns)
 

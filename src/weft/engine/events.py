@@ -32,12 +32,15 @@ class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
 class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The API shows a pod bound, by Weft before a restart or by anyone else.
 
-    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say.
+    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say: for the
+    order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
+    knows no better: so the engine can place it on its own clock.
     """
 
     placement: Placement
     bound_ns: int = 0
     job_class: str = ""
+    held_ns: int = 0
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):

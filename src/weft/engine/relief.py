@@ -190,34 +190,39 @@ class Relief:
         self._restraint.look(too_slow, now_ns)
         for held, tolerance in critical:
             leaves = self._for_critical(held, tolerance, now_ns)
-            if leaves is not None and self._allowed(*leaves, now_ns):
+            if leaves is not None and self._allowed(*leaves, (), now_ns):
                 self.leaves(leaves[0], now_ns, _gpus(held))
                 yield leaves
         for gpu in dict.fromkeys(gpu for held in counted for gpu in _gpus(held)):
             leaves = self._of_slow(gpu, tolerance_of, now_ns)
-            if leaves is not None and self._allowed(*leaves, now_ns):
+            if leaves is not None and self._allowed(*leaves, self._certain(gpu), now_ns):
                 self.leaves(leaves[0], now_ns)
                 yield leaves
 
     def _critical(
         self, counted: Iterable[Holding], tolerance_of: Callable[[str], Tolerance | None]
     ) -> list[tuple[Holding, Tolerance]]:
-        """The latency-critical pods that have a bound; their accounts say whether they keep it."""
+        """The latency-critical pods that have a bound; their accounts say whether they keep it. The
+        others are looked at for whether they are slow alone."""
         found = []
         for held in counted:
             uid = held.placement.uid
             account, tolerance = self._seen[uid], tolerance_of(uid)
             account.too_slow = None
-            if tolerance is not None and self._lending.class_of(held) == LATENCY_CRITICAL:
-                alone = account.company[1] == (uid,)
+            alone = account.company[1] == (uid,)
+            if self._lending.class_of(held) != LATENCY_CRITICAL:
+                self._restraint.saw_other(uid, account.windows, alone=alone)
+            elif tolerance is not None:
                 account.too_slow = self._restraint.saw(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
                 found.append((held, tolerance))
         return found
 
-    def _allowed(self, held: Holding, slowed: Slowed, now_ns: int) -> bool:
-        return self._restraint.allows(held.placement.uid, slowed.victim, slowed.rule, now_ns)
+    def _allowed(
+        self, held: Holding, slowed: Slowed, company: Sequence[str], now_ns: int
+    ) -> bool:  # fmt: skip
+        return self._restraint.allows(held.placement.uid, slowed.victim, company, now_ns)
 
     def _forget(self, now_ns: int) -> None:
         """What is too long ago, and what was gathered for the last look."""

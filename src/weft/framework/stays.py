@@ -5,6 +5,7 @@ of the engine's events, so that a decisions file that is played again ends with 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from weft.ledger.residents import Company, Resident
@@ -17,7 +18,7 @@ MOST_SPANS = 64
 """Changes of company that are remembered of a pod; of more, the oldest two become one."""
 LEAST_LEFT = 0.05
 """A pod that should be over has so much of its time before it: nobody knows when it ends."""
-_SECOND_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
 
 
 class Span(NamedTuple):
@@ -25,6 +26,18 @@ class Span(NamedTuple):
 
     since_ns: int
     beside: Company
+
+
+class Done(NamedTuple):
+    """What was done until `since_ns`, in seconds alone, and the speed at which it goes on."""
+
+    seconds: float
+    since_ns: int
+    speed: float
+
+
+Speed = Callable[[Resident, Company], float]
+"""What a pod makes in a company; alone 1."""
 
 
 class Stay:
@@ -44,28 +57,43 @@ class Stay:
         if len(self.spans) > MOST_SPANS:
             self.spans[:2] = [Span(self.spans[0].since_ns, self.spans[1].beside)]
 
-    def left_s(self, now_ns: int, speed: Callable[[Resident, Company], float]) -> float:
-        """How long it takes yet, alone; `speed` is what it makes in a company, alone 1."""
-        done = 0.0
-        for number, span in enumerate(self.spans):
-            last = number + 1 == len(self.spans)
-            until_ns = now_ns if last else self.spans[number + 1].since_ns
-            done += (until_ns - span.since_ns) / _SECOND_NS * speed(self.who, span.beside)
-        return max(self.expected_s - done, LEAST_LEFT * self.expected_s)
+    def done(self, speed: Speed) -> Done:
+        """What it has done; only for who said how long it takes."""
+        done_s = 0.0
+        for span, following in pairwise(self.spans):
+            passed_s = (following.since_ns - span.since_ns) / SECOND_NS
+            done_s += passed_s * speed(self.who, span.beside)
+        last = self.spans[-1]
+        return Done(done_s, last.since_ns, speed(self.who, last.beside))
+
+    def left_s(self, now_ns: int, speed: Speed) -> float:
+        """How long it takes yet, alone."""
+        done = self.done(speed)
+        done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
+        return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)
 
 
 class Stays:
-    """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on."""
+    """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on,
+    `expected` how many of them said how long they take.
+    """
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.any = False
+        self.expected = 0
+        self._followers: list[set[GpuKey]] = []
         self._on: dict[GpuKey, dict[str, Stay]] = {}
         self._where: dict[str, GpuKey] = {}
 
     def on(self, key: GpuKey) -> Sequence[Stay]:
         """The GPU's pods, in the order they came."""
         return tuple(self._on.get(key, {}).values())
+
+    def follow(self) -> set[GpuKey]:
+        """GPUs whose pods change from now on are put in here; it is the caller's to clear it."""
+        changed: set[GpuKey] = set()
+        self._followers.append(changed)
+        return changed
 
     def came(self, placement: Placement, at_ns: int) -> None:
         """The pod got its place then; known ones stay as they are known."""
@@ -85,7 +113,7 @@ class Stays:
                 new.beside(tuple(beside), then_ns)
         there[placement.uid] = new
         self._where[placement.uid] = key
-        self.any |= placement.expected_s > 0
+        self.expected += new.expected_s > 0
         self._tell(key, at_ns, but=placement.uid)
 
     def left(self, uid: str) -> None:
@@ -94,14 +122,15 @@ class Stays:
         if key is None:
             return
         there = self._on[key]
-        del there[uid]
-        if there:
-            self._tell(key, self.now_ns)
-        else:
+        self.expected -= there.pop(uid).expected_s > 0
+        self._tell(key, self.now_ns)
+        if not there:
             del self._on[key]
 
     def _tell(self, key: GpuKey, at_ns: int, but: str = "") -> None:
         """Everybody on the GPU `but` this pod that the company is another."""
+        for changed in self._followers:
+            changed.add(key)
         there = self._on[key]
         for uid, stay in there.items():
             if stay.expected_s and uid != but:

@@ -107,6 +107,7 @@ class Cluster:
             Notice("FailedScheduling", why, pod=pod, waits=True)
         )
         self._pods.decided = self._decided
+        self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
         self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
         self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from weft.engine.restraint import WHYS
 from weft.live.observing import Observing
 
 _SOURCES = ("progress", "sm-active", "none")
@@ -36,6 +37,12 @@ class ObservedMetrics:
              observing.banned),
         ):  # fmt: skip
             yield GaugeMetricFamily(name, text, value=value)
+        held_back = observing.held_back
+        yield _family(
+            GaugeMetricFamily, "weft_observed_held_back_pods",
+            "Pods that are too slow and for which nobody was evicted at the last look.", "why",
+            {why: held_back[why] for why in WHYS},
+        )  # fmt: skip
         yield _family(
             GaugeMetricFamily, "weft_observed_unjoined_series",
             "Series of the last look that belong to no running pod with a GPU.", "why",

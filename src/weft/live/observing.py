@@ -1,7 +1,7 @@
 """How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
 
     counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ recall ─┐
-    (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, before it goes ────┘
+    (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
                                                 └──PolicyInput──▶ policies
 
 It happens within a look, and only who leads tells anybody. Who asks `explain` is told what was seen
@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.engine import Observed, PolicyInput, ProgressSeen, Slowed
+from weft.engine.restraint import Why, held_back_in_words
 from weft.framework.interference import INPUT, to_input
 from weft.framework.signals import SignalsSnapshot
 from weft.live.cluster import Cluster
@@ -28,7 +29,7 @@ from weft.live.remembering import Remembering
 from weft.live.running import Gpu, HowFastAlone, Running, running_pods
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL
-from weft.signals.interference.observed import TELL_NS, Ban
+from weft.signals.interference.observed import BAN_NS, TELL_NS, Ban
 from weft.signals.telemetry.progress import PodName, Rate, Rates, Reader, latencies
 from weft.signals.telemetry.source import Reading, Source
 
@@ -37,16 +38,24 @@ log = logging.getLogger("weft.live")
 FASTEST, SLOWEST = 0.5, 100.0
 """Beyond this the rate alone is wrong, whoever says it: nothing is told."""
 WINDOWS = 3
+QUIET_S = 300.0
+"""After an eviction that another leader asked, its two applications are left alone for so long."""
+_UNTRUSTED = (
+    "anybody who may make a Service may have put this metrics server there, so nobody is evicted "
+    "for what it says of progress: name telemetry.url or telemetry.namespaces"
+)
 _TURN = 200  # pods looked at before others have their turn
 
 
 class ObservingOptions(msgspec.Struct, frozen=True):
-    """Names of the metrics, "" for none; the looks' times."""
+    """Names of the metrics, "" for none; the looks' times; whether people named who tells them: if
+    not, it is shown, and nobody acts on it or learns from it."""
 
     progress_metric: str = "weft_progress_total"
     latency_metric: str = ""
     interval_s: float = 15.0
     scrape_s: float = 15.0
+    trusted: bool = True
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -68,7 +77,8 @@ class Progress(msgspec.Struct, frozen=True):
     `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
     `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
     may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
-    `apart` are the bans on its application. `problem` says what is wrong with what it says itself.
+    `held_back` says why nobody goes for it nevertheless. `apart` are the bans on its application.
+    `problem` says what is wrong with what it says itself.
     """
 
     source: Literal["progress", "sm-active", ""] = ""
@@ -81,6 +91,7 @@ class Progress(msgspec.Struct, frozen=True):
     windows: int = 0
     p99_ms: float = 0.0
     slo_ms: float = 0.0
+    held_back: str = ""
     apart: tuple[Apart, ...] = ()
     problem: str = ""
 
@@ -116,7 +127,10 @@ class Observing:
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
         self._bans: tuple[Ban, ...] = ()
+        self._mine: set[tuple[str, str, str]] = set()
         self._said: set[str] = set()
+        if not self.options.trusted:
+            log.warning("progress: %s", _UNTRUSTED)
         remembering.adopted = lambda: self._tell_policies(at_once=True)
 
     async def read(self, back_s: float) -> Reading:
@@ -132,17 +146,19 @@ class Observing:
             if self._new(f"{type(error).__name__}: {error}"):
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
-    async def goes(self, slowed: Slowed) -> None:
-        """A pod is about to be asked to go for another's sake: they are kept apart from now on.
+    def goes(self, slowed: Slowed) -> None:
+        """A pod goes for another's sake: they are kept apart from now on.
 
-        That is kept, as far as it can be now, before it is asked: whoever comes after us knows.
+        That is written at once, for whoever comes after us, and tried again until it is.
         """
         one, other = slowed.applications
         remembering = self.remembering
         try:
             remembering.experience.ban(slowed.gpu_model, one, other, remembering.now_ns())
-            self._tell_policies(at_once=True)
-            await remembering.settle()
+            self._mine.add((slowed.gpu_model, min(one, other), max(one, other)))
+            remembering.soon()
+            if self._live.leader:
+                self._tell_policies(at_once=True)
         except Exception:
             self.errors += 1
             log.exception("progress: %s and %s cannot be kept apart", one, other)
@@ -161,7 +177,16 @@ class Observing:
         )  # fmt: skip
         if seen is None:
             return Progress(apart=apart) if apart else None
-        return replace(seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart)
+        why = self._live.engine.relief.held_back.get(uid)
+        return replace(
+            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart,
+            held_back=held_back_in_words(why) if why is not None else "",
+        )  # fmt: skip
+
+    @property
+    def held_back(self) -> Counter[Why]:
+        """Pods that are too slow and for which nobody went at their last look, by why."""
+        return Counter(self._live.engine.relief.held_back.values())
 
     @property
     def unjoined(self) -> Mapping[str, int]:
@@ -189,17 +214,21 @@ class Observing:
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
         told: list[tuple[Running, Observed]] = []
+        quiet = self._quiet()
         for number, (name, one) in enumerate(pods.items(), 1):
             new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
+            if one.parting or (one.gpu_model, one.held.placement.application) in quiet:
+                new = None  # who slowed it down went, or goes: what it did says nothing of the rest
             if new is not None:
                 told.append((one, new))
             self._show(one, seen[one.uid], new, sm_active)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
-        if self._live.leader:
+        if self._live.leader and self.options.trusted:
             self._learn(told, pods.values())
             await self._tell(told)
+        if self._live.leader:
             self._tell_policies()
 
     def _show(
@@ -252,7 +281,8 @@ class Observing:
     ) -> Observed | None:
         """What to tell the engine; what was seen is put into `seen`."""
         alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
-        now_s, problem, slowdown = self._now_s(), alone.problem, 0.0
+        now_s, slowdown = self._now_s(), 0.0
+        problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
         if SLO_MS in (one.pod.metadata.annotations or {}) and not slo:
             problem = f"{SLO_MS} is no number of milliseconds"
         young = self._young(one)
@@ -298,6 +328,18 @@ class Observing:
         for (gpu_model, mine, beside), slowdowns in found.items():
             self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.remembering.changed()
+
+    def _quiet(self) -> set[tuple[str, str]]:
+        """(GPU model, application) of pods for which, by its bans, another leader had one evicted
+        just now. Of its own evictions the engine knows."""
+        bans, now_ns = self._bans_now(), self.remembering.now_ns()
+        self._mine &= {(one.gpu_model, one.one, one.other) for one in bans}
+        return {
+            (one.gpu_model, name)
+            for one in bans for name in (one.one, one.other)
+            if name and one.until_ns - BAN_NS > now_ns - QUIET_S * 1e9
+            and (one.gpu_model, one.one, one.other) not in self._mine
+        }  # fmt: skip
 
     def _young(self, one: Running) -> bool:
         """Whether it has not been there for as long as pods take to start."""

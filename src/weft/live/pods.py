@@ -44,7 +44,7 @@ class PodView:
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words. `occupants` are the UIDs that the
     engine charges on a GPU of a node. `deciding` is off while another process decides: pending
-    pods are then kept, not told.
+    pods are then kept, not told. `wall_ns` is the time of day, nanoseconds since 1970.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class PodView:
         self.deciding = False
         self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
         self.decided: Callable[[str], Placement | None] = lambda uid: None
+        self.wall_ns: Callable[[], int] = lambda: 0
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._occupants = occupants
         self._by_uid: dict[str, Pod] = {}
@@ -245,7 +246,9 @@ class PodView:
             return None
         self._told[uid] = placement
         job_class = (pod.metadata.annotations or {}).get(CLASS, "")
-        return PodSeenBound(placement, _bound_ns(pod), job_class)
+        bound_ns = _bound_ns(pod)
+        held_ns = max(0, self.wall_ns() - bound_ns) if bound_ns else 0
+        return PodSeenBound(placement, bound_ns, job_class, held_ns)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked.

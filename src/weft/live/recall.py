@@ -11,7 +11,7 @@ needless meanwhile. The eviction names the pod's UID, so never another pod of it
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from weft.engine import Event, Evict, NotEvicted, Slowed
@@ -26,7 +26,7 @@ from weft.live.pods import PodView
 
 log = logging.getLogger("weft.live")
 BORROWED, SLOWED, BLOCKED = "BorrowedMemoryNeeded", "SlowedDown", "EvictionBlocked"
-_TOO_MANY = 429
+_TOO_MANY, _TOO_LATE = 429, 504
 
 
 class _Why(NamedTuple):
@@ -41,7 +41,8 @@ class Recall:
     """Carries out `Evict` for one live cluster, while `leading`.
 
     `counts`: evictions of borrowers by what became of them (`evicted`, `blocked`, `failed`), `slow`
-    those for the sake of others' speed. `before` is awaited before one of these is asked.
+    those for the sake of others' speed. `asked` is told of these once they may be going: the API
+    server said yes, or its answer did not come.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Recall:
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.slow = dict(self.counts)
-        self.before: Callable[[Slowed], Awaitable[None]] | None = None
+        self.asked: Callable[[Slowed], None] | None = None
         self._client, self._pods = client, pods
         self._tell, self._report, self.may_write = tell, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,15 +83,23 @@ class Recall:
         if not placed_by_weft(pod):
             self._report(NotEvicted(uid, "Weft did not place it"))
             return
-        slowed = command.record.slowed
-        if slowed is not None and self.before is not None:
-            await self.before(slowed)
         if self.may_write is not None and not self.may_write(2 * self.timeout_s):
             self._report(NotEvicted(uid, "the lease ends too soon", refused=False))
             return
-        stays = await self._evict(pod, why)
+        slowed = command.record.slowed
+        try:
+            stays, may_go = await self._evict(pod, why)
+        except asyncio.CancelledError:
+            self._may_go(slowed)
+            raise
+        if may_go:
+            self._may_go(slowed)
         if stays is not None:
             self._report(stays)
+
+    def _may_go(self, slowed: Slowed | None) -> None:
+        if slowed is not None and self.asked is not None:
+            self.asked(slowed)
 
     def _why(self, command: Evict) -> _Why:
         """The event's reason, its text, and where it is counted."""
@@ -101,25 +110,26 @@ class Recall:
         text = eviction_in_words(told, self._name) if told else "its memory is needed"
         return _Why(BORROWED, text, self.counts)
 
-    async def _evict(self, pod: Pod, why: _Why) -> NotEvicted | None:
+    async def _evict(self, pod: Pod, why: _Why) -> tuple[NotEvicted | None, bool]:
+        """What to report, and whether it may be going because it was asked."""
         meta = pod.metadata
         try:
             await self._client.evict(meta.namespace, meta.name, meta.uid, self.timeout_s)
         except (NotFoundError, ConflictError):
-            return None  # gone, or another pod of that name: the watch will say so
+            return None, False  # gone, or another pod of that name: the watch will say so
         except ApiError as error:
             if error.code != _TOO_MANY:
-                return self._failed(meta.uid, why, error)
+                return self._failed(meta.uid, why, error), error.code == _TOO_LATE
             why.counts["blocked"] += 1
             told = error.status.message or "the API server says 429"
             self._tell(Notice(BLOCKED, f"{why.text}. It is to be evicted, but: {told}", pod=pod))
-            return NotEvicted(meta.uid, told)
+            return NotEvicted(meta.uid, told), False
         except (LostError, NotSentError) as error:
-            return self._failed(meta.uid, why, error)
+            return self._failed(meta.uid, why, error), isinstance(error, LostError)
         why.counts["evicted"] += 1
         log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
         self._tell(Notice(why.reason, f"evicted: {why.text}", pod=pod))
-        return None
+        return None, True
 
     def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:
         why.counts["failed"] += 1

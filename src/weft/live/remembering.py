@@ -1,7 +1,7 @@
 """What was observed of pods that share GPUs, kept in a ConfigMap: bans outlive the process.
 
     lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
-               ▲          │ a ban ──settle──▶ write, before the pod is asked to go
+               ▲          │ a ban ──soon──▶ write, at once
                └── somebody else wrote (409), or no answer came: later, again
 
 Only the leader observes, and only the leader writes. What is there and cannot be read is told,
@@ -55,7 +55,7 @@ class Remembering:
         self._stored: str | None = None
         self._due = False
         self._writing = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._news, self._hurry = asyncio.Event(), asyncio.Event()
         self._failing = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -78,10 +78,10 @@ class Remembering:
             self._fails(error)
         self._task = asyncio.create_task(self._run(self._store))
 
-    async def settle(self) -> bool:
-        """Keep what there is now, in one try; whether that worked."""
-        self._due = True
-        return self._store is not None and await self._try(self._store)
+    def soon(self) -> None:
+        """Something that is to be kept at once, and tried again until it is."""
+        self.changed()
+        self._hurry.set()
 
     async def stop(self) -> None:
         """Write what is left, if that goes at once, and then no more."""
@@ -96,11 +96,25 @@ class Remembering:
     async def _run(self, store: Kept) -> None:
         while True:
             self._news.clear()
+            self._hurry.clear()
             while not await self._try(store):
-                await self._clock.sleep(self._backoff.next_s())
+                await self._pause(self._backoff.next_s())
+                self._hurry.clear()
             self._backoff.reset()
             await self._news.wait()
-            await self._clock.sleep(EVERY_S)
+            await self._pause(EVERY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until something is in a hurry."""
+        either = [
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+            asyncio.ensure_future(self._hurry.wait()),
+        ]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in either:
+                one.cancel()
 
     async def _try(self, store: Kept) -> bool:
         """Read where that failed before, and write what is due; whether all of it is stored now."""
@@ -170,7 +184,7 @@ class Remembering:
 def fitting(kept: observed.Kept) -> str:
     """As much of it as has room: bans before pairs, and the last seen before others."""
     text = observed.encode(kept)
-    while len(text) > MOST_BYTES and (kept.pairs or kept.bans):
+    while len(text.encode()) > MOST_BYTES and (kept.pairs or kept.bans):
         pairs, bans = kept.pairs, kept.bans
         if pairs:
             kept = msgspec.structs.replace(kept, pairs=pairs[len(pairs) // 8 + 1 :])

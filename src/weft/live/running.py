@@ -19,11 +19,16 @@ from weft.signals.telemetry.progress import PodName
 _SM = f"{Metric.SM_ACTIVE_RATIO}.last"
 TURN = 50
 """Nodes that are looked at before others have their turn."""
+LEAVING_S = 300.0
+"""So long after it should be gone, nobody waits for a pod that is on its way out."""
 Gpu = tuple[str, int]
 
 
 class Running(NamedTuple):
-    """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown)."""
+    """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown).
+
+    `parting`: one beside it is on its way out.
+    """
 
     pod: Pod
     held: Holding
@@ -31,6 +36,7 @@ class Running(NamedTuple):
     gpus: tuple[Gpu, ...]
     gpu_model: str
     bound_s: float
+    parting: bool = False
 
     @property
     def uid(self) -> str:
@@ -49,6 +55,7 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
         for share in held.placement.shares:
             on.setdefault((node, share.gpu), []).append(held.placement.uid)
     found: dict[PodName, Running] = {}
+    now_s = live.client.clock.wall().timestamp()
     for number, (node, there) in enumerate(held_by.items(), 1):
         known = live.nodes.nodes.get(node)
         for held in there:
@@ -63,11 +70,18 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
             found[name] = Running(
-                pod, held, tuple(sorted(beside)), gpus, model, _time_s(pod.bound_at)
-            )
+                pod, held, tuple(sorted(beside)), gpus, model, _time_s(pod.bound_at),
+                any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
+            )  # fmt: skip
         if number % TURN == 0:
             await asyncio.sleep(0)
     return found
+
+
+def _leaves(pod: Pod | None, now_s: float) -> bool:
+    """Whether it is on its way out, and not stuck there."""
+    text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
+    return bool(text) and not _time_s(text) < now_s - LEAVING_S
 
 
 class HowFastAlone:

@@ -36,7 +36,7 @@ from weft.policies.joining import (
     Joining,
     predictions,
 )
-from weft.policies.overlap import Overlap
+from weft.policies.overlap import Overlap, Remaining
 from weft.policies.pairing import few_of_each, most_valuable
 from weft.policies.readings import Kept, Readings
 
@@ -79,6 +79,7 @@ class Interference(Policy):
         self._joining = Joining(NO_INTERFERENCE, Bounds(critical, batch, gain), bonus)
         self._judged = ByCompany(self._joining, (0.0, 0.0, float(NEVER), 0.0), most)
         self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
+        self._remaining: Remaining | None = None
         self._seen = Kept(Readings)
         self._asked_on: Table | None = None
         self._asked: dict[Shape, tuple[Demand, Codes]] = {}
@@ -131,8 +132,9 @@ class Interference(Policy):
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
         """GPUs that the best assignment of waiting pods gives to pods of this shape, [d]."""
-        lasting = self._lasting(query)
-        good = query.device_fits & self._worth_it(query, len(pending), lasting)[0]
+        lasting = self._lasting(query, pending)
+        here = lasting and lasting.only(query.device_fits)
+        good = query.device_fits & self._worth_it(query, len(pending), here)[0]
         fits = np.flatnonzero(good)
         if len(pending) < 2 or np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
             return good
@@ -140,8 +142,11 @@ class Interference(Policy):
         alike = query.device_company * len(query.table.kinds) + query.device_kind
         alike = (alike << 24) + query.device_memory_free
         fits = fits[few_of_each(alike.take(fits), len(pending))][:MOST_COLUMNS]
+        few = np.zeros(len(good), dtype=np.bool_)
+        few[fits] = True
+        here = lasting and lasting.only(few)
         worth = {
-            shape: self._worth(query, shape, waiting, lasting).take(fits)
+            shape: self._worth(query, shape, waiting, here).take(fits)
             for shape in dict.fromkeys(pending)
         }
         matched = most_valuable(np.array([worth[shape] for shape in pending]))
@@ -151,11 +156,13 @@ class Interference(Policy):
                 chosen[fits[column]] = True
         return chosen
 
-    def _lasting(self, query: Query) -> Overlap | None:
-        """Where pods say how long they take; None where none does."""
-        if not (self._overlap and self.stays.any):
+    def _lasting(self, query: Query, pending: Sequence[Shape]) -> Overlap | None:
+        """Where pods say how long they take; None where none does, or none that waits."""
+        if not (self._overlap and self.stays.expected and any(one.expected_s for one in pending)):
             return None
-        found = Overlap(query, self.stays, self._joining.view, CAUTION)
+        if self._remaining is None or self._remaining.stays is not self.stays:
+            self._remaining = Remaining(self.stays, CAUTION)
+        found = Overlap(query, self._remaining, self._joining.view)
         return found if len(found.devices) else None
 
     def _worth_it(

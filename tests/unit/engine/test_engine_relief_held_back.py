@@ -123,8 +123,92 @@ def test_three_go_in_vain_and_no_fourth_although_it_is_never_alone() -> None:
     assert served_in_vain() == ["be0", "be1", "be2"]
 
 
-def test_after_a_window_within_its_bound_they_are_counted_anew() -> None:
-    assert served_in_vain(better_after=2) == ["be0", "be1", "be2", "be3", "be4", "be5"]
+def test_a_window_within_its_bound_gives_it_no_more() -> None:
+    """Who lies shows one where it is alone, and is never doubted for it."""
+    assert served_in_vain(better_after=2) == ["be0", "be1", "be2"]
+
+
+def test_three_in_an_hour_and_others_in_the_next() -> None:
+    life = Life()
+    life.add("lc", CRITICAL)
+    when = []
+    for number in range(40):
+        life.add(f"be{number}", BEST_EFFORT, 1_000)
+        now = life.looks(22, lc=2.0)
+        when += [at_s for at_s, _ in now]
+        life.gone(f"be{number}")
+        life.looks(3, lc=1.0)
+    assert len(when) > 6
+    assert all(late - early >= 3600 for early, late in zip(when, when[3:], strict=False))
+    assert max(late - early for early, late in zip(when, when[3:], strict=False)) < 4200
+
+
+def neighbours(life: Life, slow: float, other: float, calm: int = 0) -> list[str]:
+    """Ten come one after another beside `liar`, and stay for a quarter of an hour; who went."""
+    found: list[str] = []
+    for number in range(10):
+        life.looks(calm, liar=1.0)
+        life.add(f"n{number}", BATCH)
+        now = [uid for _, uid in life.looks(60, **{"liar": slow, f"n{number}": other})]
+        life.gone(f"n{number}")
+        found += now
+    return found
+
+
+def liar(looks: int, slow: float, job_class: str = BATCH) -> Life:
+    life = Life()
+    life.add("liar", job_class)
+    life.looks(1 + looks, liar=slow)
+    return life
+
+
+@pytest.mark.parametrize("job_class", [BATCH, BEST_EFFORT])
+@pytest.mark.parametrize(("slow", "other"), [(100.0, 1.02), (4.3, 1.35)])
+def test_one_that_is_slow_alone_parts_nobody(slow: float, other: float, job_class: str) -> None:
+    life = liar(2, slow, job_class)
+    assert neighbours(life, slow, other) == []
+    life.add("last", BATCH)
+    life.looks(40, liar=slow, last=other)
+    assert held(life) == {"liar": "alone"}
+
+
+def test_a_namesake_of_a_batch_pod_is_judged_for_itself() -> None:
+    life = liar(2, 100.0)
+    life.add("other", BATCH)
+    life.gone("liar")
+    life.add("liar", BATCH)
+    assert [uid for _, uid in life.looks(30, liar=100.0, other=1.5)] == ["liar"]
+
+
+def test_almost_as_fast_as_it_should_be_is_fast_enough() -> None:
+    assert neighbours(liar(9, 1.10), 2.5, 2.5)[:4] == ["n0", "n1", "n2", "n4"]
+    assert neighbours(liar(9, 1.11), 2.5, 2.5) == []
+
+
+def test_one_bad_window_alone_says_nothing_of_a_batch_pod_either() -> None:
+    assert neighbours(liar(1, 100.0), 2.5, 2.5)[:3] == ["n0", "n1", "n2"]
+
+
+def test_one_that_was_seen_at_full_speed_is_believed_again() -> None:
+    assert neighbours(liar(5, 100.0), 2.5, 2.5, calm=2)[:3] == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("calm", [0, 1, 3])
+def test_ten_neighbours_do_not_go_for_one_pod(calm: int) -> None:
+    """It lies only beside others; that takes two and a half hours."""
+    life = liar(3, 1.0)
+    start_s = life.now_s
+    found = neighbours(life, 100.0, 1.02, calm)
+    assert life.now_s - start_s < 3 * 3600
+    assert found[:3] == ["n0", "n1", "n2"]
+    assert len(found) < 9
+    life = liar(3, 1.0)
+    for number in range(3):
+        life.add(f"n{number}", BATCH)
+        life.gone(*[uid for _, uid in life.looks(24, **{"liar": 9.0, f"n{number}": 1.5})])
+    life.add("last", BATCH)
+    assert life.looks(30, liar=9.0, last=1.5) == []
+    assert held(life) == {"liar": "in-vain"}
 
 
 def test_who_was_not_let_go_did_not_go_in_vain() -> None:

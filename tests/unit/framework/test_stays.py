@@ -72,5 +72,27 @@ def test_what_is_remembered_of_a_pod_is_bounded() -> None:
 def test_pods_that_say_nothing_cost_nothing() -> None:
     stays = Stays()
     stays.came(here("a", 0), 0)
-    assert not stays.any
+    assert not stays.expected
     assert stays.on(("n0", 0))[0].spans == []
+
+
+def test_who_said_how_long_is_counted_while_there() -> None:
+    stays = Stays()
+    stays.came(here("a"), 0)
+    stays.came(here("a", gpu=1), 0)
+    stays.came(here("b", 0), 0)
+    assert stays.expected == 1
+    stays.left("a")
+    stays.left("a")
+    assert stays.expected == 0
+
+
+def test_followers_hear_of_gpus_whose_pods_change() -> None:
+    stays = Stays()
+    stays.came(here("a"), 0)
+    changed = stays.follow()
+    assert not changed
+    stays.came(here("a"), 0)
+    assert not changed, "nothing new"
+    stays.came(here("a", gpu=1), 0)
+    assert changed == {("n0", 0), ("n0", 1)}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from live_world import Json, node, pod, until
 
-from weft.engine import Event, Evict, NotEvicted, PolicyInput, ProgressSeen
+from weft.engine import Event, Evict, NotEvicted, Observed, PolicyInput, ProgressSeen
 from weft.framework import Profile
 from weft.framework.interference import INPUT, Interference, to_input
 from weft.framework.signals import SignalsSnapshot
@@ -112,7 +112,7 @@ class Scene:
 
     def __init__(
         self, server: FakeApiServer, client: ApiClient, base: Interference = TABLE,
-        solos: Sequence[Solo] = (), policy: str = "interference", **how: Any,
+        solos: Sequence[Solo] = (), policy: str = "interference", trusted: bool = True, **how: Any,
     ) -> None:  # fmt: skip
         self.server, self.clock = server, client.clock
         assert isinstance(self.clock, Ahead)
@@ -121,10 +121,14 @@ class Scene:
         store = Kept(client, NAMED["namespace"], NAMED["name"])
         self.remembering = Remembering(client, store, base, self.live.recall.may_write)
         self.observing = Observing(
-            self.live, self.counters, self.remembering, Solos(solos), ObservingOptions(COUNTER, P99)
+            self.live,
+            self.counters,
+            self.remembering,
+            Solos(solos),
+            ObservingOptions(COUNTER, P99, trusted=trusted),
         )
         self.live.keepers.append(self.remembering)
-        self.live.recall.before = self.observing.goes
+        self.live.recall.asked = self.observing.goes
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
         self.events: list[Event] = []
@@ -148,6 +152,9 @@ class Scene:
     @property
     def seen(self) -> list[ProgressSeen]:
         return self.heard(ProgressSeen)
+
+    def heard_of(self, name: str) -> list[Observed]:
+        return [one for event in self.seen for one in event.observed if one.uid == self.uid(name)]
 
     def uid(self, name: str) -> str:
         found: str = self.server.get("pods", name, "d")["metadata"]["uid"]

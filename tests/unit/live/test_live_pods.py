@@ -170,3 +170,16 @@ def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> No
     assert "cannot be read (TypeError" in pods.assumed["u"]
     elsewhere = view().take(unforeseen(nodeName="nowhere"))
     assert isinstance(elsewhere, PodSeenBound)
+
+
+def test_how_long_ago_a_pod_was_bound_is_by_the_time_of_day() -> None:
+    """Never in the future, whatever the clocks say; 0 where nobody says when."""
+    bound = pod(nodeName="n")
+    whens = [("2026-01-01T00:00:00Z", 700), ("2026-01-01T00:20:00Z", 0), (None, 0)]
+    for when, held_s in whens:
+        pods = view()
+        pods.wall_ns = lambda: (1_767_225_600 + 700) * 10**9
+        meta = replace(bound.metadata, creation_timestamp=when)
+        seen = pods.take(replace(bound, metadata=meta))
+        assert isinstance(seen, PodSeenBound)
+        assert seen.held_ns == held_s * 10**9

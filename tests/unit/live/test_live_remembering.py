@@ -1,5 +1,6 @@
 """What was observed is kept in a ConfigMap: bans hold for the next process, whatever happened."""
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -10,7 +11,7 @@ from live_world import run, until
 from observing_world import NAMED, Ahead, Scene, api, scene, stored
 
 from weft.framework.interference import INPUT, InterferenceView
-from weft.live.remembering import KEY, fitting, joined
+from weft.live.remembering import EVERY_S, KEY, MOST_BYTES, fitting, joined
 from weft.signals.interference.observed import (
     BAN_NS,
     MOST_BANS,
@@ -33,8 +34,33 @@ def put(server: FakeApiServer, text: str) -> None:
     server.add("configmaps", {"metadata": NAMED, "data": {KEY: text, "README": "by hand"}})
 
 
+def kept_bans(server: FakeApiServer) -> tuple[Ban, ...]:
+    """What a process that comes after would go by; none where nobody can read it."""
+    try:
+        return decode(json.dumps(stored(server))).bans
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return ()
+
+
 def ban(until_ns: int, model: str = "T4", one: str = "serve", other: str = "train") -> Ban:
     return Ban(model, one, other, until_ns)
+
+
+class Unhurried(Ahead):
+    """Who sleeps for a minute sleeps on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep = 0
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds < EVERY_S:
+            return await super().sleep(seconds)
+        self.asleep += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.asleep -= 1
 
 
 async def keeps_apart(made: Scene) -> None:
@@ -45,16 +71,18 @@ async def keeps_apart(made: Scene) -> None:
     assert not made.is_bound("anew")
 
 
-@pytest.mark.parametrize("point", ["quietly", "after the eviction", "before its answer came"])
+@pytest.mark.parametrize("point", ["quietly", "once it is kept", "without an answer"])
 def test_the_ban_holds_for_the_next_process(point: str) -> None:
     async def life() -> None:
         clock = Ahead()
         async with api() as server:
             async with scene(server, quietly=point == "quietly", clock=clock) as first:
-                if point == "before its answer came":
+                if point == "without an answer":
                     server.fault("lose-answer", path="eviction", times=1_000)
                 await first.slow()
                 await until(lambda: first.deleting("train"))
+                if point != "quietly":
+                    await until(lambda: stored(server))
             server.remove("pods", "train", "d")
             assert len(stored(server)["bans"]) == 1
             async with scene(server, pods=False, clock=clock) as second:
@@ -77,16 +105,61 @@ def test_the_ban_holds_for_the_next_process(point: str) -> None:
     run(life())
 
 
-def test_a_process_that_dies_before_the_ban_was_kept_has_evicted_nobody() -> None:
+@pytest.mark.parametrize("fault", ["lost", "500", "conflict"])
+def test_a_ban_whose_write_failed_is_written_again_though_nothing_else_happens(fault: str) -> None:
     async def life() -> None:
         clock = Ahead()
+        async with api() as server, scene(server, clock=clock) as made:
+            if fault == "conflict":
+                put(server, encode(Kept()))
+            elif fault == "500":
+                server.fault("status", path="configmaps", method="POST", code=500, times=3)
+            else:
+                server.fault("lose-request", path="configmaps", method="POST", times=3)
+            await made.slow()
+            await until(lambda: made.deleting("train"))
+            await until(lambda: kept_bans(server))
+            assert made.remembering.counts["conflict" if fault == "conflict" else "failed"]
+
+    run(life())
+
+
+def test_a_ban_does_not_wait_for_the_minute_that_pairs_wait_for() -> None:
+    clock = Unhurried()
+
+    async def life() -> None:
+        async with api() as server, scene(server, clock=clock) as made:
+            await made.look(serve=95, train=90)  # pairs, in a minute
+            await until(lambda: clock.asleep)
+            await made.slow()
+            await until(lambda: made.deleting("train"))
+            await until(lambda: kept_bans(server))
+
+    run(life())
+
+
+def test_who_is_protected_by_a_budget_is_kept_apart_from_nobody() -> None:
+    async def life() -> None:
+        async with api() as server, scene(server) as made:
+            server.fault("status", path="eviction", code=429, times=1_000)
+            await made.slow()
+            await until(made.refusals)
+            await made.idle()
+            assert made.observing.banned == 0
+            assert not kept_bans(server)
+
+    run(life())
+
+
+def test_who_ends_while_an_eviction_is_asked_keeps_the_two_apart() -> None:
+    async def life() -> None:
         async with api() as server:
-            async with scene(server, quietly=False, clock=clock) as first:
-                held = server.fault("delay", path="configmaps", method="POST", times=1_000)
+            async with scene(server) as first:
+                held = server.fault("delay", path="eviction")
                 await first.slow()
                 await held.struck.wait()
-                assert not first.deleting("train")
-            assert stored(server) is None
+            held.gate.set()
+            assert len(stored(server)["bans"]) == 1  # the pod may be going
 
     run(life())
 
@@ -156,7 +229,7 @@ def test_whatever_stands_there_the_process_leads_and_writes_its_own(
                 assert made.observing.banned <= 1
                 await made.slow()
                 await until(lambda: made.deleting("train"))
-                assert "serve" in [b["one"] for b in stored(server)["bans"]]
+                await until(lambda: "serve" in [b.one for b in kept_bans(server)])
                 whole = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
                 assert whole["README"] == "by hand"
                 assert made.remembering.unreadable <= 1
@@ -189,7 +262,7 @@ def test_who_wrote_meanwhile_loses_nothing() -> None:
             put(server, encode(Kept(bans=(theirs,))))
             await made.slow()
             await until(lambda: made.deleting("train"))
-            await until(lambda: len((stored(server) or {}).get("bans", [])) == 2)
+            await until(lambda: len(kept_bans(server)) == 2)
             assert made.remembering.counts["conflict"] >= 1
             assert made.observing.banned == 2
 
@@ -249,6 +322,15 @@ def test_what_is_kept_fits_into_a_config_map() -> None:
     assert some.bans == kept.bans
     assert some.pairs == kept.pairs[-len(some.pairs) :]
     assert len(some.pairs) > 100
+
+
+def test_the_bound_is_of_bytes_whatever_the_letters_are() -> None:
+    found = Experience(InterferenceView().source)
+    for number in range(MOST_BANS):
+        found.ban("T4", f"{number}-" + "\U0001f4a9" * 240, "\U0001f4a9" * 240, 10**18)
+    text = fitting(found.kept(10**18))
+    assert len(text.encode()) <= MOST_BYTES
+    assert len(decode(text).bans) > 100
 
 
 def test_joined_knows_what_both_know() -> None:

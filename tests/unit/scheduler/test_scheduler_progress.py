@@ -62,10 +62,12 @@ def lines_of(**seen: Any) -> list[str]:
 def test_progress_in_words() -> None:
     assert lines_of(
         source="progress", slowdown=1.566, rate_per_s=61.3, alone_per_s=96.0, age_s=9.4, bound=1.1,
-        broken=1, windows=3, apart=(Apart("train", "T4", 1_440.0), Apart("", "", 59.0)),
+        broken=1, windows=3, held_back="nobody goes: why",
+        apart=(Apart("train", "T4", 1_440.0), Apart("", "", 59.0)),
     ) == [
         "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
         "  at most 1.10 times slower is allowed; broken in 1 of the last 3 looks",
+        "  nobody goes: why",
         "  kept apart from train on T4 for 24 min",
         "  kept apart from pods of no known application for 59 s",
     ]  # fmt: skip

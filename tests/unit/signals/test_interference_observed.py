@@ -20,7 +20,17 @@ from weft.framework.interference import (
 )
 from weft.policies.interference import Interference as InterferencePolicy
 from weft.signals.interference import observed
-from weft.signals.interference.observed import BAN_NS, TELL_NS, Ban, Experience, decode, encode
+from weft.signals.interference.observed import (
+    BAN_NS,
+    KEEP_NS,
+    MOST_NAMES,
+    TELL_NS,
+    Ban,
+    Experience,
+    Kept,
+    decode,
+    encode,
+)
 from weft.testing import node, pod
 
 S = 1_000_000_000
@@ -203,6 +213,100 @@ def test_a_clock_that_went_back_makes_no_ban_longer() -> None:
     seen = Experience(base())
     seen.ban("V100", "a", "b", 90 * 60 * S)
     assert seen.bans(S) == (Ban("V100", "a", "b", S + BAN_NS),)
+
+
+@pytest.mark.parametrize("pair", [("", ""), ("", "a"), ("a", "")])
+def test_pods_without_an_application_are_not_kept_apart_by_name(pair: tuple[str, str]) -> None:
+    """It would be all of them."""
+    seen = Experience(base())
+    seen.ban("V100", *pair, S)
+    assert (seen.bans(S), seen.due(S)) == ((), None)
+    written = Experience(base(), Kept(bans=(Ban("V100", *pair, S + BAN_NS),)))
+    assert (written.bans(S), written.due(S)) == ((), None)
+
+
+# --- what it may not do ---
+
+
+def test_a_bound_that_was_told_is_never_lowered() -> None:
+    tier = Tier.TABLE
+    assert cell(saw(Experience(base(tier)), 0.5).due(S), "a", "b") == (0.1, 0.2, tier)
+    assert cell(saw(Experience(base(tier)), 2.0).due(S), "a", "b") == (0.693, 0.713, Tier.MEASURED)
+
+
+@pytest.mark.parametrize("tier", [Tier.MEASURED, Tier.LEARNED])
+def test_one_that_was_measured_or_predicted_is_lowered(tier: Tier) -> None:
+    assert cell(saw(Experience(base(tier)), 1.0).due(S), "a", "b") == (0.0, 0.02, Tier.MEASURED)
+
+
+def test_a_spread_alone_raises_the_bound() -> None:
+    seen = Experience(base(Tier.TABLE))
+    for value in (-0.2, 0.0, 0.2):
+        saw(seen, math.exp(value), times=1)
+    mean, upper, tier = cell(seen.due(S), "a", "b")
+    assert (mean, upper > 0.2, tier) == (0.1, True, Tier.MEASURED)
+
+
+def test_absurd_pairs_do_not_spread() -> None:
+    seen = Experience(base())
+    for victim in ("a", "c", "d", "e"):
+        saw(seen, 100.0, victim=victim)
+    mean, _, tier = cell(seen.due(S), "b", "b")
+    assert (0.1 < mean <= 0.1 + math.log(2), tier) == (True, Tier.LEARNED)
+
+
+def test_made_up_names_do_not_make_the_table_large() -> None:
+    seen = Experience(base())
+    for number in range(500):
+        saw(seen, 2.0, victim=f"run-{number}", others=[f"beside-{number}"])
+        if number == 250:
+            saw(seen, 2.0)
+    seen.ban("V100", "kept", "apart", S)
+    told = seen.due(S)
+    assert told is not None
+    assert len(told.classes) == len(NAMES) + MOST_NAMES
+    assert cell(told, "kept", "apart")[1] == math.inf
+    assert cell(told, "run-499", "beside-499")[2] == Tier.MEASURED
+    assert "run-0" not in told.classes
+    assert cell(told, "a", "b")[2] == Tier.MEASURED  # it needs no room
+    assert seen.due(S + TELL_NS) is None
+
+
+def test_bans_without_room_are_the_oldest() -> None:
+    seen = Experience(base())
+    for number in range(MOST_NAMES):
+        seen.ban("V100", f"one-{number}", f"other-{number}", S)
+    saw(seen, 2.0, victim="new")
+    told = seen.due(S)
+    assert told is not None
+    assert len(told.classes) == len(NAMES) + MOST_NAMES
+    last = MOST_NAMES - 1
+    assert cell(told, f"one-{last}", f"other-{last}")[1] == math.inf
+    assert not {"one-0", "new"} & set(told.classes)
+
+
+def test_what_was_not_seen_for_a_week_is_forgotten() -> None:
+    seen = saw(Experience(base()), 2.0)
+    assert seen.due(S) is not None
+    saw(seen, 3.0, victim="c", times=1)
+    assert [one.seen_ns for one in seen.kept(2 * S).pairs] == [S, 2 * S]
+    (pair,) = seen.kept(S + KEEP_NS).pairs
+    assert pair.victim == "c"
+    assert cell(seen.due(S + KEEP_NS), "a", "b") == (0.1, 0.2, Tier.LEARNED)
+    assert cell(saw(seen, 1.5).due(S + KEEP_NS + TELL_NS), "a", "b")[0] == round(math.log(1.5), 3)
+
+
+def test_so_is_what_was_kept_for_a_week() -> None:
+    kept = saw(Experience(base()), 2.0).kept(S)
+    assert Experience(base(), kept).due(S + KEEP_NS - 1) is not None
+    assert Experience(base(), kept).due(S + KEEP_NS) is None
+    assert Experience(base(), kept).kept(S + KEEP_NS).pairs == ()
+
+
+def test_a_clock_that_went_back_keeps_nothing_for_longer_than_a_week() -> None:
+    seen = Experience(base(), saw(Experience(base()), 2.0).kept(1_000 * KEEP_NS))
+    assert [one.seen_ns for one in seen.kept(5 * S).pairs] == [5 * S]
+    assert seen.kept(5 * S + KEEP_NS).pairs == ()
 
 
 # --- kept ---

@@ -11,6 +11,7 @@ from weft.signals.telemetry.answers import Answer
 from weft.signals.telemetry.progress import (
     MANY,
     MOST_PARTS,
+    Part,
     Rate,
     Rates,
     Reader,
@@ -98,16 +99,16 @@ def test_a_counter_that_fell_begins_anew_and_is_left_alone_while_it_starts() -> 
 def test_a_fall_between_two_looks_is_seen_though_the_counter_is_higher_again() -> None:
     rates = Rates(LOOK_S, LOOK_S)
     pods = {POD: ""}
-    rates.look({POD: {"": [(0.0, 10.0)]}}, pods, 0.0)
+    rates.look({POD: {Part(): [(0.0, 10.0)]}}, pods, 0.0)
     samples = [(0.0, 10.0), (5.0, 3.0), (15.0, 500.0)]
-    assert rates.look({POD: {"": samples}}, pods, 15.0) == {}
+    assert rates.look({POD: {Part(): samples}}, pods, 15.0) == {}
 
 
 def test_a_counter_that_begins_while_we_look_is_left_alone_at_first() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
     rates.look({}, pods, 0.0)
     told = [
-        rates.look({POD: {"": [(at, 10.0 * at)]}}, pods, at).get(POD)
+        rates.look({POD: {Part(): [(at, 10.0 * at)]}}, pods, at).get(POD)
         for at in (15.0, 30.0, 45.0, 60.0, 75.0)
     ]
     assert [one is not None for one in told] == [False, False, False, True, True]
@@ -133,8 +134,8 @@ def test_long_silence_begins_anew() -> None:
 
 def test_nobody_knows_what_was_while_nobody_asked() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
-    rates.look({POD: {"": [(0.0, 10.0)]}}, pods, 0.0)
-    assert rates.look({POD: {"": [(300.0, 4_000.0)]}}, pods, 300.0) == {}
+    rates.look({POD: {Part(): [(0.0, 10.0)]}}, pods, 0.0)
+    assert rates.look({POD: {Part(): [(300.0, 4_000.0)]}}, pods, 300.0) == {}
 
 
 def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() -> None:
@@ -143,7 +144,7 @@ def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() 
     def look(at_s: float) -> dict[Any, Rate]:
         series = [
             counted((at_s, 10 * at_s), container="x", job="one"),
-            counted((at_s - 1, 10 * (at_s - 1)), container="x", job="two", replica="b"),
+            counted((at_s - 1, 10 * at_s), container="x", job="two", replica="b"),
             counted((at_s, 4 * at_s), container="y", job="one"),
         ]
         now_s = BEGAN_S + at_s
@@ -153,11 +154,33 @@ def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() 
     assert look(15.0)[POD].per_s == pytest.approx(14.0)
 
 
+AGENT = {"job": "d/podmonitor", "endpoint": "metrics", "container": "c", "instance": "10.0.0.1:80"}
+PODS = {"job": "kubernetes-pods", "app": "x", "pod_template_hash": "z", "instance": "10.0.0.1:80"}
+
+
+@pytest.mark.parametrize(("targets", "per_s"), [
+    ([AGENT, PODS], 10.0),  # two jobs read the same page
+    ([{**AGENT, "rank": "0"}, {**AGENT, "rank": "1"}, {**PODS, "rank": "0"},
+      {**PODS, "rank": "1"}], 20.0),
+    ([AGENT, {**AGENT, "container": "sidecar"}], 10.0),  # one page, found by each container's port
+    ([AGENT, {**AGENT, "endpoint": "other"}], 10.0),
+    ([AGENT, {**AGENT, "instance": "10.0.0.1:81"}], 20.0),  # two processes
+    ([AGENT, {**AGENT, "instance": "10.0.0.1:81", "container": "d"}, PODS], 20.0),
+])  # fmt: skip
+def test_what_is_read_twice_counts_once(targets: list[dict[str, str]], per_s: float) -> None:
+    reader, rates, pods = Reader(), Rates(LOOK_S, LOOK_S), {POD: ""}
+    for at_s in (0.0, 15.0):
+        series = [counted((at_s, 10 * at_s), **labels) for labels in targets]
+        found = reader.read(answer(*series), pods, BEGAN_S + at_s)[COUNTER]
+        told = rates.look(found, pods, BEGAN_S + at_s)
+    assert told[POD].per_s == pytest.approx(per_s)
+
+
 def test_a_container_that_went_is_no_slowdown() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
 
     def parts(at_s: float, *names: str) -> dict[Any, Any]:
-        return {POD: {name: [(at_s, 100 * at_s)] for name in names}}
+        return {POD: {Part(own=name): [(at_s, 100 * at_s)] for name in names}}
 
     rates.look(parts(0.0, "x", "y"), pods, 0.0)
     assert rates.look(parts(15.0, "x", "y"), pods, 15.0)[POD].per_s == 200.0
@@ -179,7 +202,7 @@ def test_numbers_that_can_not_be_counts_are_no_samples(value: str) -> None:
 def test_a_sample_from_the_future_is_none() -> None:
     reader = Reader()
     found = reader.read(answer(counted((0.0, 1), (60.0, 2))), {POD: ""}, BEGAN_S)
-    assert found[COUNTER][POD] == {"": [(BEGAN_S, 1.0)]}
+    assert found[COUNTER][POD] == {Part(): [(BEGAN_S, 1.0)]}
 
 
 def test_nobody_speaks_for_another_pod() -> None:
@@ -213,7 +236,14 @@ def test_what_is_remembered_of_labels_is_bounded() -> None:
 
 
 def test_p99_is_in_seconds_unless_its_name_says_otherwise() -> None:
-    found = {POD: {"x": [(0.0, 0.08)], "y": [(0.0, 0.09)], "z": [(-99.0, 7.0)]}}
+    found = {POD: {Part("x"): [(0.0, 0.08)], Part("y"): [(0.0, 0.09)], Part("z"): [(-99.0, 7.0)]}}
     assert latencies(found, P99, 1.0, 45.0) == {POD: pytest.approx(90.0)}
     assert latencies(found, "p99_ms", 1.0, 45.0) == {POD: 0.09}
     assert latencies(found, P99, 200.0, 45.0) == {}
+
+
+@pytest.mark.parametrize("told", [1e308, 1e10])
+def test_a_p99_that_cannot_be_true_is_none(told: float) -> None:
+    assert latencies({POD: {Part(): [(0.0, told)]}}, P99, 1.0, 45.0) == {}
+    found = {POD: {Part("x"): [(0.0, told)], Part("y"): [(0.0, 0.09)]}}
+    assert latencies(found, P99, 1.0, 45.0) == {POD: pytest.approx(90.0)}

@@ -30,10 +30,12 @@ LOOKS = 3
 """A window lasts at most so many looks, and so long a counter that began is left alone."""
 MOST_PARTS = 64
 """Counters of one pod: as many as it may have containers, ranks and phases."""
+MOST_MS = 1e12
+"""A p99 beyond that is a mistake: thirty years."""
 
 _SCRAPED = frozenset({
-    "__name__", "job", "endpoint", "service", "prometheus", "prometheus_replica", "replica",
-    "cluster", "monitor", "node", "namespace", "pod",
+    "__name__", "job", "endpoint", "instance", "container", "service", "prometheus",
+    "prometheus_replica", "replica", "cluster", "monitor", "node", "namespace", "pod",
 })  # fmt: skip
 """Labels that say how a counter was read, and whose it is, but not which one it is."""
 _MOST_KEPT = 100_000
@@ -50,11 +52,21 @@ class Rate(NamedTuple):
     seconds: float
 
 
+class Part(NamedTuple):
+    """One counter of a pod: of which job, read where (its instance, else its container), by what
+    way there, and which one of that page (its own labels)."""
+
+    job: str = ""
+    page: str = ""
+    way: str = ""
+    own: str = ""
+
+
 class Series(NamedTuple):
     """Which pod's, which of its counters, and of which metric."""
 
     pod: PodName
-    part: str
+    part: Part
     metric: str
 
 
@@ -63,7 +75,7 @@ class _Window:
 
     __slots__ = ("begun", "company", "last", "rests_s")
 
-    def __init__(self, at: Mapping[str, tuple[float, float]], company: Hashable, rests_s: float):
+    def __init__(self, at: Mapping[Part, tuple[float, float]], company: Hashable, rests_s: float):
         self.begun, self.last = dict(at), dict(at)
         self.company, self.rests_s = company, rests_s
 
@@ -78,7 +90,7 @@ class Reader:
 
     def read(
         self, answer: Answer, pods: Mapping[PodName, Hashable], now_s: float
-    ) -> dict[str, dict[PodName, dict[str, Samples]]]:
+    ) -> dict[str, dict[PodName, dict[Part, Samples]]]:
         """By metric, pod and counter the samples in order of time; of `pods` alone.
 
         Of one counter that came twice, as from two servers, all samples together are its own.
@@ -86,7 +98,7 @@ class Reader:
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
             self._known.clear()
-        found: dict[str, dict[PodName, dict[str, Samples]]] = {}
+        found: dict[str, dict[PodName, dict[Part, Samples]]] = {}
         for text, samples in _each(answer, now_s):
             series = self._series(text)
             if series is None:
@@ -120,7 +132,12 @@ def _series_of(text: bytes) -> Series | None:
     if not all(pod):
         return None
     own = sorted((name, told) for name, told in labels.items() if name not in _SCRAPED)
-    part = "\0".join(f"{name}\0{told}" for name, told in own)
+    container = labels.get("container", "")
+    part = Part(
+        labels.get("job", ""), labels.get("instance", "") or container,
+        "\0".join(filter(None, (container, labels.get("endpoint", "")))),
+        "\0".join(f"{name}\0{told}" for name, told in own),
+    )  # fmt: skip
     return Series(pod, part, labels.get("__name__", ""))
 
 
@@ -151,7 +168,7 @@ class Rates:
         return self._longest_s
 
     def look(
-        self, found: Mapping[PodName, Mapping[str, Samples]], pods: Mapping[PodName, Hashable],
+        self, found: Mapping[PodName, Mapping[Part, Samples]], pods: Mapping[PodName, Hashable],
         now_s: float,
     ) -> dict[PodName, Rate]:  # fmt: skip
         """The pods whose window is over, and their rates; `pods` are all there are, and each one's
@@ -167,7 +184,7 @@ class Rates:
         return rates
 
     def _of_pod(
-        self, window: _Window | None, parts: Mapping[str, Samples], company: Hashable, now_s: float
+        self, window: _Window | None, parts: Mapping[Part, Samples], company: Hashable, now_s: float
     ) -> tuple[_Window | None, Rate | None]:
         newest = {part: samples[-1] for part, samples in parts.items()}
         if min(at_s for at_s, _ in newest.values()) < now_s - self._stale_s:
@@ -183,7 +200,7 @@ class Rates:
         rate, over = self._rate(window)
         return (_Window(window.last, company, 0.0) if over else window), rate
 
-    def _broken(self, window: _Window, parts: Mapping[str, Samples]) -> bool:
+    def _broken(self, window: _Window, parts: Mapping[Part, Samples]) -> bool:
         """Whether a counter fell, or was not read for so long that it may have."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
@@ -200,14 +217,15 @@ class Rates:
 
         Of few units one more may be about to be done: in doubt the pod is faster.
         """
-        per_s = counted = seconds = 0.0
+        done: dict[Part, tuple[float, float]] = {}
+        seconds = 0.0
         for part, (began_s, stood) in window.begun.items():
             at_s, value = window.last[part]
             if at_s <= began_s:
                 return None, False
-            counted += value - stood
-            per_s += (value - stood) / (at_s - began_s)
+            done[part] = (value - stood) / (at_s - began_s), value - stood
             seconds = max(seconds, at_s - began_s)
+        per_s, counted = _once(done)
         if counted < MANY:
             if seconds < self._longest_s:
                 return None, False
@@ -216,15 +234,38 @@ class Rates:
         return (Rate(per_s, newest_s, seconds) if counted > 0.0 else None), True
 
 
+def _once(done: Mapping[Part, tuple[float, float]]) -> tuple[float, float]:
+    """Rate and units of all counters together, each counted once however often it is read.
+
+    A page that is read in two ways, and all of a pod that two jobs read, is the one read that says
+    the most; the counters of one page add up, and so do the pages of one job.
+    """
+    ways: dict[Part, tuple[float, float]] = {}
+    for part, (per_s, units) in done.items():
+        way = part._replace(own="")
+        before = ways.get(way, (0.0, 0.0))
+        ways[way] = before[0] + per_s, before[1] + units
+    pages: dict[tuple[str, str], tuple[float, float]] = {}
+    for way, found in ways.items():
+        page = way.job, way.page
+        pages[page] = max(pages.get(page, found), found)
+    jobs: dict[str, tuple[float, float]] = {}
+    for (job, _), (per_s, units) in pages.items():
+        before = jobs.get(job, (0.0, 0.0))
+        jobs[job] = before[0] + per_s, before[1] + units
+    return max(jobs.values(), default=(0.0, 0.0))
+
+
 def latencies(
-    found: Mapping[PodName, Mapping[str, Samples]], metric: str, now_s: float, stale_s: float
+    found: Mapping[PodName, Mapping[Part, Samples]], metric: str, now_s: float, stale_s: float
 ) -> dict[PodName, float]:
-    """Each pod's newest p99, milliseconds: the largest of its parts. Seconds, unless the metric's
-    name ends with `_ms` or `_milliseconds`."""
+    """Each pod's newest p99, milliseconds: the largest of its parts that can be true. Seconds,
+    unless the metric's name ends with `_ms` or `_milliseconds`."""
     scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
     told = {}
     for pod, parts in found.items():
-        fresh = [samples[-1][1] for samples in parts.values() if samples[-1][0] >= now_s - stale_s]
-        if fresh:
-            told[pod] = scale * max(fresh)
+        newest = (samples[-1] for samples in parts.values())
+        fresh = [scale * value for at_s, value in newest if at_s >= now_s - stale_s]
+        if possible := [p99_ms for p99_ms in fresh if p99_ms <= MOST_MS]:
+            told[pod] = max(possible)
     return told
