@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from weft.experiment.statistics import summarise
-from weft.experiment.workers import run_cells
+from weft.experiment.workers import run_cells, watched
 from weft.framework import Policy
 from weft.model import BadInputError
 from weft.simulate.arrivals import Arrivals
@@ -47,11 +47,8 @@ def run_grid(
 ) -> Results:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = grid.cells()
-    runs: dict[tuple[str, int], Run] = {}
-    for cell, run in run_cells(run_cell, grid, cells, jobs):
-        runs[cell] = run
-        if progress is not None:
-            progress(run.policy, run.seed, len(runs))
+    finished = run_cells(run_cell, grid, cells, jobs)
+    runs = dict(watched(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed)))
     ordered = [runs[cell] for cell in cells]
     return Results(ordered, summarise(ordered))
 

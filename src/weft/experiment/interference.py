@@ -11,7 +11,7 @@ import msgspec
 
 from weft.experiment import pair_predictor
 from weft.experiment.paired import Difference, holm, paired_difference, paired_p_value
-from weft.experiment.workers import run_cells
+from weft.experiment.workers import run_cells, watched
 from weft.framework import Policy
 from weft.framework.interference import INPUT, to_input
 from weft.simulate.sharing import pairs
@@ -84,11 +84,8 @@ def run_study(
     study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> list[Level]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
-    done: dict[Cell, SharedRun] = {}
-    for cell, run in run_cells(run_cell, study, study.cells(), jobs):
-        done[cell] = run
-        if progress is not None:
-            progress(cell.policy, cell.seed, len(done))
+    runs = run_cells(run_cell, study, study.cells(), jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
     levels = []
     for name in study.policies:
         mine = [_runs(study, done, at, study.ours) for at in range(len(study.loads))]

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.experiment import pair_predictor
 from weft.experiment.paired import Difference, paired_difference
-from weft.experiment.workers import run_cells
+from weft.experiment.workers import run_cells, watched
 from weft.framework import Policy
 from weft.framework.interference import INPUT, Interference, interference, to_input
 from weft.simulate.sharing import pairs
@@ -99,11 +99,8 @@ def run_study(
     study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> list[Level]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
-    done: dict[Cell, SharedRun] = {}
-    for cell, run in run_cells(run_cell, study, study.cells(), jobs):
-        done[cell] = run
-        if progress is not None:
-            progress(cell.policy or BASELINE, cell.seed, len(done))
+    runs = run_cells(run_cell, study, study.cells(), jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
     return [
         _level(study, done, (at, name, spoilt))
         for at in range(len(study.loads)) for name in study.policies for spoilt in study.spoilt()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.experiment.paired import Difference, paired_difference
-from weft.experiment.workers import run_cells
+from weft.experiment.workers import run_cells, watched
 from weft.framework import Policy
 from weft.policies.gpushare import GpuShare
 from weft.simulate.sharing import ece_like
@@ -101,11 +101,8 @@ def run_study(
 ) -> StudyResults:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = study.cells()
-    done: dict[Cell, SharedRun] = {}
-    for cell, run in run_cells(run_cell, study, cells, jobs):
-        done[cell] = run
-        if progress is not None:
-            progress(cell.policy, cell.seed, len(done))
+    runs = run_cells(run_cell, study, cells, jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
     levels = [
         _level(study, done, percent, name)
         for percent in study.percents for name in (*study.policies, BEST)

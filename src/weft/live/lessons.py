@@ -13,7 +13,7 @@ is counted. Without an API that answers, memory has to do.
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -22,20 +22,17 @@ import msgspec
 from weft.engine import Engine, Event, Learnt, Lesson, LessonsTold, PeakLearnt
 from weft.engine.lessons import MOST, Charged, charged_in_words
 from weft.kube.client import ApiClient
-from weft.kube.clock import Backoff, rfc3339_micro
-from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
+from weft.kube.clock import rfc3339_micro
 from weft.kube.kept import Kept
 from weft.kube.sources import MOST_MIB
 from weft.live import kept_peaks
+from weft.live.storing import Storing
 
 log = logging.getLogger("weft.live")
 
 _PEAKS = kept_peaks.KEY
-_GATHER_S = 0.2  # a job's pods fail together
-_FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
 _PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
 _NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
-_BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionError)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -75,27 +72,22 @@ def entry_of(key: str, text: str) -> Entry:
     return found
 
 
-class Lessons:
-    """Keeps one engine's lessons. `counts`: writes by what became of them.
+class Lessons(Storing):
+    """Keeps one engine's lessons; `unreadable` are the keys that could not be read."""
 
-    `unreadable` are the keys that could not be read. Nothing is kept where `kept` is None.
-    """
+    subject = "lessons are"
+    gather_s = 0.2  # a job's pods fail together
 
     def __init__(
         self, client: ApiClient, kept: Kept | None, engine: Engine,
         tell: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
-        self.counts = {"written": 0, "conflict": 0, "failed": 0}
+        super().__init__(client, kept, may_write)
         self.unreadable: set[str] = set()
-        self._kept, self._known, self._tell = kept, engine.lessons.known, tell
-        self._may_write, self._clock = may_write, client.clock
-        self._backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
-        self._stored: dict[str, str] | None = None
+        self._known, self._tell = engine.lessons.known, tell
         self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
         self._peaks, self._peaks_due = engine.peaks.known, False
-        self._news, self._peaks_news = asyncio.Event(), asyncio.Event()
-        self._failing = ""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._peaks_news = asyncio.Event()
 
     def learnt(self, command: Learnt | PeakLearnt) -> None:
         """The engine has learnt something: to be kept, here or by who leads."""
@@ -109,38 +101,11 @@ class Lessons:
         told = charged_in_words(Charged(workload, lesson.times, lesson.least_mib))
         log.info("learnt: the next pod is %s", told)
 
-    async def lead(self) -> None:
-        """Tell the engine what there is, as far as it can be read now; write from now on."""
-        if self._kept is None:
-            return
-        try:
-            await self._read(self._kept)
-        except _BROKEN as error:
-            self._fails(error)
-        self._tasks = [
-            asyncio.create_task(self._run(self._kept)), asyncio.create_task(self._remind()),
-        ]  # fmt: skip
+    def _jobs(self, kept: Kept) -> list[Coroutine[None, None, None]]:
+        return [self._run(kept), self._remind()]
 
-    async def stop(self) -> None:
-        """Write what is left, if that goes at once, and then no more."""
-        tasks, self._tasks = self._tasks, []
-        if not tasks or self._kept is None:
-            return
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _last(self) -> None:
         self._peaks_due |= self._peaks_news.is_set()
-        if not await self._try(self._kept):  # what was under way may have been written
-            await self._try(self._kept)
-
-    async def _run(self, kept: Kept) -> None:
-        while True:
-            self._news.clear()
-            while not await self._try(kept):
-                await self._clock.sleep(self._backoff.next_s())
-            self._backoff.reset()
-            await self._news.wait()
-            await self._clock.sleep(_GATHER_S)
 
     async def _remind(self) -> None:
         """Peaks are due some time after they were learnt: many are learnt one after the other."""
@@ -151,36 +116,8 @@ class Lessons:
             self._peaks_due = True
             self._news.set()
 
-    async def _try(self, kept: Kept) -> bool:
-        """Write what is due; whether all of it is stored now."""
-        if self._stored is not None and not self._due and not self._peaks_due:
-            return True
-        if self._may_write is not None and not self._may_write(2 * kept.timeout_s):
-            return False
-        try:
-            if self._stored is None:
-                await self._read(kept)
-            await self._write(kept)
-        except ConflictError:
-            self.counts["conflict"] += 1
-            self._stored = None
-            return False
-        except _BROKEN as error:
-            self._fails(error)
-            self._stored = None  # it may have been written
-            return False
-        if self._failing:
-            log.info("lessons are kept again")
-        self._failing = ""
-        return True
-
-    def _fails(self, error: Exception) -> None:
-        """Told once while it stays the same."""
-        self.counts["failed"] += 1
-        if str(error) != self._failing and self._kept is not None:
-            self._failing = str(error)
-            where = f"{self._kept.namespace}/{self._kept.name}"
-            log.warning("lessons are not kept in %s for now: %s", where, error)
+    def _is_due(self) -> bool:
+        return bool(self._due) or self._peaks_due
 
     # --- what is stored ---
 
