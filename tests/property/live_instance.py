@@ -83,7 +83,7 @@ class Instance:
         self.running.set()
         self.stop = asyncio.Event()
         self.clock = PausedClock(self.running)
-        self.lease_until = -math.inf
+        self.lease_until = self.behind_until = -math.inf
         self.in_flight: set[tuple[str, str]] = set()
         self.live: Cluster | None = None
         self.extender: Extender | None = None
@@ -100,6 +100,10 @@ class Instance:
     @property
     def leads(self) -> bool:
         return not self.dead and self.live is not None and self.live.leader
+
+    def _behind_s(self) -> float:
+        """How much longer what the watches tell is on its way."""
+        return max(0, self.behind_until - asyncio.get_running_loop().time())
 
     # --- its end ---
 
@@ -138,7 +142,7 @@ class Instance:
         line = Line(
             self.world.server,
             delay=lambda: random.choice((0, 0, 0.001, 0.02, 0.2)),
-            lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)),
+            lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)) + self._behind_s(),
         )
         line.leaving, line.answered, line.over = self._leaving, self._answered, self._ended
         try:

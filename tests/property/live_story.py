@@ -215,6 +215,22 @@ def _pause(world: World) -> bool:
     return False  # counted where it is done
 
 
+def _hand_over(world: World) -> bool:
+    """To one whose watches are behind: it has not seen what the leader did last."""
+    loop, found = asyncio.get_running_loop(), [one for one in world.living() if not one.stopping]
+    leaders, others = ([o for o in found if o.leads is leads] for leads in (True, False))
+    for other in others:
+        other.behind_until = loop.time() + world.random.choice((20, 40))
+    for leader in leaders:
+        loop.call_later(world.random.uniform(0.5, 6), _end(world, leader))
+    return bool(leaders and others)
+
+
+def _end(world: World, one: Instance) -> Callable[[], None]:
+    end = world.random.choice((one.kill, one.terminate))
+    return lambda: None if world.calm or one.over else end()
+
+
 def _clock(world: World) -> bool:
     def jump(one: Instance) -> None:
         one.clock.wall_offset_s += world.random.choice((-86_400, -30, 30, 86_400))
@@ -236,6 +252,7 @@ _STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
     ("watches cut", 1, _cut), ("watch silent", 0.6, _silence), ("compaction", 0.8, _compact),
     ("API server restarted", 0.7, _restart_server), ("killed", 0.7, _kill),
     ("terminated", 0.8, _terminate), ("stopped for a while", 1.2, _pause),
+    ("handed over to one behind", 1.5, _hand_over),
     ("wall clock jumped", 0.7, _clock), ("crash planned", 1.5, _plan),
 )  # fmt: skip
 

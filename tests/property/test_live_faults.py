@@ -25,6 +25,7 @@ MANY = [(seed, False) for seed in range(0, 800, BLOCK)] + [
 FAULT_POINTS = (
     *(f"crash {point}" for point in POINTS), "crash in the drain", "killed", "terminated",
     *BINDING_FAULTS,
+    "handed over to one behind",
     "stopped for a while", "stopped beyond its lease", "slip", "lease out of reach",
     "leadership lost", "lease: lease deleted", "wall clock jumped", "watches cut", "watch silent",
     "compaction", "API server restarted", "node deleted", "node back", "pod made again",
