@@ -3,8 +3,9 @@
 `gavel`: truth is each of Gavel's campaigns on each GPU model, policies see what a predictor learnt
 from half the pairs; loads 0.7, 0.9, 1.1, ten seeds, run to empty. `coscheml`: truth is Co-scheML's
 own table, and everybody is told it; 3 laws of time × 4 loads × 1, 2, 4, 8 GPUs, all cells shown.
-`durations` is as `gavel`, but pods say how long they take, exactly or wrong by up to a half:
-`interference` that counts how long pods are together, against itself without.
+With --watched jobs report their progress (5 % noise, each 15 s), which corrects what policies were
+told, all the same. `durations` is as `gavel`, but pods say how long they take, exactly or wrong by
+up to a half: `interference` that counts how long pods are together, against itself without.
 Needs the data in WEFT_DATA. Writes build/bench/interference-<part>.json after every table.
 
     python benchmarks/bench_interference_scheduling.py [gavel] [coscheml] [durations] [--seeds 10]
@@ -61,7 +62,8 @@ def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
             table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
             loads = tuple(pairs.Load(rate, job_class=asked.job_class) for rate in LOADS)
             policies = (*BASELINES, ours, ORACLE)
-            study = Study(table, card, policies, loads, seeds, make, ours, asked.predictor)
+            study = Study(table, card, policies, loads, seeds, make, ours, asked.predictor,
+                          watched=asked.watched)  # fmt: skip
             levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
             keep(part, found)
             print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
@@ -132,13 +134,14 @@ def main() -> None:
     parser.add_argument("--job-class", default="best-effort")
     parser.add_argument("--source", action="append")
     parser.add_argument("--predictor", choices=["trained", "ridge"], default="trained")
+    parser.add_argument("--watched", action="store_true")
     parser.add_argument("--name", default="")
     asked = parser.parse_args()
     if not DATA.exists():
         print(f"no tables in {DATA}: nothing to measure; set WEFT_DATA")
         return
     if "gavel" in asked.parts:
-        name = asked.name or "gavel"
+        name = asked.name or ("gavel-watched" if asked.watched else "gavel")
         sources = asked.source or list(SOURCES)
         gavel(asked, name, sources)
     if "durations" in asked.parts:

@@ -1,15 +1,17 @@
 """`make gpu-check`: is there a GPU, does measuring work on it, and what comes out, in ten minutes.
 
-    nvidia-smi ─▶ a Python with PyTorch ─▶ weft profile measure (both ways of sharing) ─▶ a summary
+    nvidia-smi ─▶ a Python with PyTorch ─▶ gpu_measure (both ways of sharing) ─▶ a summary
 
-Needs the standard library alone, so that it can say what is missing. Nothing is installed but into
-build/gpu-venv, and only where no Python at hand has PyTorch. Ends with 0 where everything worked,
-1 where a step failed, 3 where there is no GPU. Results go to $OUT, or build/gpu-check.
+Needs the standard library alone, so that it can say what is missing. Measuring needs a Python 3.11
+with NumPy and one with PyTorch, mostly the same; what else Weft needs has a stand-in beside this
+file. Nothing is installed but into build/gpu-venv, and only where no Python at hand has these. Ends
+with 0 where everything worked, 1 where a step failed, 3 where there is no GPU, 130 where it was
+interrupted: what was measured until then is kept. Results go to $OUT, or build/gpu-check.
 
-GPU_PYTHON=… names the Python that has PyTorch; GPU_CHECK_S=… is the whole time (600 s).
+GPU_PYTHON=… names the Python that has PyTorch; GPU_CHECK_S=… is the whole time (600 s);
+CUDA_VISIBLE_DEVICES=… says which GPU.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,15 +19,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-NO_GPU, FAILED = 3, 1
+NO_GPU, FAILED, INTERRUPTED = 3, 1, 130
 RESERVE_S, LEAST_MEASURE_S, INSTALL_S, PATIENCE_S = 45.0, 90.0, 300.0, 25.0
-NEEDED = ("msgspec", "numpy", "rich", "typer", "pynvml")
-"""What `weft profile measure` imports."""
+COLD_S = 150.0
+"""For PyTorch to be read off a cold disk and to open the GPU."""
+CUDA_13_DRIVER = 580
+"""PyTorch from 2.10 on comes with CUDA 13, which older drivers do not run."""
+HAS_WEFTS = "import sys, numpy; sys.exit(sys.version_info < (3, 11))"
+SEES_GPU = """
+import sys
+assert sys.version_info >= (3, 10), "the workloads need Python 3.10"
+import torch
+side = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
+assert float((side @ side)[0, 0]) == 64
+"""
+"""Some builds of PyTorch see a GPU that they have no code for: an answer of it is wanted."""
 WORKLOADS = (
     "resnet-train", "mobilenet-train", "encoder-train", "decoder-infer-1", "decoder-infer-32",
     "dlrm-train", "lstm-train", "gemm-bf16", "elementwise", "tiny-kernels", "input-train",
@@ -49,7 +63,13 @@ class StepError(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """All steps; the exit code."""
-    deadline_s = time.monotonic() + float(os.environ.get("GPU_CHECK_S", "600"))
+    whole_s = 0.0
+    with suppress(ValueError):
+        whole_s = float(os.environ.get("GPU_CHECK_S") or "600")
+    if not 0 < whole_s < float("inf"):
+        say(f"GPU_CHECK_S={os.environ['GPU_CHECK_S']}: is no number of seconds")
+        return FAILED
+    deadline_s = time.monotonic() + whole_s
     out = Path(os.environ.get("OUT") or ROOT / "build" / "gpu-check")
     try:
         gpus = find_gpus()
@@ -59,16 +79,26 @@ def main(argv: Sequence[str]) -> int:
     for line in gpus:
         say(line)
     try:
-        plan = Plan(weft_python(deadline_s), torch_python(deadline_s), out, deadline_s)
-        say(f"Weft by {plan.weft}, PyTorch by {plan.torch}")
-        code = measure(plan, argv)
+        torch = torch_python(deadline_s)
+        plan = Plan(weft_python(torch, deadline_s), torch, out, deadline_s)
+        say(f"measuring by {plan.weft}, PyTorch by {plan.torch}")
+        try:
+            code = measure(plan, argv)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
         summary = summarise(out)
-    except StepError as error:
+        (out / "summary.txt").write_text(summary)
+    except (StepError, OSError) as error:
         say(f"failed: {error}")
         return FAILED
-    (out / "summary.txt").write_text(summary)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     print(summary, end="")
     return code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def say(text: str) -> None:
@@ -88,52 +118,61 @@ def find_gpus() -> list[str]:
     return found
 
 
-def weft_python(deadline_s: float) -> str:
-    """A Python that has what Weft's measuring imports: the clone's, the one that runs this, ours.
-    """  # fmt: skip
-    names = ", ".join(NEEDED)
-    here = (str(ROOT / ".venv/bin/python"), sys.executable, shutil.which("python3") or "")
-    for python in (*here, *_installed()):
-        if _imports(python, names):
-            return python
-    return _install(NEEDED, deadline_s)
+def gpu() -> str:
+    """The one to measure: the first that CUDA would use."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return first if first.isdecimal() or first.startswith("GPU-") else "0"
 
 
-def torch_python(deadline_s: float) -> str:
-    """A Python whose PyTorch sees the GPU; made where there is none."""
-    named = os.environ.get("GPU_PYTHON", "")
-    candidates = (
-        [named] if named else [sys.executable, shutil.which("python3") or "", *_installed()]
-    )
-    for python in dict.fromkeys(one for one in candidates if one):
-        if _sees_gpu(python):
+def weft_python(torch: str, deadline_s: float) -> str:
+    """A Python that measuring runs in: the clone's, the one that runs this, PyTorch's, ours."""
+    for python in dict.fromkeys((str(ROOT / ".venv/bin/python"), torch, *_pythons())):
+        if ended([python, "-c", HAS_WEFTS], 60)[0] == 0:
             return python
-    if named:
-        raise StepError(f"GPU_PYTHON={named}: its PyTorch sees no GPU, or it has none")
-    made = _install(["torch", "numpy"], deadline_s)
-    if not _sees_gpu(made):
-        raise StepError(f"the PyTorch in {made} sees no GPU: does it fit the driver?")
+    made = _install(["numpy"], deadline_s)
+    if ended([made, "-c", HAS_WEFTS], 60)[0] != 0:
+        raise StepError(f"{made} is no Python 3.11: say make gpu-check PYTHON=/path/to/python3.11")
     return made
 
 
-def _installed() -> list[str]:
-    python = ROOT / "build" / "gpu-venv" / "bin" / "python"
-    return [str(python)] if python.exists() else []
+def torch_python(deadline_s: float) -> str:
+    """A Python whose PyTorch runs on the GPU; made where there is none."""
+    named = os.environ.get("GPU_PYTHON", "")
+    why = ""
+    for python in [named] if named else dict.fromkeys(_pythons()):
+        code, told = ended([python, "-c", SEES_GPU], COLD_S)
+        if code == 0:
+            return python
+        if "No module named 'torch'" not in told and code != 127:
+            why = f"{python}: {(told.strip().splitlines() or [f'exit code {code}'])[-1][:300]}"
+            say(why)
+    if named:
+        raise StepError(f"GPU_PYTHON={named}: has no PyTorch that runs on the GPU")
+    made = _install([torch_wanted(), "numpy"], deadline_s)
+    code, told = ended([made, "-c", SEES_GPU], COLD_S)
+    if code != 0:
+        raise StepError(f"the PyTorch in {made} does not run on the GPU: {told.strip()[-300:]}")
+    return made
 
 
-def _imports(python: str, modules: str) -> bool:
-    if python == sys.executable:
-        return all(importlib.util.find_spec(name.strip()) for name in modules.split(","))
-    return (
-        bool(python)
-        and Path(python).exists()
-        and ended([python, "-c", f"import {modules}"], 60)[0] == 0
-    )
+def torch_wanted() -> str:
+    """The newest PyTorch that the driver runs."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    code, told = ended(query, 30)
+    major = told.strip().partition(".")[0]
+    new = code != 0 or not major.isdecimal() or int(major) >= CUDA_13_DRIVER
+    return "torch" if new else "torch<2.10"
 
 
-def _sees_gpu(python: str) -> bool:
-    asks = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return ended([python, "-c", asks], 90)[0] == 0
+def _pythons() -> Iterator[str]:
+    """Those at hand, the likeliest first."""
+    yield sys.executable
+    for name in ("python3", "python", *(f"python3.{minor}" for minor in range(14, 9, -1))):
+        if found := shutil.which(name):
+            yield found
+    for path in (ROOT / "build" / "gpu-venv" / "bin" / "python", Path("/opt/conda/bin/python")):
+        if path.exists():
+            yield str(path)
 
 
 def _install(packages: Sequence[str], deadline_s: float) -> str:
@@ -144,9 +183,8 @@ def _install(packages: Sequence[str], deadline_s: float) -> str:
         raise StepError(f"no time is left to install {packages[0]}: raise GPU_CHECK_S")
     say(f"installing {', '.join(packages)} into {folder}")
     python = str(folder / "bin" / "python")
-    names = ["nvidia-ml-py" if name == "pynvml" else name for name in packages]
     for command in ([sys.executable, "-m", "venv", str(folder)],
-                    [python, "-m", "pip", "install", "--quiet", *names]):  # fmt: skip
+                    [python, "-m", "pip", "install", "--quiet", *packages]):  # fmt: skip
         began = time.monotonic()
         code, told = ended(command, left_s)
         left_s -= time.monotonic() - began
@@ -156,7 +194,7 @@ def _install(packages: Sequence[str], deadline_s: float) -> str:
 
 
 def measure(plan: Plan, argv: Sequence[str]) -> int:
-    """`weft profile measure` within what is left of the time; 0, or `FAILED` where it ended so.
+    """`gpu_measure` within what is left of the time; 0, or `FAILED` where it ended so.
 
     Time-slicing comes first, and is kept where MPS cannot be had.
     """
@@ -169,15 +207,14 @@ def measure(plan: Plan, argv: Sequence[str]) -> int:
     else:
         say("no nvidia-cuda-mps-control: MPS is left out")
     command = [
-        plan.weft, "-m", "weft.cli.main", "profile", "measure", str(plan.out),
-        "--python", plan.torch, "--window-s", "1.5", "--warm-s", "0.7",
+        plan.weft, str(ROOT / "benchmarks" / "gpu_measure.py"), str(plan.out),
+        "--python", plan.torch, "--gpu", gpu(), "--window-s", "1.5", "--warm-s", "0.7",
         "--budget-s", f"{left_s - 15:.0f}", *shares,
         *(word for name in WORKLOADS for word in ("--workload", name)), *argv,
     ]  # fmt: skip
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
-    code, _ = ended(command, left_s + RESERVE_S / 2, {"PYTHONPATH": path}, shown=True)
+    code, _ = ended(command, left_s + RESERVE_S / 2, shown=True)
     if code != 0:
-        say(f"weft profile measure ended with {code}")
+        say(f"measuring ended with {code}")
     return FAILED if code else 0
 
 
@@ -207,14 +244,14 @@ def summarise(out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ended(
-    command: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, *,
-    shown: bool = False,
-) -> tuple[int, str]:  # fmt: skip
-    """(exit code, output) of a command that is ended, with all it started, after `timeout_s`."""
+def ended(command: Sequence[str], timeout_s: float, *, shown: bool = False) -> tuple[int, str]:
+    """(exit code, output) of a command that is ended, with all it started, after `timeout_s`.
+
+    Also where somebody interrupts: it is a process group of its own, which no Ctrl-C reaches.
+    """
     try:
         process = subprocess.Popen(
-            command, env={**os.environ, **(env or {})}, start_new_session=True, text=True,
+            command, start_new_session=True, text=True,
             stdin=subprocess.DEVNULL, stdout=None if shown else subprocess.PIPE,
             stderr=None if shown else subprocess.STDOUT,
         )  # fmt: skip
@@ -223,17 +260,24 @@ def ended(
     try:
         told, _ = process.communicate(timeout=max(timeout_s, 0.1))
     except subprocess.TimeoutExpired:
-        # SIGINT first: measuring then stops MPS and its workloads, and keeps what it has.
-        for sent, patience_s in ((signal.SIGINT, PATIENCE_S), (signal.SIGKILL, 10.0)):
-            os.killpg(process.pid, sent)
-            try:
-                process.communicate(timeout=patience_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        _end(process)
         return 124, f"not over in {timeout_s:.0f} s"
+    except KeyboardInterrupt:
+        _end(process)
+        raise
     return process.returncode, told or ""
 
 
+def _end(process: "subprocess.Popen[str]") -> None:
+    """SIGTERM first: measuring then stops MPS and its workloads, and keeps what it has."""
+    for sent, patience_s in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, 10.0)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=patience_s)
+            return
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main(sys.argv[1:]))

@@ -5,29 +5,34 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.framework import Profile
 from weft.framework.interference import INPUT, Tier, interference, to_input
 from weft.model import PodRequest
 from weft.policies.catalog import built_in
-from weft.policies.joining import CAUTION
+from weft.policies.within import CAUTION
 from weft.testing import node, pod
 
 CLUSTERS, PODS = 40, 40
 NAMES = ("a", "b", "c", "d")
 CARDS = (("T4", 10_000), ("V100", 20_000))
 BOUND = {"latency-critical": 1.10, "best-effort": math.inf}
+SLACKS = ((), (), (("", 105),), (("", 100),), (("", 300),), (("t4", 103),), (("v", 101), ("", 108)))
 
 
 class Slowly:
-    """GPUs as lists of (application, class, MiB)."""
+    """GPUs as lists of (application, class, MiB, slack)."""
+
+    most_small = 4
 
     def __init__(self, dice: random.Random, most: int) -> None:
         size = len(NAMES) + 1
         rng = np.random.default_rng(dice.randrange(1 << 30))
-        self.mean = rng.random((2, size, size)) * rng.choice([0.1, 0.5, 0.9])
-        self.upper = self.mean + rng.random(self.mean.shape) * 0.2
+        scale = rng.choice([0.01, 0.1, 0.5, 0.9])
+        self.mean = rng.random((2, size, size)) * scale
+        self.upper = self.mean + rng.random(self.mean.shape) * min(0.2, 2 * scale)
         self.upper[rng.random(self.mean.shape) < 0.08] = math.inf
         self.most = most
         self.gpus: dict[tuple[str, int], tuple[str, int, list]] = {}
@@ -41,16 +46,30 @@ class Slowly:
         """None where the pod may not go."""
         model, total, there = self.gpus[gpu]
         asked = new.shape.claims[0].memory.value
-        if asked > total - sum(mib for _, _, mib in there) or len(there) >= self.most:
+        if asked > total - sum(mib for _, _, mib, _ in there):
+            return None
+        what = (new.shape.application, new.shape.job_class, asked, new.shape.slack)
+        small = all(
+            job_class == "latency-critical" and 4 * mib <= total
+            for _, job_class, mib, _ in (*there, what)
+        )
+        if len(there) >= (max(self.most, self.most_small) if small else self.most):
             return None
         if not there:
             return 1.0
         card = [model for model, _ in CARDS].index(model)
-        return self.company(self.mean[card], self.upper[card], there, new)
+        return self.company(card, there, what)
 
-    def company(self, mean, upper, there, new: PodRequest) -> float | None:
-        pods = [(NAMES.index(app), job_class) for app, job_class, _ in there]
-        pods.append((NAMES.index(new.shape.application), new.shape.job_class))
+    def bound(self, card: int, job_class: str, slack) -> float:
+        """What its class is allowed, and the pod itself by its SLO."""
+        found = BOUND.get(job_class, 1.30 * (1 + 1 / len(self.gpus)))
+        own = [percent / 100 for part, percent in slack if part in CARDS[card][0].lower()]
+        return min([found, *own[:1]]) if job_class == "latency-critical" else found
+
+    def company(self, card: int, there, new) -> float | None:
+        mean, upper = self.mean[card], self.upper[card]
+        pods = [(NAMES.index(app), job_class) for app, job_class, _, _ in (*there, new)]
+        slacks = [slack for _, _, _, slack in (*there, new)]
 
         def slower(table, among, at):
             return sum(table[among[at][0], o] for k, (o, _) in enumerate(among) if k != at)
@@ -62,7 +81,7 @@ class Slowly:
         away = 1 / len(self.gpus)
         for at in together:
             worst, job_class = math.exp(slower(upper, pods, at)), pods[at][1]
-            if worst > BOUND.get(job_class, 1.30 * (1 + away)):
+            if worst > self.bound(card, job_class, slacks[at]):
                 return None
         between = (1 - CAUTION) * mean + CAUTION * upper
         valued = [math.exp(-slower(between, pods, at)) for at in together]
@@ -78,17 +97,26 @@ class Slowly:
 
 
 class SlowCoscheml(Slowly):
-    def company(self, mean, upper, there, new: PodRequest) -> float | None:
-        one, other = NAMES.index(new.shape.application), NAMES.index(there[0][0])
+    most_small = 0
+
+    def company(self, card: int, there, new) -> float | None:
+        mean, upper = self.mean[card], self.upper[card]
+        one, other = NAMES.index(new[0]), NAMES.index(there[0][0])
         if math.isinf(upper[one, other]) or math.isinf(upper[other, one]):
             return None
         return -math.exp(mean[one, other]) - math.exp(mean[other, one])
 
 
 class SlowLucid(Slowly):
-    def company(self, mean, upper, there, new: PodRequest) -> float | None:
+    most_small = 0
+
+    def company(self, card: int, there, new) -> float | None:
+        mean, upper = self.mean[card], self.upper[card]
+        one, other = NAMES.index(new[0]), NAMES.index(there[0][0])
+        if math.isinf(upper[one, other]) or math.isinf(upper[other, one]):
+            return None
         points = 0
-        for application in (new.shape.application, there[0][0]):
+        for application in (new[0], there[0][0]):
             at, speeds = NAMES.index(application), []
             for other in range(len(NAMES)):
                 for victim, beside in ((at, other), (other, at)):
@@ -105,10 +133,12 @@ class SlowLucid(Slowly):
      ("coscheml", {}, SlowCoscheml, 2), ("lucid", {}, SlowLucid, 2)],
 )  # fmt: skip
 def test_decides_like_the_slow_reference(name, options, reference, most: int) -> None:
-    shared = 0
+    shared = crowds = 0
     for number in range(CLUSTERS):
         dice = random.Random(f"interference/{most}/{number}")
         slowly = reference(dice, most)
+        classes = dice.choice([["", "batch", "best-effort", "latency-critical"]] * 3
+                              + [["latency-critical"]])  # fmt: skip
         cluster = []
         for where in ("n0", "n1", "n2")[: dice.randint(1, 3)]:
             (model, mib), gpus = dice.choice(CARDS), dice.randint(1, 3)
@@ -121,8 +151,9 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
             new = pod(
                 f"p{step}", memory_mib=dice.choice([1000, 4000, 9000]),
                 application=dice.choice(NAMES),
-                job_class=dice.choice(["", "batch", "best-effort", "latency-critical"]),
+                job_class=dice.choice(classes),
             )  # fmt: skip
+            new = replace(new, shape=replace(new.shape, slack=dice.choice(SLACKS)))
             values = {gpu: slowly.value(gpu, new) for gpu in slowly.gpus}
             good = {gpu: value for gpu, value in values.items() if value is not None}
             command = engine.handle(PodAdded(new), step)[0]
@@ -137,7 +168,9 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
                 assert good[gpu] == pytest.approx(max(good.values()), abs=0.0011)
                 engine.handle(PodBound(new.uid), step)
                 shared += bool(slowly.gpus[gpu][2])
-                what = (new.shape.application, new.shape.job_class, place.shares[0].memory_mib)
+                asked = new.shape
+                what = (asked.application, asked.job_class, place.shares[0].memory_mib, asked.slack)
+                crowds += len(slowly.gpus[gpu][2]) >= most
                 slowly.gpus[gpu][2].append(what)
                 there[new.uid] = (gpu, what)
             if there and dice.random() < 0.4:
@@ -146,3 +179,4 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
                 gpu, what = there.pop(uid)
                 slowly.gpus[gpu][2].remove(what)
     assert shared > 20, "sharing must have been decided about"
+    assert (crowds > 2) == (most < reference.most_small), "small pods may be more"

@@ -163,6 +163,33 @@ def test_the_originals_hosts():
     assert arrive(cluster(running), "GROMACS") == "a"
 
 
+def test_the_original_adds_up_what_its_table_says():
+    """Only −1 both ways forbids, one alone is a number; what the table leaves out counts 0."""
+    odd = {"a": {"a": 1.5, "b": -1}, "b": {"a": 1.2}, "c": {"c": -1}}
+    table = to_input(from_static(1, static_table(json.dumps(odd), "odd.json")))
+    exact, sane = (built_in().create("coscheml", compat=one) for one in ("exact", "sane"))
+    for policy in (exact, sane):
+        policy.take_input(table)
+    assert [round(exact.cost(*pair), 4) for pair in ("aa", "ab", "bb", "ac")] == [3.0, 0.2, 0, 0]
+    assert exact.cost("c", "c") == FORBIDDEN
+    assert sane.cost("a", "b") == FORBIDDEN
+    assert sane.cost("b", "b") > 2.0
+
+
+def test_the_originals_mystic_knows_no_hosts_and_no_table_of_slowdowns():
+    exact = {"pairing": "mystic", "compat": "exact"}
+    assert arrive(cluster({"a": "", "b": "LAMMPS"}, **exact), "GROMACS") == "a"
+    assert arrive(cluster({"a": "vgg16"}, **exact), "vgg16") == "a"
+    alone = built_in().create("coscheml", **exact)
+    alone.take_input(mystic())
+    assert alone.cost("CNN", "LAMMPS") == -mystic()["CNN"]["LAMMPS"]
+    engine = Engine([Profile("weft", [alone])], [node("a", gpus=1)])
+    engine.handle(PolicyInput(MYSTIC, mystic()), 0)
+    runs = msgspec.structs.replace(placement("on", "a", 0, memory_mib=MIB), application="LAMMPS")
+    engine.handle(PodSeenBound(runs), 0)
+    assert arrive(engine, "CNN") == "a"
+
+
 def test_branches():
     running = {"a": "HOOMD", "b": "regression", "c": "LAMMPS"}
     assert arrive(cluster(running, pairing="fifo"), "CNN") == "a"

@@ -45,6 +45,9 @@ _Told = Annotated[
         help="What policies know: trained or ridge, learnt from half of the pairs; truth, all."
     ),
 ]
+_Watched = Annotated[
+    bool, typer.Option("--watched", help="Jobs report progress, which corrects what policies know.")
+]
 _Seeds = Annotated[int, typer.Option(min=1, help="How many workloads.")]
 _FirstSeed = Annotated[int, typer.Option(help="The first seed; the others follow.")]
 _Gpus = Annotated[int, typer.Option(min=1, max=10_000, help="GPUs, four on a node.")]
@@ -63,6 +66,7 @@ def interference(
     ours: _Ours = "interference",
     load: _Loads = [0.7, 0.9, 1.1],  # noqa: B006
     told: _Told = "trained",
+    watched: _Watched = False,
     seeds: _Seeds = 10,
     first_seed: _FirstSeed = 0,
     gpus: _Gpus = 16,
@@ -91,8 +95,9 @@ def interference(
     loads = tuple(Load(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
     study = Study(
-        _read(table, source, gpu), gpu, names, loads, workloads, known.from_spec, ours, told
-    )
+        _read(table, source, gpu), gpu, names, loads, workloads, known.from_spec, ours, told,
+        watched=watched,
+    )  # fmt: skip
     cells = len(study.cells())
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
 

@@ -13,18 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cli.predicted import configured, read_mystic, solos_of
+from weft.cli.predicted import files_of
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
 from weft.config.form import Configuration, LeaseSettings, TelemetrySettings
 from weft.config.read import profiles as made_of
-from weft.engine import PolicyInput
 from weft.extender.configured import listening_of, routes_of
 from weft.extender.listening import Listening, listen
 from weft.extender.routes import Route, route_profiles
 from weft.extender.server import Server
 from weft.extender.service import Extender
 from weft.framework import Profile
-from weft.framework.interference import INPUT, Interference, to_input
+from weft.framework.interference import Interference
 from weft.framework.registry import Registry
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
@@ -38,11 +37,10 @@ from weft.live.looked import LookedMetrics
 from weft.live.looking import Looking, addresses_of, devices_of
 from weft.live.observed import ObservedMetrics
 from weft.live.observing import Observing, ObservingOptions
-from weft.live.rates import Solos
+from weft.live.reloading import Reloading, ReloadMetrics
 from weft.live.remembering import Remembering
 from weft.live.telling import Teller, TellingOptions
 from weft.live.typical import TypicalInput
-from weft.policies.coscheml import MYSTIC
 from weft.record import Header, PolicyUse, ProfileUse
 from weft.scheduler.http import Pages
 from weft.scheduler.metrics import Metrics
@@ -70,7 +68,8 @@ class Hosting(msgspec.Struct, frozen=True):
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `Process.run`."""
-    told = configured(config, hosting.where)
+    files = files_of(config, hosting.where)
+    told = files.read()
     elsewhere = config.interference.predicted
     routes = (
         routes_of(config.extender, registry.names(), predicted=elsewhere)
@@ -108,11 +107,12 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 harvest_permille=limits.harvest_permille,
             )  # fmt: skip
             process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
-        if told is not None:
+        reloading = Reloading(live, files, told, config.interference.reload_seconds)
+        if told.interference is not None:
             live.pods.settings = msgspec.structs.replace(live.settings, interference_table=True)
-            process.parts.append(_Predicted(live, told))
-        if config.interference.mystic:
-            process.parts.append(_Distances(live, config.interference.mystic, hosting.where))
+        if files.named:
+            process.parts.append(_Predicted(reloading))
+            pages.collectors.append(ReloadMetrics(reloading))
         process.parts += [_Typical(live), _Memory()]
         around = Around(lambda: addresses_of(live), lambda: devices_of(live), client)
         source = source_of(config.telemetry, around)
@@ -121,7 +121,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
             looking = Looking(live, source, how, aliases_of(config.telemetry))
             live.ends.peak_mib = looking.measuring.peak_mib
             pages.collectors.append(LookedMetrics(looking))
-            looking.observing = _observing(live, source, config, told, hosting.where)
+            looking.observing = _observing(live, source, config, reloading)
             if looking.observing is not None:
                 pages.explainer.progress_of = looking.observing.about
                 pages.collectors.append(ObservedMetrics(looking.observing))
@@ -145,7 +145,7 @@ def _kept(client: ApiClient, config: Configuration, name: str) -> Kept | None:
 
 
 def _observing(
-    live: Cluster, source: Source, config: Configuration, told: Interference | None, where: str
+    live: Cluster, source: Source, config: Configuration, reloading: Reloading
 ) -> Observing | None:
     """Who looks how fast pods go; nobody where no metric is named."""
     settings, times = config.interference, config.telemetry
@@ -156,8 +156,10 @@ def _observing(
     if not options.metrics:
         return None
     store = _kept(live.client, config, settings.observed)
-    remembering = Remembering(live.client, store, told or Interference(0), live.recall.may_write)
-    observing = Observing(live, source, remembering, Solos(solos_of(config, where)), options)
+    base = reloading.told.interference or Interference(0)
+    remembering = Remembering(live.client, store, base, live.recall.may_write)
+    observing = Observing(live, source, remembering, reloading.solos, options)
+    reloading.remembering = remembering
     live.keepers.append(remembering)
     live.recall.asked = observing.goes
     return observing
@@ -229,34 +231,24 @@ class _Looking(Part):
 
 
 class _Predicted(Part):
-    """Tells policies how much applications slow each other down."""
+    """Tells policies how much applications slow each other down, and again where that changed."""
 
-    def __init__(self, live: Cluster, told: Interference) -> None:
-        self._live, self._told = live, told
-
-    async def start(self) -> str:
-        """Tell it once."""
-        self._live.handle(PolicyInput(INPUT, to_input(self._told)))
-        return f"interference of {len(self._told.classes)} applications is known"
-
-    async def close(self) -> None:
-        """Nothing: policies keep it."""
-
-
-class _Distances(Part):
-    """Tells Co-scheML's baseline mystic how far applications are from each other."""
-
-    def __init__(self, live: Cluster, path: str, where: str) -> None:
-        place = ": ".join(filter(None, (where, "interference.mystic")))
-        self._live, self._told = live, read_mystic(Path(path), place)
+    def __init__(self, reloading: Reloading) -> None:
+        self._reloading = reloading
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Tell it once."""
-        self._live.handle(PolicyInput(MYSTIC, self._told))
-        return f"mystic's distances of {len(self._told)} applications are known"
+        """Tell it now, and look at the files now and then."""
+        self._reloading.tell()
+        if self._reloading.every_s:
+            self._task = asyncio.create_task(self._reloading.run())
+        return str(self._reloading.told)
 
     async def close(self) -> None:
-        """Nothing: the policy keeps them."""
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class _Typical(Part):

@@ -1,5 +1,6 @@
 """`weft interference`: learn who slows whom down, say how well, predict, explain."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,24 +41,25 @@ def train(
     source: _Source = [],  # noqa: B006 - typer's way of a list default
 ) -> None:
     """Learn a predictor for each GPU model and way of sharing in the data."""
+    one_thread()
     import weft
-    from weft.cli.interference_inputs import read_measured
-    from weft.signals.interference import trees
+    from weft.cli.interference_inputs import (
+        check_place,
+        note_no_trees,
+        read_measured,
+        write_whole,
+    )  # fmt: skip
     from weft.signals.interference.committee import Effort
-    from weft.signals.interference.features import Applications, profile_columns
     from weft.signals.interference.ladder import fit
     from weft.signals.interference.model_file import SCHEMA, Model, encode
 
     measured, tell = read_measured(data, source), teller()
+    check_place(to)
     cells: list[Cell] = []
     for one, gpu_model, isolation in _cells(measured):
         place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
         cell = one.cell(gpu_model, isolation)
-        if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
-            print(
-                f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
-                "left out; pip install 'weft[interference]'", file=sys.stderr,
-            )  # fmt: skip
+        note_no_trees(cell, place)
 
         def ticks(done: int, of: int, place: str = place) -> None:
             tell(f"{place}: kernel {done} of {of}")
@@ -67,10 +69,7 @@ def train(
         cells.append(fitted)
         print(f"{place}: {_said_of(fitted)}")
     model = Model(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
-    try:
-        to.write_bytes(encode(model))
-    except OSError as error:
-        raise BadInputError(str(to), f"can't be written: {error.strerror}") from None
+    write_whole(to, encode(model))
     print(f"written: {to}")
 
 
@@ -90,20 +89,27 @@ def evaluate(
     output: _Output = ListOutput.table,
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
-    from weft.cli.interference_inputs import read_measured
-    from weft.cli.interference_tables import print_results, write_figures
+    from weft.cli.interference_inputs import note_no_trees, read_measured
+    from weft.cli.interference_tables import left_out, print_results, write_figures
     from weft.signals.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
         raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
-    tell = teller()
-    how = Examination(seeds, progress=tell)
-    found = []
-    for one in read_measured(data, source):
-        found += examine(one, how, split or SPLITS)
+    measured, tell = read_measured(data, source), teller()
+    models = sorted({model for one in measured for model, _ in one.cells()})
+    if gpu_model and gpu_model not in models:
+        raise BadInputError(f"--gpu-model {gpu_model}", f"is not in these files: "
+                                                        f"{', '.join(models)}")  # fmt: skip
+    for one in measured:
+        for model, isolation in one.cells():
+            if gpu_model in ("", model):
+                note_no_trees(one.cell(model, isolation), f"{model} {isolation}".strip())
+    how = Examination(seeds, progress=tell, gpu_model=gpu_model)
+    kept = [result for one in measured for result in examine(one, how, split or SPLITS)]
     tell("")
-    kept = [one for one in found if gpu_model in ("", one.gpu_model)]
+    for note in left_out(kept, measured, split, gpu_model):
+        print(f"weft: note: {note}", file=sys.stderr)
     if not kept:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
     if report is not None:
@@ -125,7 +131,7 @@ def predict(
     """Predict one pod beside others, or the whole table that policies get."""
     import msgspec
 
-    from weft.cli.interference_inputs import read_model
+    from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because, print_pairs
     from weft.framework.interference import ANY_MODEL, InterferenceView
     from weft.signals.interference.model_file import Model
@@ -136,6 +142,7 @@ def predict(
     if victim and isinstance(found, Model):
         predictor = _predictor(found, model, gpu_model, isolation)
         told = predictor.predict(victim, _others(victim, others))
+        note_unknown(found, model, [victim, *(others or [])])
         if output is ListOutput.json:
             print(msgspec.json.encode(told).decode())
         else:
@@ -150,6 +157,7 @@ def predict(
     if output is ListOutput.json and not victim:
         print(msgspec.json.encode(table).decode())
     elif victim:
+        note_unknown(found, model, [victim, *(others or [])])
         _print_static(table, victim, _others(victim, others), output)
     else:
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
@@ -166,7 +174,7 @@ def explain(
     """Say why: the rung, the nearest measured pairs, what adds how much."""
     import msgspec
 
-    from weft.cli.interference_inputs import read_model
+    from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because
     from weft.signals.interference.model_file import Model
     from weft.signals.interference.why import because
@@ -175,6 +183,7 @@ def explain(
     if not isinstance(found, Model):
         raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
     told = because(_predictor(found, model, gpu_model, isolation), victim, other)
+    note_unknown(found, model, [victim, other])
     if output is ListOutput.json:
         print(msgspec.json.encode(told).decode())
     else:
@@ -183,6 +192,15 @@ def explain(
 
 for _command in (train, evaluate, predict, explain):
     interference_app.command(_command.__name__)(_command)
+
+
+def one_thread() -> None:
+    """Sums over several threads are rounded otherwise than over one, and the file would show it.
+
+    Nothing is lost: the matrices are small. It counts from the first time NumPy is loaded.
+    """
+    for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"
 
 
 def _cells(measured: "Sequence[Measured]") -> "list[tuple[Measured, str, str]]":
@@ -215,6 +233,7 @@ def _said_of(cell: "Cell") -> str:
 def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "list[Predictor]":
     """One of each GPU model: of the way of sharing that was asked for, or of its first."""
     from weft.signals.interference.ladder import Predictor
+    from weft.signals.interference.trees import available
 
     kept: dict[str, Cell] = {}
     for one in found.cells:
@@ -224,6 +243,10 @@ def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in found.cells)
         raise BadInputError(str(path), f"knows nothing of that GPU model and way of sharing; it "
                                        f"has {known}")  # fmt: skip
+    if any(one.learned and one.learned.trees for one in kept.values()) and not available():
+        print(f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
+              "left out, and no bound is calibrated; pip install 'weft[interference]'",
+              file=sys.stderr)  # fmt: skip
     return [Predictor(cell) for cell in kept.values()]
 
 

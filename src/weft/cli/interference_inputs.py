@@ -1,6 +1,11 @@
-"""Files that `weft interference` reads: datasets, Gavel's pairs, tables of slowdowns, models."""
+"""Files that `weft interference` reads and writes: datasets, pairs, tables, models."""
 
+import codecs
+import difflib
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +16,22 @@ if TYPE_CHECKING:
     from weft.signals.interference.records import Measured
     from weft.signals.interference.sources import StaticTable
 
+_GZIP = b"\x1f\x8b"
+
 
 def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measured]":
     """What each file holds, each source by itself; only `sources`, where any are named."""
     from weft.signals.interference import dataset
-    from weft.signals.interference.sources import gavel, is_gavel
+    from weft.signals.interference.sources import gavel
 
     found: list[Measured] = []
     for path in paths:
         body = _bytes(path)
-        text = body.decode("utf-8", errors="replace")
-        if is_gavel(text):
-            found += gavel(text, str(path)).values()
-        else:
+        if body[:2] == _GZIP or body.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
             told = dataset.decode(body, str(path))
             found.append(dataset.measured(told, path.stem))
+        else:
+            found += gavel(_text(body, path), str(path)).values()
     names = [one.source for one in found]
     wrong = [name for name in sources if name not in names]
     if wrong:
@@ -45,9 +51,18 @@ def read_model(path: Path) -> "Model | StaticTable":
     from weft.signals.interference.sources import static_table
 
     body = _bytes(path)
-    if body[:2] == b"\x1f\x8b" or b'"schema"' in body[:200]:
+    if body[:2] == _GZIP or b'"schema"' in body[:200]:
         return decode(body, str(path))
-    return static_table(body.decode("utf-8", errors="replace"), str(path))
+    return static_table(_text(body, path), str(path))
+
+
+def _text(body: bytes, path: Path) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInputError(
+            f"{path}, byte {error.start}", "is not UTF-8; save it as that"
+        ) from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -55,3 +70,54 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from None
+
+
+def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str]) -> None:
+    """Say on stderr which of these names the file does not know: they may be misspelt."""
+    from weft.signals.interference.model_file import Model
+
+    known = (
+        {solo.application for cell in found.cells for solo in cell.solos}
+        if isinstance(found, Model) else set(found.applications)
+    )  # fmt: skip
+    for name in dict.fromkeys(names):
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f" (is it {near[0]!r}?)" if near else ""
+            print(f"weft: note: {path} knows no application {name!r}{hint}; it is predicted as "
+                  "one that nobody knows", file=sys.stderr)  # fmt: skip
+
+
+def note_no_trees(cell: "Measured", place: str) -> None:
+    """Say on stderr where profiles are there to learn from, and LightGBM is not."""
+    from weft.signals.interference import trees
+    from weft.signals.interference.features import Applications, profile_columns
+
+    if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
+        print(
+            f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
+            "left out; pip install 'weft[interference]'", file=sys.stderr,
+        )  # fmt: skip
+
+
+def check_place(path: Path) -> None:
+    """`BadInputError` where no file can be written there: before the work, not after it."""
+    if path.is_dir():
+        raise BadInputError(str(path), "can't be written: Is a directory")
+    if not path.parent.is_dir():
+        raise BadInputError(str(path), f"can't be written: there is no folder {path.parent}")
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """The file is the old one or the new one at any moment."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():  # a pipe, a device: nothing to put in its place
+            path.write_bytes(body)
+            return
+        beside.write_bytes(body)
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise BadInputError(str(path), f"can't be written: {error.strerror}") from None

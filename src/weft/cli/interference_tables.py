@@ -1,7 +1,7 @@
 """Predictions and examinations as tables for people."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from weft.model.errors import BadInputError
 if TYPE_CHECKING:
     from weft.framework.interference import InterferenceView
     from weft.signals.interference.evaluate import Result
+    from weft.signals.interference.records import Measured
     from weft.signals.interference.why import Because
 
 _WIDTH = 200
@@ -42,6 +43,30 @@ def print_results(results: "Sequence[Result]") -> None:
                 _number(one.in_sample_width if ours else math.nan),
             )  # fmt: skip
     Console(width=_WIDTH).print(table)
+
+
+def left_out(
+    results: "Sequence[Result]", measured: "Sequence[Measured]", asked: Sequence[str],
+    gpu_model: str,
+) -> Iterator[str]:  # fmt: skip
+    """What was not examined, or has no baseline to stand beside, and why: a sentence each."""
+    from weft.signals.interference.evaluate import SPLITS, WHY_NOT
+    from weft.signals.interference.features import utilisation
+
+    examined = {(one.source, one.gpu_model, one.isolation, one.split) for one in results}
+    for one in measured:
+        for cell in one.cells():
+            if gpu_model not in ("", cell[0]):
+                continue
+            place = " ".join(filter(None, (one.source, *cell)))
+            for split in asked or SPLITS[:4]:
+                if (one.source, *cell, split) not in examined:
+                    yield f"{place}: {split!r} is not examined: {WHY_NOT[split]}"
+            solos = one.cell(*cell).solos
+            blind = sum(math.isnan(utilisation(solo)) for solo in solos)
+            if blind:
+                yield (f"{place}: no sum of utilisation to stand beside: of {blind} of "
+                       f"{len(solos)} applications it is not known")  # fmt: skip
 
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """`weft profile`: what applications are like, where that is kept, in and out."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,9 @@ _ConfigMap = Annotated[
 _Output = Annotated[ListOutput, typer.Option(help="What to print.")]
 _Application = Annotated[str, typer.Argument(help="An application, as `weft profile list` has it.")]
 
+_NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+"""As Kubernetes has them."""
+
 
 class Place(NamedTuple):
     """Which store the command line names."""
@@ -39,6 +43,14 @@ class Place(NamedTuple):
     config_map: str
     kubeconfig: Path | None
     context: str
+
+    def check(self) -> None:
+        """`BadInputError` where it names no store, or two."""
+        if (self.file is None) == (not self.config_map):
+            told = "say where profiles are kept: one of the two"
+            raise BadInputError("--file, --config-map", told)
+        if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):
+            raise BadInputError("--config-map", f"{self.config_map!r} is no NAMESPACE/NAME")
 
 
 def list_(
@@ -104,25 +116,29 @@ def export(
 @asynccontextmanager
 async def store_of(place: Place) -> "AsyncIterator[Store]":
     """The store; errors of the API server become one line."""
+    import msgspec
+
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
     from weft.profiling.stores import ConfigMapStore, FileStore
 
-    if (place.file is None) == (not place.config_map):
-        raise BadInputError("--file, --config-map", "say where profiles are kept: one of the two")
+    place.check()
     if place.file is not None:
         yield FileStore(place.file)
         return
-    namespace, slash, name = place.config_map.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise BadInputError("--config-map", f"{place.config_map!r} is no NAMESPACE/NAME")
+    namespace, _, name = place.config_map.partition("/")
     endpoint = load(place.context, paths=(place.kubeconfig,) if place.kubeconfig else ())
     try:
         async with ApiClient(endpoint) as client:
             yield ConfigMapStore(client, namespace, name)
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
+    except msgspec.DecodeError as error:
+        where = f"ConfigMap {place.config_map}"
+        raise BadInputError(
+            where, f"{endpoint.url}: is no answer of an API server: {error}"
+        ) from error
 
 
 async def keep(place: Place, change: "Change") -> "tuple[Dataset, str]":

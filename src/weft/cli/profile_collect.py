@@ -24,12 +24,16 @@ _ConfigMap = Annotated[
     str, typer.Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")
 ]
 _Url = Annotated[str, typer.Option(help="A metrics server.  [default: as configured]")]
-_Hours = Annotated[float, typer.Option(min=0.01, help="How far back to look.")]
+_Hours = Annotated[float, typer.Option(min=0.01, max=87_600, help="How far back to look.")]
 _Step = Annotated[
-    float, typer.Option("--step-s", min=1.0, help="Seconds between two samples: as it is scraped.")
+    float,
+    typer.Option(
+        "--step-s", min=1.0, max=86_400, help="Seconds between two samples: as it is scraped."
+    ),
 ]
 _Settle = Annotated[
-    float, typer.Option("--settle-s", min=0.0, help="Seconds alone before anything counts.")
+    float,
+    typer.Option("--settle-s", min=0.0, max=86_400, help="Seconds alone before anything counts."),
 ]
 _Least = Annotated[
     float, typer.Option("--least-s", min=0.0, help="Seconds alone that a profile needs.")
@@ -62,8 +66,13 @@ def collect(
 
     Prints what was found; keeps it too where --file or --config-map says where.
     """
+    from weft.cli.profile import Place, keep, say_kept
     from weft.profiling.history import Span
 
+    place = Place(file, config_map, kubeconfig, context)
+    keeps = file is not None or bool(config_map)
+    if keeps:
+        place.check()
     settings = _telemetry(config, url)
     end_s = time.time()
     if progress and not re.fullmatch("[a-zA-Z_:][a-zA-Z0-9_:]*", progress):
@@ -71,13 +80,10 @@ def collect(
     span = Span(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
     asks = cluster or ((kubeconfig is not None or bool(context)) and not config_map)
     found = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
-    if file is not None or config_map:
-        from weft.cli.profile import Place, keep, say_kept
-
-        place = Place(file, config_map, kubeconfig, context)
-        say_kept(*asyncio.run(keep(place, lambda here: here.merged(found.dataset))))
     print_dataset(found.dataset, output)
     _say_left_out(found, span)
+    if keeps and found.dataset.solo:  # last: where it cannot be kept, it has been seen
+        say_kept(*asyncio.run(keep(place, lambda here: here.merged(found.dataset))))
 
 
 def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
@@ -109,6 +115,8 @@ async def _collect(
 
 
 async def _known(kubeconfig: Path | None, context: str) -> "Known":
+    import msgspec
+
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
@@ -119,6 +127,8 @@ async def _known(kubeconfig: Path | None, context: str) -> "Known":
             return await bindings(client)
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error
+    except msgspec.DecodeError as error:
+        raise BadInputError("the cluster", f"is no answer of an API server: {error}") from error
 
 
 def _say_done(share: float) -> None:

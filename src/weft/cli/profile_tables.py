@@ -31,7 +31,7 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
             and one.isolation == solo.isolation for one in found.corun
         )  # fmt: skip
         table.add_row(
-            solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–",
+            *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
             str(solo.runs), f"{solo.seconds:,.0f}",
             "–" if solo.rate_per_s is None else f"{solo.rate_per_s:,.4g}",
             *(_cell(solo, name, digits) for name, digits in _COLUMNS.values()),
@@ -39,8 +39,8 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
         )  # fmt: skip
     print_table(table, width=_WIDTH)
     for told in found.infeasible:
-        print(f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
-              f"{told.failed}: {told.reason}: {told.text[:100]}")  # fmt: skip
+        print(_shown(f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
+                     f"{told.failed}: {told.reason}: {told.text[:100]}"))  # fmt: skip
 
 
 def print_application(found: "Dataset", application: str, output: ListOutput) -> None:
@@ -50,13 +50,14 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
         return
     for solo in (one for one in found.solo if one.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
-        print(f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, {solo.isolation}: "
-              f"{solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}")  # fmt: skip
+        print(_shown(f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, "
+                     f"{solo.isolation}: {solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}")
+              )  # fmt: skip
         table = _table("feature")
         table.add_column("mean", justify="right")
         table.add_column("p95", justify="right")
         for name, feature in sorted(solo.features.items()):
-            table.add_row(name, f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
+            table.add_row(*_names(name), f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
         print_table(table, width=_WIDTH)
     if found.corun:
         table = _table("victim", "beside", "GPU model", "sharing")
@@ -64,12 +65,24 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
             table.add_column(header, justify="right")
         for one in found.corun:
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
-            table.add_row(one.victim, " + ".join(one.aggressors), one.gpu_model, one.isolation,
-                          f"{one.speed:.3f}", slowdown, str(one.runs))  # fmt: skip
+            names = _names(one.victim, " + ".join(one.aggressors), one.gpu_model, one.isolation)
+            table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
         print_table(table, width=_WIDTH)
     for told in found.infeasible:
-        print(f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
-              f"({told.isolation}): {told.failed}: {told.reason}: {told.text}")  # fmt: skip
+        print(_shown(f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
+                     f"({told.isolation}): {told.failed}: {told.reason}: {told.text}"))  # fmt: skip
+
+
+def _names(*texts: str) -> list[str]:
+    """As cells: whoever names applications may use brackets, which Rich would take for markup."""
+    from rich.markup import escape
+
+    return [escape(_shown(text)) for text in texts]
+
+
+def _shown(text: str) -> str:
+    """Nothing in it gives a terminal orders, or breaks the line."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cell(solo: "Solo", name: str, digits: int) -> str:

@@ -62,6 +62,7 @@ def _bounds(found: Configuration) -> Iterator[Bound]:
     yield Bound("limits.warmUpSeconds", warm_up, 0, _DAY_S)
     yield Bound("limits.stableSeconds", stable, 0, found.telemetry.window_seconds, above=True)
     yield Bound("events.intervalSeconds", found.events.interval_seconds, 0, _DAY_S)
+    yield Bound("interference.reloadSeconds", found.interference.reload_seconds, 0, _DAY_S)
     yield Bound("seed", found.seed, 0, _LARGEST)
     for i, profile in enumerate(found.profiles):
         for j, use in enumerate(profile.policies):

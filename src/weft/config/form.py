@@ -158,6 +158,7 @@ class InterferenceSettings(Form, frozen=True):
     model: str = ""
     profiles: str = ""
     mystic: str = ""
+    reload_seconds: int = 60
     progress_metric: str = "weft_progress_total"
     latency_metric: str = ""
     observed: str = "weft-observed"

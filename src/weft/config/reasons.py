@@ -111,6 +111,9 @@ REASONS: dict[str, str] = {
     "how fast they should go; none: what interference.model has, and what pods say of themselves",
     "interference.mystic": "mystic's distances between applications, for coscheml with pairing "
     "mystic; none",
+    "interference.reloadSeconds": "time between two looks whether these files, or the extender's "
+    "table, changed; a kubelet takes as long to bring a ConfigMap's change. 0: they are read "
+    "at the start alone",
     "interference.progressMetric": "the counter of work done that applications export; a pod whose "
     "bound is broken by it has a best-effort pod beside it evicted. Empty: nobody is, and nothing "
     "is asked",

@@ -1,7 +1,8 @@
 """From a dialect's reading to a `PodRequest`: what every system's pods have in common.
 
 Weft's own annotations (`weft.dev/gpu-model`, `isolation`, `application`, `class`,
-`expected-duration`) may stand on a pod of any system: they say what the others have no words for.
+`expected-duration`, `slo-ms`, `solo-p99-ms`) may stand on a pod of any system: they say what the
+others have no words for.
 
 An annotation may be of 256 kB. What decides and cannot be so is refused; what only tells who a pod
 is or does, and cannot be so, is ignored with a warning.
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from weft.dialects.containers import Layout
 from weft.dialects.resources import node_side, slots
 from weft.dialects.shares import MOST_LETTERS
+from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slack_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
 
@@ -23,6 +25,8 @@ ISOLATION = "weft.dev/isolation"
 APPLICATION = "weft.dev/application"
 CLASS = "weft.dev/class"
 DURATION = "weft.dev/expected-duration"
+KEPT_OF_IT = (APPLICATION, CLASS, DURATION, SLO_MS, SOLO_P99_MS)
+"""What a placement keeps of what the pod says of itself, beside what it asks for."""
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
 ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
@@ -52,6 +56,7 @@ def build(
     marks = meta.annotations or {}
     notes = [*warnings, *_environment_notes(pod, layout, dialect), *_claim_notes(marks)]
     cpu_milli, memory_mib, extended = node_side(pod)
+    job_class = _one_of(marks, CLASS, CLASSES)
     full = replace(
         own,
         claims=layout.claims,
@@ -61,8 +66,9 @@ def build(
         devices=_devices(own.devices, marks, notes),
         node_name=pod.spec.node_name,
         application=application_of(marks, notes) or own.application,
-        job_class=_one_of(marks, CLASS, CLASSES),
+        job_class=job_class,
         expected_s=_expected_s(marks, notes),
+        slack=slack_of(marks, job_class, notes),
     )
     name = meta.name or meta.generate_name
     namespace = meta.namespace or "default"

@@ -17,6 +17,7 @@ from weft.model import (
     Placement,
     PodManifest,
     PodRequest,
+    Shape,
     Share,
 )
 
@@ -50,7 +51,14 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
         application=shape.application,
         job_class=shape.job_class,
         expected_s=shape.expected_s,
+        slack=shape.slack,
     )
+
+
+def keeps(placement: Placement, shape: Shape) -> bool:
+    """Whether it keeps what a pod of this shape says of itself, beside what it asks for."""
+    kept = placement.application, placement.job_class, placement.expected_s, placement.slack
+    return kept == (shape.application, shape.job_class, shape.expected_s, shape.slack)
 
 
 def of_container(

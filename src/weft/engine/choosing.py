@@ -16,7 +16,7 @@ def placement_on(
     return Placement(
         uid, table.nodes[row].name, shares, shape.cpu_milli, shape.memory_mib, shape.extended,
         shape.constraints.ports, shape.application, shape.job_class,
-        shape.expected_s,
+        shape.expected_s, shape.slack,
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def predicted(
         return ()
     device = table.device_row(row, shares[0].gpu)
     there = table.residents.on(device)
-    model = table.nodes[row].gpus[device - table.start[row]].model
+    model = table.gpu(row, device).model
     return profile.lead.predict(known.shape, there, model) if there else ()
 
 

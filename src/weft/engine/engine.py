@@ -49,6 +49,7 @@ from weft.engine.peaks import Peaks, whose
 from weft.engine.placed import Placed
 from weft.engine.queue import Queue, Waiting
 from weft.engine.relief import Relief, Slowed
+from weft.engine.tolerance import tolerance_of
 from weft.framework import Profile
 from weft.framework.policy import Tolerance
 from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
@@ -275,8 +276,8 @@ class Engine:
     def tolerance_of(self, uid: str) -> Tolerance | None:
         """How slow the pod may get, by its profile; by the first one's where nobody knows it."""
         placed = self.placed.get(uid)
-        policies = (placed.profile if placed else self._default).policies
-        return next((p.tolerance for p in policies if p.tolerance is not None), None)
+        profile, held = placed.profile if placed else self._default, self.ledger.holdings.get(uid)
+        return tolerance_of(profile.policies, held.placement if held else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its room is for others."""

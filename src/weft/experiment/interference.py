@@ -15,12 +15,14 @@ from weft.experiment.workers import run_cells, watched
 from weft.framework import Policy
 from weft.framework.interference import INPUT, to_input
 from weft.simulate.sharing import pairs
+from weft.simulate.sharing.feedback import Feedback
 from weft.simulate.sharing.outcome import SharedRun
 from weft.simulate.sharing.run import SharedScenario, run_shared
 from weft.simulate.sharing.trial import PackByTrial, TrialRun
 
 ORACLE, GANDIVA, OURS = "oracle", "gandiva", "interference"
 BASELINES = ("binpack", GANDIVA, "coscheml")
+PROGRESS = Feedback(noise=0.05, evict=False)
 
 
 class Study(msgspec.Struct, frozen=True):
@@ -28,6 +30,9 @@ class Study(msgspec.Struct, frozen=True):
     "truth" where the table itself is what everybody knows.
 
     `ours` is compared with every other policy; `mystic` are distances for Co-scheML's baseline.
+    Where it is `watched`, jobs report their `PROGRESS`, and what it shows corrects what policies
+    were told, the same for all; nobody is evicted. `oracle` needs no correction, and gandiva looks
+    for itself.
     """
 
     table: pairs.PairTable
@@ -39,6 +44,7 @@ class Study(msgspec.Struct, frozen=True):
     ours: str = OURS
     told: str = "trained"
     mystic: dict[str, dict[str, float]] = {}
+    watched: bool = False
 
     def cells(self) -> list["Cell"]:
         """Every run, in the order of the results."""
@@ -115,6 +121,7 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model), pairs.jobs(study.table, load, cell.seed),
         study.table.truth(), seed=cell.seed, inputs=inputs, measured=False,
+        feedback=PROGRESS if study.watched and cell.policy not in {ORACLE, GANDIVA} else None,
     )  # fmt: skip
     if cell.policy == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()

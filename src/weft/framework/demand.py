@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.ledger import Asks
+from weft.ledger.residents import is_small
 from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, Ints, Table
 from weft.model import Code, GpuClaim, Shape
 from weft.model.request import LATENCY_CRITICAL
@@ -77,6 +78,7 @@ class Demand:
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
     `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows.
+    `small[k]`: it is latency-critical, and small on a device of kind k, all its claims together.
     """
 
     def __init__(self, shape: Shape, table: Table, *, harvests: bool = False) -> None:
@@ -89,6 +91,13 @@ class Demand:
         self.gpus = sum(need.count for need in self.needs)
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
+        self.small = tuple(
+            is_small(
+                shape.job_class, int(sum(need.memory_mib[at] for need in self.needs)),
+                sum(need.milli for need in self.needs), (card_mib, card_milli),
+            )
+            for at, (_, card_mib, card_milli) in enumerate(kinds)
+        )  # fmt: skip
         self.harvests = harvests and table.harvests and self._takes_one_share()
         self.expected_mib = self.needs[0].claim.expected_mib if self.harvests else 0
         self.mode: Mode = self._cheapest_mode(table)

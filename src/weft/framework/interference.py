@@ -92,6 +92,10 @@ class Slowdown(NamedTuple):
     calibrated: bool
 
 
+LARGEST = 50.0
+"""No pod is e^50 times slower, and numbers beyond that are no longer exact."""
+
+
 def interference(
     version: int, gpu_models: Sequence[str], classes: Sequence[str],
     arrays: tuple[Floats, Floats, Tiers], sources: Sequence[str] = (),
@@ -104,8 +108,8 @@ def interference(
     shape = (len(gpu_models), len(classes) + 1, len(classes) + 1)
     if not mean.shape == upper.shape == tier.shape == shape:
         raise ValueError(f"mean {mean.shape}, upper {upper.shape}, tier {tier.shape}: not {shape}")
-    if not (np.isfinite(mean).all() and (upper >= mean).all()):
-        raise ValueError("means must be finite, and no bound below its mean")
+    if not ((np.abs(mean) <= LARGEST).all() and (upper >= mean).all()):
+        raise ValueError(f"means must be within {LARGEST:g} of 0, and no bound below its mean")
     return Interference(
         version, tuple(gpu_models), tuple(classes), mean.astype(np.float64).tobytes(),
         upper.astype(np.float64).tobytes(), tier.astype(np.int8).tobytes(),

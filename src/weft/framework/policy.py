@@ -39,7 +39,8 @@ class Prediction(msgspec.Struct, frozen=True, gc=False):
     """What was expected of one pod on the GPU that was chosen, told the first for the new pod.
 
     `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
-    prediction stands on; `calibrated` says whether the bound can be believed.
+    prediction stands on; `calibrated` says whether the bound can be believed. `allowed` is what
+    `upper` must not exceed for this pod's sake, 0 where it has no bound of its own.
     """
 
     application: str
@@ -47,12 +48,14 @@ class Prediction(msgspec.Struct, frozen=True, gc=False):
     upper: float
     tier: str
     calibrated: bool = True
+    allowed: float = 0.0
 
 
 class Tolerance(NamedTuple):
     """How slow running pods may get before one beside them is sent away.
 
-    `critical` is how many times slower than alone a latency-critical pod may be,
+    `critical` is how many times slower than alone a latency-critical pod may be (the engine makes
+    it less for one whose SLO leaves less),
     `costs(gpu_model, victim, other)` what one application is expected to cost another there, log
     slowdown.
     """

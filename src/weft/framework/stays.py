@@ -96,14 +96,18 @@ class Stays:
         return changed
 
     def came(self, placement: Placement, at_ns: int) -> None:
-        """The pod got its place then; known ones stay as they are known."""
+        """The pod got its place then; one that is known has been there since it was first told,
+        whatever else it says of itself now."""
         if len(placement.shares) != 1:
             return
         key = (placement.node, placement.shares[0].gpu)
-        if self._where.get(placement.uid) == key:
-            return
-        self.left(placement.uid)
         who = Resident(placement.application, placement.job_class)
+        known = self._on.get(key, {}).get(placement.uid)
+        if known is not None:
+            if (known.who, known.expected_s) == (who, placement.expected_s):
+                return
+            at_ns = known.since_ns
+        self.left(placement.uid)
         new = Stay(who, placement.expected_s, at_ns)
         there = self._on.setdefault(key, {})
         if new.expected_s:  # after a restart those that came later may be told first

@@ -250,6 +250,7 @@ class Terminated(Api, frozen=True, gc=False):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    finished_at: str | None = None
     container_id: str = msgspec.field(default="", name="containerID")
 
 

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from weft.ledger.fitting import STRICTLY, Asks, fits
 from weft.ledger.holding import FAR, Holding
+from weft.ledger.residents import resident_on
 from weft.ledger.table import STRICT, Bools, Ints, Limits, Table
 from weft.model import Node, Placement, Share
 
@@ -336,7 +337,8 @@ class Ledger:
             if device not in devices:
                 devices.append(device)
                 table.pods[device] += sign
-                table.residents.change(device, placement, sign)
+                who = resident_on(placement, table.gpu(row, device))
+                table.residents.change(device, who, sign)
         if holding.idle_mib:
             self._charge_idle(row, holding, sign)
         pod_class = holding.pod_class

@@ -238,6 +238,10 @@ class Table:
                 return self.start[row] + offset
         return -1
 
+    def gpu(self, row: int, device: int) -> Gpu:
+        """What is told of a device of node row `row`."""
+        return self.nodes[row].gpus[device - self.start[row]]
+
     def short_of(self, device: int) -> int:
         """MiB that the pods of a device need beyond it, its reserve included; negative: free."""
         needed = self.memory_used[device] - self.memory_idle[device]

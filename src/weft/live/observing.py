@@ -19,17 +19,18 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from weft.dialects.slo import SLO_MS
 from weft.engine import Observed, PolicyInput, ProgressSeen, Slowed
 from weft.engine.restraint import Why, held_back_in_words
 from weft.framework.interference import INPUT, to_input
 from weft.framework.signals import SignalsSnapshot
 from weft.live.cluster import Cluster
-from weft.live.rates import SLO_MS, Solos, slo_ms
+from weft.live.rates import Solos, slo_ms
 from weft.live.remembering import Remembering
 from weft.live.running import Gpu, HowFastAlone, Running, running_pods
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL
-from weft.signals.interference.observed import BAN_NS, TELL_NS, Ban
+from weft.signals.interference.observed import TELL_NS, Ban
 from weft.signals.telemetry.progress import PodName, Rate, Rates, Reader, latencies
 from weft.signals.telemetry.source import Reading, Source
 
@@ -39,7 +40,12 @@ FASTEST, SLOWEST = 0.5, 100.0
 """Beyond this the rate alone is wrong, whoever says it: nothing is told."""
 WINDOWS = 3
 QUIET_S = 300.0
-"""After an eviction that another leader asked, its two applications are left alone for so long."""
+"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
+evicted as it ended, and nothing need be left that says so."""
+_HEIR = (
+    "nobody is evicted for it: this process leads for less than 5 minutes, and the one before may "
+    "have had somebody evicted"
+)
 _UNTRUSTED = (
     "anybody who may make a Service may have put this metrics server there, so nobody is evicted "
     "for what it says of progress: name telemetry.url or telemetry.namespaces"
@@ -127,7 +133,8 @@ class Observing:
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
         self._bans: tuple[Ban, ...] = ()
-        self._mine: set[tuple[str, str, str]] = set()
+        self._leads_s = math.inf
+        self._heir = self._quiet = False
         self._said: set[str] = set()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
@@ -155,7 +162,6 @@ class Observing:
         remembering = self.remembering
         try:
             remembering.experience.ban(slowed.gpu_model, one, other, remembering.now_ns())
-            self._mine.add((slowed.gpu_model, min(one, other), max(one, other)))
             remembering.soon()
             if self._live.leader:
                 self._tell_policies(at_once=True)
@@ -178,10 +184,12 @@ class Observing:
         if seen is None:
             return Progress(apart=apart) if apart else None
         why = self._live.engine.relief.held_back.get(uid)
+        told = held_back_in_words(why) if why is not None else ""
+        if not told and self._quiet and seen.progress.broken:
+            told = _HEIR
         return replace(
-            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart,
-            held_back=held_back_in_words(why) if why is not None else "",
-        )  # fmt: skip
+            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
+        )
 
     @property
     def held_back(self) -> Counter[Why]:
@@ -214,11 +222,10 @@ class Observing:
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
         told: list[tuple[Running, Observed]] = []
-        quiet = self._quiet()
         for number, (name, one) in enumerate(pods.items(), 1):
             new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
-            if one.parting or (one.gpu_model, one.held.placement.application) in quiet:
-                new = None  # who slowed it down went, or goes: what it did says nothing of the rest
+            if one.parting:
+                new = None  # who slowed it down goes: what it did says nothing of the rest
             if new is not None:
                 told.append((one, new))
             self._show(one, seen[one.uid], new, sm_active)
@@ -226,8 +233,9 @@ class Observing:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leader and self.options.trusted:
+            self._quiet = self._after_another(pods.values())
             self._learn(told, pods.values())
-            await self._tell(told)
+            await self._tell([one for one in told if not (self._quiet and one[0].beside)])
         if self._live.leader:
             self._tell_policies()
 
@@ -329,33 +337,30 @@ class Observing:
             self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.remembering.changed()
 
-    def _quiet(self) -> set[tuple[str, str]]:
-        """(GPU model, application) of pods for which, by its bans, another leader had one evicted
-        just now. Of its own evictions the engine knows."""
-        bans, now_ns = self._bans_now(), self.remembering.now_ns()
-        self._mine &= {(one.gpu_model, one.one, one.other) for one in bans}
-        return {
-            (one.gpu_model, name)
-            for one in bans for name in (one.one, one.other)
-            if name and one.until_ns - BAN_NS > now_ns - QUIET_S * 1e9
-            and (one.gpu_model, one.one, one.other) not in self._mine
-        }  # fmt: skip
+    def _after_another(self, pods: Iterable[Running]) -> bool:
+        """Whether another one led just now, who may have had somebody evicted: then these pods, or
+        some of them, are of its making."""
+        now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
+        self._leads_s = min(self._leads_s, now_s)
+        self._heir = self._heir or any(one.uid not in mine for one in pods)
+        return self._heir and now_s - self._leads_s < QUIET_S
 
     def _young(self, one: Running) -> bool:
         """Whether it has not been there for as long as pods take to start."""
         return self._now_s() - one.bound_s < self._rates.rests_s
 
-    def _tell_policies(self, *, at_once: bool = False) -> None:
-        """Where some policy goes by it, and something moved."""
+    def _tell_policies(self, *, at_once: bool = False) -> bool:
+        """Where some policy goes by it, and something moved; whether they were told."""
         policies = (p for profile in self._live.engine.profiles.values() for p in profile.policies)
         now_s, bans = self._live.client.clock.monotonic(), self._bans_now()
         soon = at_once or bans != self._bans or now_s - self._told_s >= TELL_NS / 1e9
         if not soon or all(policy.tolerance is None for policy in policies):
-            return
+            return False
         self._told_s, self._bans = now_s, bans
         table = self.remembering.experience.due(self.remembering.now_ns())
         if table is not None:
             self._live.handle(PolicyInput(INPUT, to_input(table)))
+        return table is not None
 
     def _bans_now(self) -> tuple[Ban, ...]:
         return self.remembering.experience.bans(self.remembering.now_ns())

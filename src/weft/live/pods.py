@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from msgspec.structs import replace
 
 from weft.dialects.dialect import Settings
-from weft.dialects.requests import CLASS
-from weft.dialects.shares import PLACEMENT, encode
+from weft.dialects.requests import CLASS, KEPT_OF_IT
+from weft.dialects.shares import PLACEMENT, encode, keeps
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
@@ -251,7 +251,8 @@ class PodView:
         return PodSeenBound(placement, bound_ns, job_class, held_ns)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
-        """The place decided here for a pod that comes back from its binding, asking what it asked.
+        """The place decided here for a pod that comes back from its binding, asking what it asked
+        and saying what it said.
 
         Most bound pods come so, and need not be read once more.
         """
@@ -259,9 +260,12 @@ class PodView:
         placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
         if placed is None or placed.node != name or name not in self._nodes.nodes:
             return None
-        told = (pod.metadata.annotations or {}).get(PLACEMENT)
-        alike = told == encode(placed) and replace(known.spec, node_name=name) == pod.spec
-        return placed if alike else None
+        said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
+        same = all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
+        told = self._told.get(pod.metadata.uid)  # it may have changed since it was decided
+        same = same and (not isinstance(told, PodRequest) or keeps(placed, told.shape))
+        same = same and says.get(PLACEMENT) == encode(placed)
+        return placed if same and replace(known.spec, node_name=name) == pod.spec else None
 
     def _held(self, pod: Pod, node: Node) -> Held:
         uid = pod.metadata.uid

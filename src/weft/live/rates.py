@@ -2,24 +2,22 @@
 
     weft.dev/solo-rate: "12.5"                units a second, on whatever GPU it gets
     weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
-    weft.dev/slo-ms: "80"                     what its p99 must not exceed
 
-What cannot be read says nothing; the pod runs all the same.
+The SLO is `dialects/slo.py`'s. What cannot be read says nothing; the pod runs all the same.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from weft.dialects.slo import SLO_MS, by_model, number, on_model
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 from weft.profiling.identity import Clues
 from weft.signals.interference.dataset import TIME_SLICING
 from weft.signals.interference.records import Solo
 
-SOLO_RATE, SLO_MS = "weft.dev/solo-rate", "weft.dev/slo-ms"
-_MOST = 1e12
-_LONGEST = 1024
+SOLO_RATE = "weft.dev/solo-rate"
 _SM = "sm_active_ratio.mean"
 
 
@@ -35,10 +33,20 @@ class Alone(NamedTuple):
 
 
 class Solos:
-    """Profiles by application and GPU model; of several ways of sharing the pod's own, if any."""
+    """Profiles by application and GPU model; of several ways of sharing the pod's own, if any.
+
+    `version` counts how often they were replaced: what was found before may be found anew.
+    """
 
     def __init__(self, solos: Iterable[Solo] = ()) -> None:
+        self.version = 0
         self._by_name: dict[tuple[str, str], dict[str, Solo]] = {}
+        self.replace(solos)
+
+    def replace(self, solos: Iterable[Solo]) -> None:
+        """Forget what was known; these are right from now on."""
+        self.version += 1
+        self._by_name = {}
         for one in solos:
             ways = self._by_name.setdefault((one.application, one.gpu_model), {})
             ways.setdefault(one.isolation, one)
@@ -85,31 +93,11 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
 
 def solo_rate(text: str, gpu_model: str) -> float | None:
     """The rate on this GPU model; NaN where only others are named, None where it is no rate."""
-    if len(text) > _LONGEST:
-        return None
-    if "=" not in text:
-        return number(text)
-    found = math.nan
-    for word in text.split(","):
-        model, _, told = word.rpartition("=")
-        rate = number(told)
-        if not model.strip() or rate is None:
-            return None
-        if math.isnan(found) and model.strip().lower() in gpu_model.lower():
-            found = rate
-    return found
+    rates = by_model(text)
+    return None if rates is None else on_model(rates, gpu_model)
 
 
 def slo_ms(pod: Pod) -> float | None:
     """What the pod's p99 must not exceed; None where it says nothing that can be read."""
     text = (pod.metadata.annotations or {}).get(SLO_MS, "")
     return number(text) if text else None
-
-
-def number(text: str) -> float | None:
-    """A number above 0, of a size that something can have."""
-    try:
-        found = float(text) if len(text) <= _LONGEST else 0.0
-    except ValueError:
-        return None
-    return found if 0.0 < found <= _MOST else None

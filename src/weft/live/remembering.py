@@ -34,7 +34,8 @@ MOST_BYTES = 900_000
 class Remembering(Storing):
     """Keeps one `experience`; `unreadable`: how often what was there was none of ours.
 
-    `adopted` is called when the experience is another one than before.
+    `adopted` is called when the experience is another one than before, or over another base; it
+    says whether policies were told.
     """
 
     subject = "what is observed is"
@@ -47,10 +48,16 @@ class Remembering(Storing):
         super().__init__(client, store, may_write)
         self.experience = Experience(base)
         self.unreadable = 0
-        self.adopted: Callable[[], None] = lambda: None
+        self.adopted: Callable[[], bool] = lambda: False
         self._base = base
         self._due = False
         self._hurry = asyncio.Event()
+
+    def rebase(self, base: Interference) -> bool:
+        """Other predictions. Whether policies were told them, with what was observed over them."""
+        self._base = base
+        self.experience.rebase(base)
+        return self.adopted()
 
     def now_ns(self) -> int:
         """The time that outlives processes: nanoseconds since 1970."""

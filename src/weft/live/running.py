@@ -85,11 +85,11 @@ def _leaves(pod: Pod | None, now_s: float) -> bool:
 
 
 class HowFastAlone:
-    """What each pod does alone, read anew only where the pod says something else."""
+    """What each pod does alone, read anew only where the pod, or its profile, is another one."""
 
     def __init__(self, live: Cluster, solos: Solos) -> None:
         self._live, self._solos = live, solos
-        self._known: dict[str, tuple[tuple[str, str], Alone]] = {}
+        self._known: dict[str, tuple[tuple[str, str, int], Alone]] = {}
 
     def keep(self, pods: Mapping[PodName, Running]) -> None:
         """Forget all others."""
@@ -99,13 +99,13 @@ class HowFastAlone:
     def of(self, pod: Pod, gpu_model: str) -> Alone:
         """On this GPU model."""
         uid, text = pod.metadata.uid, (pod.metadata.annotations or {}).get(SOLO_RATE, "")
-        known = self._known.get(uid)
-        if known is None or known[0] != (text, gpu_model):
+        known, key = self._known.get(uid), (text, gpu_model, self._solos.version)
+        if known is None or known[0] != key:
             try:
                 request: PodRequest | None = self._live.parse(pod)
             except BadInputError:
                 request = None  # bound by another scheduler; its own log line says what is wrong
-            known = self._known[uid] = (text, gpu_model), self._solos.of(pod, request, gpu_model)
+            known = self._known[uid] = key, self._solos.of(pod, request, gpu_model)
         return known[1]
 
     def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:

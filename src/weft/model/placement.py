@@ -3,6 +3,7 @@
 import msgspec
 
 from weft.model.constraints import HostPort
+from weft.model.slack import Slack
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
@@ -21,7 +22,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 class Placement(msgspec.Struct, frozen=True, gc=False):
     """A pod's place: node and GPU shares, with what it takes of the node beside them.
 
-    `application`, `job_class` and `expected_s` say what runs there, as `Shape` has them.
+    `application`, `job_class`, `expected_s` and `slack` say what runs there, as `Shape` has them.
     """
 
     uid: str
@@ -34,3 +35,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     expected_s: int = 0
+    slack: Slack = ()

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
+from weft.model.slack import Slack
 
 MemoryKind = Literal["none", "mib", "units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
@@ -131,6 +132,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     was written in, if it has one. `application` and `job_class` matter to interference-aware
     policies only; `trace_spec` keeps the raw model string of a trace (FGD counts pods by it).
     `expected_s` is how long the pod takes alone, rounded by `about_s`, 0 where it does not say.
+    `slack` is how much slower than that it may get by its SLO, where it is latency-critical.
     `constraints` are Kubernetes' own: taints, selectors, affinity, ports, volumes.
     """
 
@@ -146,6 +148,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     job_class: str = ""
     trace_spec: str = ""
     expected_s: int = 0
+    slack: Slack = ()
     constraints: Constraints = NO_CONSTRAINTS
 
 

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.framework import Policy, Query
-from weft.framework.interference import INPUT, OBSERVED, InterferenceView
+from weft.framework.interference import INPUT, OBSERVED, InterferenceView, Tier
 from weft.framework.policy import Prediction
 from weft.ledger.residents import Company, Resident
 from weft.ledger.table import Bools, Ints
 from weft.model import BadInputError, Shape
-from weft.policies.company import ByCompany, asking
+from weft.policies.company import ByCompany, asking, one_by_one
 from weft.policies.compat import Compat, is_exact
 from weft.policies.joining import predictions
-from weft.policies.pairing import few_of_each, greedy
+from weft.policies.pairing import greedy, greedy_alike
 
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
@@ -47,8 +47,8 @@ class Coscheml(Policy):
     `pairing` is the branch: `cheapest` by I[run][wait] + I[wait][run]; `mystic` by the largest
     distance; `gpu-util` by the sum of utilisations (the largest if none is above 100, else the
     nearest to 100); `fifo` the first. `exact` decides node by node as if each had one GPU, takes
-    the last empty one, knows its hosts by name, mixes up equal applications, and takes what it does
-    not know for no interference; where it would crash, nothing fits.
+    the last empty one, knows its hosts by name (`mystic` does not), mixes up equal applications,
+    and takes what it does not know for no interference; where it would crash, nothing fits.
     """
 
     name = "coscheml"
@@ -66,7 +66,8 @@ class Coscheml(Policy):
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
         self.view = InterferenceView()
         self.distances: Mapping[str, Mapping[str, float]] = {}
-        self._costs = ByCompany(self._judge, (FORBIDDEN,), MOST)
+        self._numbers: dict[str, int] = {}
+        self._costs = ByCompany(one_by_one(self._judge), (FORBIDDEN,), MOST)
 
     def take_input(self, value: Any) -> None:
         """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
@@ -77,6 +78,8 @@ class Coscheml(Policy):
             if self.exact and OBSERVED in told.source.sources:
                 return
             self.view = told
+        known = dict.fromkeys((*self.view.source.classes, *self.distances))
+        self._numbers = {name: number for number, name in enumerate(known)}
         self._costs.forget()
 
     # --- what fits, whoever waits ----------------------------------------------------------------
@@ -121,20 +124,22 @@ class Coscheml(Policy):
 
     def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
         """The device whose pod is matched with this one; −1 without any."""
-        own = asking(query)
-        rivals = [Resident(shape.application, shape.job_class) for shape in pending if shape.claims]
+        own = asking(query.demand.shape)
+        rivals = [asking(shape) for shape in pending if shape.claims]
         if self.pairing in {"fifo", "gpu-util"}:
             rivals = [own]
-        alike = query.device_company * len(query.table.kinds) + query.device_kind
-        fits = fits[few_of_each(alike.take(fits), len(rivals))]
-        by_rival = {who: self._costs.over(query, who)[0].take(fits).tolist() for who in rivals}
-        found = greedy(
-            (cost, number, device)
-            for number, who in enumerate(rivals)
-            for device, cost in zip(fits.tolist(), by_rival[who], strict=True)
-            if cost < FORBIDDEN
-        )
-        return next((device for number, device in found.items() if rivals[number] == own), -1)
+        kinds: dict[Resident, list[int]] = {}
+        for number, who in enumerate(rivals):
+            kinds.setdefault(who, []).append(number)
+        if own not in kinds:
+            return -1
+        alike = (query.device_company * len(query.table.kinds) + query.device_kind).take(fits)
+        order = np.argsort(alike, kind="stable")
+        begins = np.flatnonzero(np.diff(alike.take(order), prepend=-1))
+        groups = [part.tolist() for part in np.split(fits.take(order), begins[1:])]
+        first = fits.take(order.take(begins))
+        costs = np.array([self._costs.over(query, who)[0].take(first) for who in kinds])
+        return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
 
     def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
         """What it costs to join: less is better; 0 for an empty GPU."""
@@ -144,6 +149,8 @@ class Coscheml(Policy):
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
         """Of one pair; +inf where they cannot run together."""
+        if self.exact and self.pairing in {"cheapest", "mystic"}:
+            return self._exact_cost(waits, runs)
         card = self.view.of(model)
         one, other = self.view.index_of(waits), self.view.index_of(runs)
         if not np.isfinite([card.upper[one, other], card.upper[other, one]]).all():
@@ -155,11 +162,24 @@ class Coscheml(Policy):
         if self.pairing == "gpu-util":
             both = sum(UTILISATION_PERCENT.get(name, 100.0) for name in (waits, runs))
             return abs(both - 100.0)
-        if self.exact and self.view.unknown in {one, other}:
-            return 0.0
         return float(np.exp(card.mean[one, other]) + np.exp(card.mean[other, one]))
 
     # --- the original, flaws included ------------------------------------------------------------
+
+    def _exact_cost(self, waits: str, runs: str) -> float:
+        """Of its table what stands there: −1 both ways forbids, what is left out counts 0."""
+        if self.pairing == "mystic":
+            return -self.distances.get(waits, {}).get(runs, 0.0)
+        pair = self.view.index_of(waits), self.view.index_of(runs)
+        both = self._written(*pair), self._written(*pair[::-1])
+        return FORBIDDEN if both == (-1.0, -1.0) else sum(both)
+
+    def _written(self, victim: int, other: int) -> float:
+        card = self.view.of("")
+        if not np.isfinite(card.upper[victim, other]):
+            return -1.0
+        known = abs(card.tier[victim, other]) != Tier.UNKNOWN
+        return float(np.exp(card.mean[victim, other])) if known else 0.0
 
     def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:
         table, local = query.table, query.device_local
@@ -174,10 +194,10 @@ class Coscheml(Policy):
             there = table.residents.members[int(query.device_company[device])]
             if not there:
                 idle = True
-                if name in HOSTS.get(own, (name,)):
+                if self.pairing == "mystic" or name in HOSTS.get(own, (name,)):
                     selected = row
             else:
-                if self.view.index_of(there[0].application) == self.view.unknown:
+                if there[0].application not in self._numbers:
                     return np.zeros(len(local), dtype=np.bool_)
                 running[there[0].application] = row
         if not idle:
@@ -190,11 +210,10 @@ class Coscheml(Policy):
         waits = dict.fromkeys(shape.application for shape in pending)
         if self.pairing == "gpu-util":
             waits = {own: None}
-        order = {name: number for number, name in enumerate(self.view.source.classes)}
         pairs = [
             (self.cost(one, runs), one, runs)
-            for one in sorted(waits, key=lambda name: order.get(name, -1))
-            for runs in sorted(running, key=lambda name: order.get(name, -1))
+            for one in sorted(waits, key=lambda name: self._numbers.get(name, -1))
+            for runs in sorted(running, key=lambda name: self._numbers[name])
         ]
         found = greedy(pair for pair in pairs if pair[0] < FORBIDDEN)
         return running.get(found.get(own, ""), -1)

@@ -15,7 +15,7 @@ from weft.ledger.residents import Company
 from weft.ledger.table import Bools, Ints
 from weft.model import Shape
 from weft.policies.company import ByCompany
-from weft.policies.joining import BY_USE, KNOWN, NEVER, Bounds, Joining, predictions
+from weft.policies.joining import BY_USE, KNOWN, NEVER, Bounds, Joining
 
 WEIGHTS = (0.6, 0.2, 0.2)
 """Of interference, fragments and load, where interference is predicted."""
@@ -29,7 +29,7 @@ class Expected:
     """Bounds that company must keep, and what joining it brings."""
 
     def __init__(self) -> None:
-        self._joining = Joining(NO_INTERFERENCE, Bounds(1.10, 1.30, 1.05), 0.0)
+        self._joining = Joining(NO_INTERFERENCE, Bounds(1.10, 1.30, 1.05, MOST, MOST), 0.0)
         self._judged = ByCompany(self._joining, (0.0, UNKNOWN_VALUE, float(BY_USE), 0.0), MOST)
 
     @property
@@ -55,7 +55,7 @@ class Expected:
 
     def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
         """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
-        return predictions(self._joining.view, shape, there, model) if self.known else ()
+        return self._joining.predictions(shape, there, model) if self.known else ()
 
     def mix(self, query: Query, fragments: Ints, load: Ints) -> Ints:
         """All three by weight, each 0 to 100, in thousandths, [d]."""

@@ -1,8 +1,8 @@
 """Interference: share a GPU only where everybody's predicted slowdown stays within bounds.
 
-admit   the upper slowdown of latency-critical pods there is within their bound, and all
-        together get at least `gain` GPUs' worth done; what nobody predicts goes by the GPU's
-        measured use
+admit   the upper slowdown of latency-critical pods there is within their bound and their own
+        SLO's slack, and all together get at least `gain` GPUs' worth done; what nobody predicts
+        goes by the GPU's measured use
 wait    where few wait, a GPU of one's own is soon to be had: then sharing must bring more, and
         slow batch pods less, than where many do
 score   speeds together after − before − 0.5 · what latency-critical pods lose + the bonus of a
@@ -28,17 +28,16 @@ from weft.policies.company import ByCompany
 from weft.policies.fgd import Fgd
 from weft.policies.joining import (
     BY_USE,
-    CAUTION,
+    CROWD,
     IF_CALM,
     KNOWN,
-    NEVER,
     Bounds,
     Joining,
-    predictions,
 )
 from weft.policies.overlap import Overlap, Remaining
 from weft.policies.pairing import few_of_each, most_valuable
 from weft.policies.readings import Kept, Readings
+from weft.policies.within import CAUTION
 
 MOST_COLUMNS = 256
 """GPUs that are weighed in one matching."""
@@ -57,8 +56,9 @@ class Interference(Policy):
     """Predicted slowdown decides who may share a GPU, and whom it suits best.
 
     `critical` and `batch` bound the slowdown of latency-critical and batch pods (best-effort ones
-    have none), `gain` is the least sum of speeds, `most` the most pods on a GPU, `bonus` what a GPU
-    in use counts for energy.
+    have none), a latency-critical one's own slack may be less; `gain` is the least sum of speeds,
+    `most` the most pods on a GPU, `most_small` where all are latency-critical and small, `bonus`
+    what a GPU in use counts for energy.
     """
 
     name = "interference"
@@ -69,15 +69,18 @@ class Interference(Policy):
 
     def __init__(
         self, critical: float = 1.10, batch: float = 1.30, gain: float = 1.05, most: int = 2,
-        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True,
+        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True, most_small: int = 4,
     ) -> None:  # fmt: skip
-        for option, value in (("critical", critical), ("batch", batch), ("most", most)):
+        bounds = Bounds(critical, batch, gain, most, max(most, most_small))
+        for option, value in (
+            ("critical", critical), ("batch", batch), ("most", most), ("most_small", most_small),
+        ):  # fmt: skip
             if not value >= 1:
                 raise BadInputError(
                     f"policy {self.name}, option {option}", f"{value} is no bound; write 1 or more"
                 )
-        self._joining = Joining(NO_INTERFERENCE, Bounds(critical, batch, gain), bonus)
-        self._judged = ByCompany(self._joining, (0.0, 0.0, float(NEVER), 0.0), most)
+        self._joining = Joining(NO_INTERFERENCE, bounds, bonus)
+        self._judged = ByCompany(self._joining, CROWD, most, bounds.most_small)
         self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
         self._remaining: Remaining | None = None
         self._seen = Kept(Readings)
@@ -95,7 +98,7 @@ class Interference(Policy):
 
     @property
     def tolerance(self) -> Tolerance:
-        """Its own bound of latency-critical pods, and what is predicted."""
+        """Its bound of latency-critical pods, and what is predicted."""
         return self._joining.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
@@ -124,7 +127,7 @@ class Interference(Policy):
 
     def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
         """Slowdown of the pod and of those it joins."""
-        return predictions(self._joining.view, shape, there, model)
+        return self._joining.predictions(shape, there, model)
 
     def contested(self, scores: Ints, waiting: int) -> bool:
         """Not where there is an empty GPU for everybody."""

@@ -10,7 +10,7 @@ from weft.framework.policy import Prediction
 from weft.ledger.residents import Company, Resident
 from weft.ledger.table import Bools, Ints
 from weft.model import Shape
-from weft.policies.company import ByCompany
+from weft.policies.company import ByCompany, one_by_one
 from weft.policies.joining import predictions
 
 MOST = 2
@@ -26,9 +26,10 @@ class Lucid(Policy):
     """An empty GPU first; else beside the job with the fewest points, two points in all.
 
     Points are an application's mean predicted speed beside each known application, as victim and
-    as what it leaves to the others. One that nobody knows has 2 points. The original decides by
-    the same class of a job, learnt from its profile, and by how long jobs will take, which nobody
-    tells here. Our own implementation of the published rule.
+    as what it leaves to the others. One that nobody knows has 2 points. Who must not share does
+    not, whatever the points. The original decides by the same class of a job, learnt from its
+    profile, and by how long jobs will take, which nobody tells here. Our own implementation of the
+    published rule.
     """
 
     name = "lucid"
@@ -40,7 +41,7 @@ class Lucid(Policy):
     def __init__(self) -> None:
         self._view = NO_INTERFERENCE
         self._points: dict[str, list[int]] = {}
-        self._judged = ByCompany(self._judge, (float(LIMIT + 1),), MOST)
+        self._judged = ByCompany(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
 
     def take_input(self, value: Any) -> None:
         """Predicted interference."""
@@ -69,8 +70,13 @@ class Lucid(Policy):
         return known[self._view.index_of(application)]
 
     def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        pair = (who, *there) if there else ()
-        return (float(sum(self.points_of(one.application, model) for one in pair)),)
+        if not there:
+            return (0.0,)
+        upper = self._view.of(model).upper
+        one, other = (self._view.index_of(pod.application) for pod in (who, there[0]))
+        if np.isinf(upper[one, other]) or np.isinf(upper[other, one]):
+            return (LIMIT + 1.0,)
+        return (float(sum(self.points_of(pod.application, model) for pod in (who, *there))),)
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:

@@ -2,7 +2,8 @@
 
 Times are slots of one grid. A pod is alone in a slot where it is the only one seen on the GPU, was
 the only one for `settle` slots before (what starts or has just lost company is not steady), and is
-still there a slot later. Numbers that contradict a running pod, as no memory in use, say nothing.
+still there a slot later. Where no memory is in use nobody runs, whoever is said to be there: a pod
+that starts again settles again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,6 +37,8 @@ NOBODY_KNOWS: Pod = ("", "?")
 
 MODEL_LABELS = ("modelName", "model_name", "gpu_model", "model")
 EXPORTED = "exported_pod"
+LEAST_USED_MIB = 32
+"""Drivers keep a few MiB of an idle GPU; a process takes a hundred at least."""
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
@@ -112,7 +115,8 @@ class Seen:
         cards = [card for card in self.pods if card[0] == node]
         seen = np.zeros(self.grid.length)
         for card in cards:
-            seen += sum(self.pods[card].values(), np.zeros(self.grid.length))
+            for pod, there in self.pods[card].items():
+                seen += there if pod != NOBODY_KNOWS else 0
         with np.errstate(invalid="ignore"):
             more = holdings > seen
         for card in cards:
@@ -182,11 +186,11 @@ def windows(seen: Seen, settle: int) -> list[Window]:
     found = []
     for card, pods in sorted(seen.pods.items()):
         names = sorted(pods)
-        quiet = alone(np.array([pods[name] for name in names]), settle)
         metrics = seen.values.get(card, {})
-        used = metrics.get(Metric.MEMORY_USED_MIB)
-        for name, slots in zip(names, quiet, strict=True):
-            believed = slots & ~(used == 0) if used is not None else slots
+        there = np.array([pods[name] for name in names])
+        if Metric.MEMORY_USED_MIB in metrics:
+            there &= ~(metrics[Metric.MEMORY_USED_MIB] < LEAST_USED_MIB)
+        for name, believed in zip(names, alone(there, settle), strict=True):
             if name == NOBODY_KNOWS or not believed.any():
                 continue
             begins = int((np.diff(believed.astype(np.int8), prepend=0) == 1).sum())

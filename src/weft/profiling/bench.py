@@ -11,7 +11,10 @@ State = Literal["starting", "paused", "warming", "steady", "ended", "failed"]
 
 
 class Card(msgspec.Struct, frozen=True):
-    """The GPU. `counters` says where features come from; `fake` cards have measured nothing."""
+    """The GPU. `counters` says where features come from; `fake` cards have measured nothing.
+
+    `others` is how many processes were on it before anything was started: none is as it should be.
+    """
 
     gpu_model: str
     uuid: str = ""
@@ -19,6 +22,7 @@ class Card(msgspec.Struct, frozen=True):
     driver: str = ""
     counters: str = ""
     fake: bool = False
+    others: int = 0
 
 
 class Stamp(NamedTuple):

@@ -1,9 +1,10 @@
-"""What the cluster says of who holds which GPU now, and since when: the bindings' own marks.
+"""What the cluster says of who holds which GPU, since when, until when: the bindings' own marks.
 
 A pod that asks for GPUs but carries no marks holds some of its node's, nobody knows which: nobody
 counts as alone on that node while it is there.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -38,7 +39,7 @@ def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> Known:
     by_name = {node.name: node for node in nodes}
     stays = [
         stay for pod in pods
-        if pod.spec.node_name in by_name and not pod.ended
+        if pod.spec.node_name in by_name
         for stay in _stays(pod, by_name[pod.spec.node_name])
     ]  # fmt: skip
     models = {card_of(node, gpu): gpu.model for node in nodes for gpu in node.gpus if gpu.model}
@@ -58,7 +59,9 @@ def card_of(node: Node, gpu: Gpu) -> Card:
 
 def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
     since_s = timestamp_ns(pod.bound_at or pod.metadata.creation_timestamp) / 1e9
-    named = pod.metadata.namespace, pod.metadata.name
+    until_s = _until_s(pod)
+    unsure = pod.ended and until_s == math.inf
+    named = NOBODY_KNOWS if unsure else (pod.metadata.namespace, pod.metadata.name)
     request, placement = None, None
     try:
         request = registry.parse_pod(pod, SETTINGS)
@@ -68,7 +71,7 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
     if request is None or placement is None:
         if request is None or request.shape.claims:
             for gpu in node.gpus:
-                yield Stay(NOBODY_KNOWS, card_of(node, gpu), since_s)
+                yield Stay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
         return
     clues = Clues(
         request.shape.application, tuple(one.name for one in pod.spec.containers),
@@ -78,7 +81,15 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
     for share in placement.shares:
         if share.gpu in cards:
             card = card_of(node, cards[share.gpu])
-            yield Stay(named, card, since_s, clues, request.isolation)
+            yield Stay(named, card, since_s, clues, request.isolation, until_s)
+
+
+def _until_s(pod: Pod) -> float:
+    """When the last of its containers ended; without end where they have not, or nobody says when.
+    """  # fmt: skip
+    ends = [status.state.terminated for status in pod.status.container_statuses or ()]
+    times = [end.finished_at for end in ends if end is not None and end.finished_at]
+    return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf
 
 
 async def _listed(client: ApiClient, resource: Resource[T]) -> list[T]:

@@ -5,7 +5,8 @@
 The window opens when every resident is past its warm-up and closes at one moment for all; rates
 are iterations between the two, by the times at which residents said how far they were. A run that
 fails is a line too; an application that fails alone is not tried with others. Out of memory counts
-only where nobody else stood by: until then all others end and it is tried again.
+only where nobody else stood by: until then all others end and it is tried again. Other failures
+count only of residents that are new: one that ran before may suffer from what happened then.
 """
 
 import datetime
@@ -15,15 +16,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.profiling.bench import Bench, Resident, Stamp
+from weft.profiling.bench import Bench, BenchError, Resident, Stamp
 from weft.profiling.plan import Trial, chosen, pairs, shuffled
-from weft.profiling.pool import FailedError, Pool
+from weft.profiling.pool import TIMEOUT, FailedError, Pool
 from weft.profiling.runlog import Failure, Log, Run, Writer
-from weft.signals.interference.dataset import OUT_OF_MEMORY, Feature
+from weft.signals.interference.dataset import OUT_OF_MEMORY, TIME_SLICING, Feature
 from weft.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3
 """So many must lie within a window; it stays open longer for slow ones."""
+_REST = 0.1
+"""A smaller share of the time is not worth starting everything anew."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -66,18 +69,27 @@ class Campaign:
     def run(self, isolations: Sequence[str], log: Log) -> bool:
         """Everything that the log lacks, in these ways of sharing; whether all of it was done.
 
-        `BenchError` where the machine cannot share a GPU in such a way.
+        `BenchError`, when all others are done, where the machine cannot share a GPU in such a way.
         """
-        began, budget_s = self._bench.now_s(), self._settings.budget_s
-        complete = True
-        for at, isolation in enumerate(isolations):
-            now = self._bench.now_s()
-            share_s = (began + budget_s - now) / (len(isolations) - at)
-            deadline_s = now + share_s if budget_s else float("inf")
-            with self._bench.isolated(isolation):
-                part = _Part(isolation, log, deadline_s)
-                complete &= self._part(part)
-        return complete
+        budget_s = self._settings.budget_s
+        over_s = self._bench.now_s() + budget_s if budget_s else float("inf")
+        parts = [_Part(isolation, log) for isolation in isolations]
+        failed = None
+        for least_s in (0.0, _REST * budget_s):  # what one way leaves of its time is for the others
+            waiting = [part for part in parts if not part.over]
+            for at, part in enumerate(waiting):
+                now = self._bench.now_s()
+                if over_s - now < least_s:
+                    break
+                part.open(now + (over_s - now) / (len(waiting) - at))
+                try:
+                    with self._bench.isolated(part.isolation):
+                        part.over = self._part(part)
+                except BenchError as error:
+                    failed, part.over = failed or error, True
+        if failed:
+            raise failed
+        return all(part.over for part in parts)
 
     def _part(self, part: "_Part") -> bool:
         """One way of sharing: solos, then as many pairs as there is time for, again and again."""
@@ -85,8 +97,12 @@ class Campaign:
         pool = Pool(self._bench, self._workloads, settings.load_timeout_s)
         try:
             solos = [(name,) for name in self._workloads]
-            if part.missing(solos, settings.runs):
-                pool.warm(list(self._workloads))
+            if part.missing(solos, settings.runs) or self._open_pairs(part):
+                names = part.sound(self._workloads)
+                failed = pool.warm(names)
+                if part.isolation != TIME_SLICING and len(failed) == len(names):
+                    first = FailedError(failed[0])
+                    raise BenchError(f"nothing starts with {part.isolation}: {first}")
             everything = [*solos, *pairs(list(self._workloads), settings.seed)]
             ahead = min(part.missing(everything, settings.runs), self._affordable(part))
             self._trials(pool, part, shuffled(solos, part.isolation, 0), ahead)
@@ -170,13 +186,17 @@ class Campaign:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = Run(trial.applications, trial.isolation, trial.repetition, at)
         for last in (False, True):
+            kept = pool.lacking(trial.applications) < len(trial.applications)
             try:
                 run = self._together(pool, run)
             except FailedError as error:
                 pool.forget(trial.applications)
-                full = error.failure.reason == OUT_OF_MEMORY
-                if not last and full and pool.alone(trial.applications):
-                    continue  # others stood by: it may run without them
+                if error.failure.reason == OUT_OF_MEMORY:
+                    again = pool.alone(trial.applications)  # others stood by: it may fit without
+                else:  # who ran before may have been hit by somebody's fault, as under MPS
+                    again = kept and error.failure.reason != TIMEOUT
+                if again and not last:
+                    continue
                 run = msgspec.structs.replace(run, failure=error.failure)
             break
         return msgspec.structs.replace(run, took_s=round(self._bench.now_s() - began, 3))
@@ -233,26 +253,31 @@ class Campaign:
 
 
 class _Part:
-    """One way of sharing: what is done, what failed, and when the time is over.
+    """One way of sharing: what is done, what failed, when its time ends; whether it has (`late`),
+    and whether nothing is left to do (`over`).
 
     `broken` failed alone; `full` are pairs that do not fit, and are not tried again.
     """
 
-    def __init__(self, isolation: str, log: Log, deadline_s: float) -> None:
-        self.isolation, self.deadline_s, self.late = isolation, deadline_s, False
-        self.until_s = deadline_s
+    def __init__(self, isolation: str, log: Log) -> None:
+        self.isolation = isolation
+        self.deadline_s = self.until_s = float("inf")
+        self.late = self.over = False
         self.done = {trial for trial in log.done if trial.isolation == isolation}
         self.broken: set[str] = set()
-        self.full: set[tuple[str, ...]] = set()
-        for run in log.runs:
-            if run.isolation == isolation:
-                self.learn(run)
+        self.full = {run.applications for run in log.runs
+                     if run.isolation == isolation and run.does_not_fit}  # fmt: skip
+
+    def open(self, deadline_s: float) -> None:
+        """Time until then."""
+        self.deadline_s = self.until_s = deadline_s
+        self.late = False
 
     def learn(self, run: Run) -> None:
         """What a failure says about the runs to come."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
-        elif run.failure is not None and run.failure.reason == OUT_OF_MEMORY:
+        elif run.does_not_fit:
             self.full.add(run.applications)
 
     def share(self, now_s: float, rounds: int) -> None:

@@ -6,7 +6,9 @@ from statistics import median
 
 from weft.profiling.runlog import Log, Run
 from weft.signals.interference.dataset import EMPTY, Corun, Dataset, Feature, Infeasible, Solo
+from weft.signals.interference.records import FASTEST
 
+UNSTEADY = "unsteady"
 Together = tuple[tuple[str, ...], str]
 
 
@@ -15,6 +17,7 @@ def compiled(log: Log) -> Dataset:
 
     A pair's speed is by the medians alone of the same way of sharing; where one of them is
     missing, the pair says nothing. The failures of a pair count where no run of it ended well.
+    Where somebody ran faster beside others than can be believed, the pair is a failure too.
     """
     good: dict[Together, list[Run]] = defaultdict(list)
     bad: dict[Together, Run] = {}
@@ -28,15 +31,20 @@ def compiled(log: Log) -> Dataset:
     model = card.gpu_model if card else ""
     alone = {key: _solo(runs, model) for key, runs in good.items() if len(key[0]) == 1}
     rates = {key: solo.rate_per_s for key, solo in alone.items() if solo.rate_per_s}
-    coruns = [
-        one for (names, isolation), runs in good.items() if len(names) > 1
-        for one in _coruns(runs, rates, model, isolation)
-    ]  # fmt: skip
+    coruns: list[Corun] = []
     failed = [_infeasible(run, model) for key, run in bad.items() if key not in good]
-    found = Dataset(
+    for (names, isolation), runs in good.items():
+        found = _coruns(runs, rates, model, isolation) if len(names) > 1 else []
+        wrong = next((one for one in found if one.speed > FASTEST), None)
+        if wrong is None:
+            coruns += found
+        else:
+            text = f"{wrong.speed:.1f} times as fast as alone: measure it again, longer"
+            failed.append(Infeasible(names, model, isolation, wrong.victim, UNSTEADY, text))
+    whole = Dataset(
         about=_about(log), solo=tuple(alone.values()), corun=tuple(coruns), infeasible=tuple(failed)
     )
-    return EMPTY.merged(found)
+    return EMPTY.merged(whole)
 
 
 def _about(log: Log) -> dict[str, str]:
@@ -47,6 +55,8 @@ def _about(log: Log) -> dict[str, str]:
             "counters": last.card.counters,
             "torch": next((run.versions for run in log.runs if run.versions), ""),
             "began": log.begins[0].at, **last.settings}  # fmt: skip
+    if any(begin.card.others for begin in log.begins):
+        told["others"] = "somebody else was on the GPU when measuring began"
     if last.card.fake:
         told["fake"] = "a fake card played these numbers; nothing was measured"
     return {name: text for name, text in told.items() if text}

@@ -1,7 +1,8 @@
 """Profiles out of a metrics server's history, piece by piece: of pods while they were alone.
 
 Who was where comes from exporters' pod labels and, where the cluster is asked, from the bindings of
-the pods that are there now; `weft_ledger_gpu_holdings` tells when somebody was not seen.
+the pods that are there now, or over but not gone; `weft_ledger_gpu_holdings` tells when somebody
+was not seen.
 """
 
 import math
@@ -44,13 +45,14 @@ class Span(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A pod that the cluster says holds a GPU since then; its clues, and how it shares."""
+    """A pod that the cluster says held a GPU from then to then; its clues, and how it shares."""
 
     pod: Pod
     card: Card
     since_s: float
     clues: Clues = Clues()
     isolation: str = ""
+    until_s: float = math.inf
 
 
 class Known(NamedTuple):
@@ -92,7 +94,7 @@ async def collect(
         if span.progress:
             seen.progress(await _range(source, _rate_of(source, span), grid))
         for stay in known.stays:
-            seen.bound(stay.card, stay.pod, stay.since_s)
+            seen.bound(stay.card, stay.pod, stay.since_s, stay.until_s)
         for node, held in (await _holdings(source, seen.grid)).items():
             seen.distrust(node, held)
         parts += windows(seen, settle)

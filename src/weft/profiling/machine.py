@@ -49,9 +49,12 @@ class Machine:
         if self._gpu is not None:
             self._stack.callback(self._gpu.close)
         self.card = self._gpu.card if self._gpu else Card("CPU", counters="none")
-        self._path = path_of_workloads(
-            Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-")))
-        )
+        try:
+            ours = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
+            self._path = path_of_workloads(Path(ours))
+        except OSError as error:
+            self._stack.close()
+            raise BenchError(f"{error}: name a folder that takes files in TMPDIR") from error
         self._env: dict[str, str] | None = None
 
     def __enter__(self) -> "Machine":
@@ -75,6 +78,11 @@ class Machine:
             raise BenchError(f"{isolation!r} is no way of sharing that can be measured")
         if isolation == MPS and self._gpu is None:
             raise BenchError("MPS needs a GPU; leave it out of --isolation")
+        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.takes_one():
+            raise BenchError(
+                f"GPU {self._how.gpu} takes one process at a time (its compute mode is not "
+                "Default): leave time-slicing out of --isolation, or name another --gpu"
+            )
         uuid = self.card.uuid or self._how.gpu
         with mps(uuid) if isolation == MPS else no_mps() as env:
             # Behind the daemon the one GPU that it serves has another number: its UUID stays.

@@ -1,8 +1,8 @@
 """What a GPU says of itself through NVML: the features, on Hopper and later by its GPM counters.
 
 GPM needs no DCGM and no profiler: two samples are taken, and what happened between them is asked
-for. Where a GPU has none, NVML's two shares of time take their place, which are coarser: any kernel
-at all counts as use.
+for. NVML's two shares of time are there on every GPU, and are coarser: any kernel at all counts as
+use.
 """
 
 import math
@@ -56,22 +56,30 @@ class NvmlGpu:
         self._gpm: tuple[Any, Any] | None = None
         try:
             self._handle = self._find(gpu)
+            if (self._ask(lambda: self._nvml.nvmlDeviceGetMigMode(self._handle)) or [0])[0]:
+                raise BenchError(f"GPU {gpu}: is in MIG mode; name one that is whole with --gpu")
             self.card = self._card()
         except self._nvml.NVMLError as error:
             self.close()
             raise BenchError(f"GPU {gpu}: NVML says: {error}") from error
+        except BenchError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give back what was taken."""
+        self._free()
+        self._ask(self._nvml.nvmlShutdown)
+
+    def _free(self) -> None:
         for sample in self._gpm or ():
             self._ask(lambda sample=sample: self._nvml.nvmlGpmSampleFree(sample))  # type: ignore[misc]
         self._gpm = None
-        self._ask(self._nvml.nvmlShutdown)
 
     def sample(self) -> dict[str, float]:
         """What it did since the last call, and its power, clocks and temperature now."""
         nvml, handle = self._nvml, self._handle
-        found = self._counters() if self._gpm else self._utilization()
+        found = self._utilization() | (self._counters() if self._gpm else {})
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         sm_mhz = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         memory_mhz = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))
@@ -85,6 +93,10 @@ class NvmlGpu:
         }  # fmt: skip
         return found | {name: float(value) for name, value in now.items() if value is not None}
 
+    def takes_one(self) -> bool:
+        """Whether it is set to exclusive-process (or to nobody): only MPS shares it then."""
+        return (self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle)) or 0) != 0
+
     def memory_mib(self) -> tuple[int, int]:
         """(in use, free)."""
         told = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
@@ -92,9 +104,12 @@ class NvmlGpu:
 
     def process_mib(self, pid: int) -> int | None:
         """What this process holds; None where NVML does not say."""
-        found = self._ask(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
-        used = [one.usedGpuMemory for one in found or () if one.pid == pid]
+        used = [one.usedGpuMemory for one in self._processes() if one.pid == pid]
         return int(used[0] // _MIB) if used and used[0] else None
+
+    def _processes(self) -> list[Any]:
+        ask = self._nvml.nvmlDeviceGetComputeRunningProcesses
+        return self._ask(lambda: ask(self._handle)) or []
 
     def _find(self, gpu: str) -> Any:
         if gpu.isdecimal():
@@ -113,7 +128,7 @@ class NvmlGpu:
             _text(nvml.nvmlDeviceGetUUID(handle)),
             nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
             _text(self._ask(nvml.nvmlSystemGetDriverVersion) or ""),
-            "nvml-gpm" if self._gpm else "nvml-utilization",
+            "nvml-gpm" if self._gpm else "nvml-utilization", others=len(self._processes()),
         )  # fmt: skip
 
     def _counters(self) -> dict[str, float]:
@@ -132,7 +147,8 @@ class NvmlGpu:
             for at, (_, name, scale) in enumerate(GPM):
                 told = asked.metrics[at]
                 if told.nvmlReturn == 0 and math.isfinite(told.value) and told.value >= 0:
-                    found[name] = told.value * scale
+                    share = name.endswith("_ratio")  # a little over 1 by rounding
+                    found[name] = min(told.value * scale, 1.0) if share else told.value * scale
         self._gpm = (now, before)
         return found
 
@@ -140,8 +156,8 @@ class NvmlGpu:
         told = self._ask(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
         if told is None:
             return {}
-        return {Metric.GPU_UTIL_RATIO.value: told.gpu / 100,
-                Metric.MEMORY_COPY_RATIO.value: told.memory / 100}  # fmt: skip
+        return {Metric.GPU_UTIL_RATIO.value: min(told.gpu / 100, 1.0),
+                Metric.MEMORY_COPY_RATIO.value: min(told.memory / 100, 1.0)}  # fmt: skip
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Its answer; None where the GPU or the driver has none."""

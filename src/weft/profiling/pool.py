@@ -64,24 +64,28 @@ class Pool:
         if held_mib:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
 
-    def warm(self, names: Sequence[str]) -> None:
-        """Start as many of these as there is room for, several at a time; failures show later."""
+    def warm(self, names: Sequence[str]) -> list[Failure]:
+        """Start as many of these as there is room for, several at a time; those that failed."""
+        failed: list[Failure] = []
         waiting = [(name, 0) for name in names if (name, 0) not in self._kept]
         while waiting:
             batch: list[Key] = []
             while waiting and len(batch) < AT_ONCE and self._fits([*batch, waiting[0]]):
                 batch.append(waiting.pop(0))
             if not batch:
-                return
+                break
             began = self._bench.now_s()
             for key in batch:
                 self._kept[key] = self._bench.start(self._workloads[key[0]])
             for key in batch:
+                left_s = began + self._timeout_s - self._bench.now_s()
                 try:
-                    self.until(self._kept[key], key[0], "paused", self._timeout_s)
-                except FailedError:
+                    self.until(self._kept[key], key[0], "paused", max(left_s, 0))
+                except FailedError as error:
                     self._end(key)
+                    failed.append(error.failure)
             self._loads.append(self._bench.now_s() - began)
+        return failed
 
     def alone(self, applications: Sequence[str]) -> bool:
         """End all others; whether there were any."""

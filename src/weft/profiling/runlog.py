@@ -3,7 +3,9 @@
 A line that was cut off when the machine stopped is the last one, and is left out when reading.
 """
 
+import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ import msgspec
 from weft.model import BadInputError
 from weft.profiling.bench import Card
 from weft.profiling.plan import Trial
-from weft.signals.interference.dataset import Feature
+from weft.signals.interference.dataset import OUT_OF_MEMORY, Feature
 
 SCHEMA = "weft-runs/1"
 
@@ -51,6 +53,12 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
         """What was tried."""
         return Trial(self.applications, self.isolation, self.repetition)
 
+    @property
+    def does_not_fit(self) -> bool:
+        """Whether these cannot be together, now or later. Other failures may be mended."""
+        told = self.failure
+        return told is not None and told.reason == OUT_OF_MEMORY and len(self.applications) > 1
+
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
     """Measuring began, or went on, on this card, with workloads of these definitions."""
@@ -72,16 +80,19 @@ class Log(NamedTuple):
 
     @property
     def done(self) -> set[Trial]:
-        """What need not be run again."""
-        return {run.trial for run in self.runs}
+        """What need not be run again: what ended well, and what did not fit."""
+        return {run.trial for run in self.runs if run.failure is None or run.does_not_fit}
 
 
 def read(path: Path) -> Log:
     """Everything in the file; nothing where there is none. `BadInputError` names a bad line."""
     log = Log([], [])
-    if not path.exists():
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
         return log
-    lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines[:-1], start=1):
         try:
             found = _line.decode(line)
@@ -95,22 +106,37 @@ def read(path: Path) -> Log:
 
 
 class Writer:
-    """Adds to the file; each line is on disk when `write` returns."""
+    """Adds to the file; each line is on disk when `write` returns. `BadInputError`: it is not."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        _cut_off(path)
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _cut_off(path)
+        except BlockingIOError as error:
+            self._file.close()
+            raise BadInputError(str(path), "somebody else is measuring into it") from error
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def write(self, line: Run | Begin) -> None:
         """One more."""
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def close(self) -> None:
         """No more."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written has been told
+            self._file.close()
+
+    def _unwritten(self, error: OSError) -> BadInputError:
+        return BadInputError(str(self._path), f"cannot be written: {error.strerror}")
 
 
 def _cut_off(path: Path) -> None:

@@ -33,7 +33,7 @@ class Store(Protocol):
     where: str
 
     async def load(self) -> Dataset:
-        """What is there; nothing where nothing was kept yet."""
+        """What is there; `BadInputError` where nothing was kept yet."""
         ...
 
     async def change(self, change: Change) -> Dataset:
@@ -49,11 +49,13 @@ class FileStore:
 
     async def load(self) -> Dataset:
         """`BadInputError` where it is no dataset."""
-        return files.read(self._path) if self._path.exists() else EMPTY
+        if not self._path.exists():
+            raise _nothing_there(self.where)
+        return files.read(self._path)
 
     async def change(self, change: Change) -> Dataset:
         """`BadInputError` where it cannot be written."""
-        found = change(await self.load())
+        found = change(files.read(self._path) if self._path.exists() else EMPTY)
         files.write(self._path, found)
         return found
 
@@ -67,7 +69,10 @@ class ConfigMapStore:
 
     async def load(self) -> Dataset:
         """`ApiError` where the API server does not let us."""
-        return self._read(await self._get())
+        here = await self._get()
+        if here is None:
+            raise _nothing_there(self.where)
+        return self._read(here)
 
     async def change(self, change: Change) -> Dataset:
         """`BadInputError` where it does not fit into a ConfigMap."""
@@ -109,3 +114,8 @@ class ConfigMapStore:
         patch = msgspec.json.encode({"metadata": version, "data": {KEY: text}})
         path = CONFIG_MAPS.of(self._namespace, self._name)
         await self._client.call("PATCH", path, patch, content_type=MERGE_PATCH)
+
+
+def _nothing_there(where: str) -> BadInputError:
+    """A misspelt name must not look like nothing known."""
+    return BadInputError(where, "is not there; `weft profile import` and `collect` make it")

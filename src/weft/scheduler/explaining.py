@@ -7,6 +7,7 @@ after a while, and whose findings are tried once more before they are told (`eng
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Literal, cast
@@ -223,6 +224,8 @@ class Explainer:
         for over in live.guard.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")
+        with contextlib.suppress(BadInputError):  # another scheduler bound it as it is
+            notes += live.parse(pod).warnings
         return tuple(notes)
 
     def _stuck(self, uid: str = "") -> tuple[Stuck, ...]:
@@ -289,6 +292,7 @@ class Explainer:
             "profile": profile.name, "summary": summary, "reason": str(summary),
             "attempt": self._tries(request.uid), "metrics": metrics,
         }  # fmt: skip
+        notes += request.warnings
         charged = engine.lessons.charged(request)
         notes += [charged_in_words(charged)] if charged else []
         if request.shape.claims:

@@ -21,7 +21,9 @@ class Played(msgspec.Struct, frozen=True):
     """One workload of the fake: rate alone, shares of arithmetic and bandwidth, memory.
 
     It fails as `fails` says, "" not at all: "load" when it is started, "run" when it is to run,
-    "hang" says nothing any more. `drift` is by how much its rate changes each hour.
+    "hang" says nothing any more then, "silent" never says anything; "fault" takes all others with
+    it when it runs beside one, as under MPS: they fail when they are next to run. `drift` is by how
+    much its rate changes each hour.
     """
 
     rate_per_s: float = 100.0
@@ -37,10 +39,12 @@ class FakeBench:
 
     def __init__(
         self, world: Mapping[str, Played], *, memory_mib: int = 80_000, load_s: float = 8.0,
-        warm_s: float = 1.5, has_mps: bool = True,
+        warm_s: float = 1.5, has_mps: bool = True, mps_works: bool = True,
     ) -> None:  # fmt: skip
+        """`has_mps`: its daemon starts; `mps_works`: processes get on with it."""
         self.card = Card("Fake-GPU", "GPU-fake", memory_mib, "0", "fake", fake=True)
-        self.world, self.load_s, self.warm_s, self.has_mps = world, load_s, warm_s, has_mps
+        self.world, self.load_s, self.warm_s = world, load_s, warm_s
+        self.has_mps, self.mps_works = has_mps, mps_works
         self.time_s = 1_000.0
         self.started: dict[str, int] = {}
         self.isolation = ""
@@ -115,6 +119,7 @@ class FakeResident:
         self._said = Said()
         self._since_s = bench.time_s
         self._done = 0.0
+        self.hit = False
 
     @property
     def runs(self) -> bool:
@@ -130,10 +135,22 @@ class FakeResident:
         self._said.state, self._said.stamps, self._done = "warming", [], 0.0
         self._since_s = self.bench.time_s
 
+    def _faulty(self) -> bool:
+        """Whether somebody's fault ends it; all are hit."""
+        running = [one for one in self.bench.residents if one.runs]
+        if len(running) > 1 and any(one.played.fails == "fault" for one in running):
+            for one in self.bench.residents:
+                one.hit = True
+        return self.hit
+
     def pause(self) -> None:
         """Stop."""
         if self._said.state in {"warming", "steady"}:
             self._said.state, self._said.peak_mib = "paused", self.played.memory_mib
+
+    def die(self) -> None:
+        """As when somebody kills it."""
+        self._said.state, self._said.reason = "failed", "signal 9"
 
     def end(self) -> None:
         """Gone."""
@@ -145,9 +162,12 @@ class FakeResident:
         said, since_s = self._said, self.bench.time_s - self._since_s
         if self.played.fails == "hang" and said.state != "starting":
             return
+        if self.played.fails == "silent":
+            return
         if said.state == "starting" and since_s >= self.bench.load_s - 1e-9:
             full = (self.bench.free_mib() or 0) < 0
-            if full or self.played.fails == "load":
+            refused = self.bench.isolation == "mps" and not self.bench.mps_works
+            if full or refused or self.played.fails == "load":
                 said.state, said.reason = "failed", "out-of-memory" if full else "failed"
                 said.text = "played"
             else:
@@ -155,6 +175,9 @@ class FakeResident:
         elif said.state == "warming" and since_s >= self.bench.warm_s - 1e-9:
             if self.played.fails == "run":
                 said.state, said.reason, said.text = "failed", "signal 11", "played"
+                return
+            if self._faulty():
+                said.state, said.reason, said.text = "failed", "failed", "a fault in somebody"
                 return
             said.state = "steady"
             said.stamps.append(Stamp(self.bench.time_s, 0))

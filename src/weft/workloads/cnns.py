@@ -44,13 +44,13 @@ def _separable(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
     """MobileNet's block: each channel alone, then all channels of each point."""
     return [
         nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False),
-        nn.BatchNorm2d(inputs), nn.ReLU6(inplace=True),
-        nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU6(inplace=True),
+        nn.BatchNorm2d(inputs), nn.ReLU(inplace=True),
+        nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
     ]  # fmt: skip
 
 
 def _mobilenet(width: int) -> nn.Module:
-    layers = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+    layers = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     channels = width
     for outputs, stride in ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2),
                             *[(16, 1)] * 5, (32, 2), (32, 1)):  # fmt: skip

@@ -35,7 +35,7 @@ class Place:
 
     def half(self) -> Any:
         """A context in which products are made in bfloat16; not on a CPU, which lacks some."""
-        return torch.autocast("cuda", torch.bfloat16) if self.on_gpu else nullcontext()
+        return torch.autocast("cuda", dtype=torch.bfloat16) if self.on_gpu else nullcontext()
 
     def wait(self) -> None:
         """Until the device has done all that it was told."""

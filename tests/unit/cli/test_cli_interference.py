@@ -3,6 +3,9 @@
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,15 @@ from commands import Weft
 
 from weft.cli.interference import train
 from weft.framework.interference import Interference, InterferenceView
-from weft.signals.interference.dataset import API_VERSION, KIND, Corun, Dataset, Solo, encode
+from weft.signals.interference.dataset import (
+    API_VERSION,
+    KIND,
+    Corun,
+    Dataset,
+    Feature,
+    Solo,
+    encode,
+)  # fmt: skip
 
 APPS = {f"{family} (batch size {8 * 2**size})": 0.3 + 0.15 * number + 0.05 * size
         for number, family in enumerate(("cnn", "lm", "gan", "rec", "rl", "ssd"))
@@ -53,6 +64,25 @@ def test_train_says_what_it_learnt_from_and_gives_the_same_file_again(
     assert (tmp_path / "again").read_bytes() == (folder / "model").read_bytes()
 
 
+def test_train_computes_on_one_thread_whatever_is_set(weft: Weft, tmp_path: Path) -> None:
+    """Several threads round otherwise: the same data would give another file."""
+    small = tmp_path / "small.json"
+    runs = (Corun("a", ("b",), "T4", "mps", None, 0.5, 3),)
+    small.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
+    program = (
+        "import os, sys; from pathlib import Path; from weft.cli.interference import train\n"
+        "assert 'numpy' not in sys.modules\n"
+        f"train([Path({str(small)!r})], Path('/dev/null'))\n"
+        "assert 'numpy' in sys.modules\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_NUM_THREADS'])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "4", "OMP_NUM_THREADS": "4"},
+    )  # fmt: skip
+    assert said.stdout.splitlines()[-1] == "1 1"
+
+
 def test_predict_one_pair_for_people_and_programs(weft: Weft, folder: Path) -> None:
     model, pair = str(folder / "model"), ("cnn (batch size 8)", "ssd (batch size 16)")
     said = weft("interference", "predict", model, *pair, "--gpu-model", "small")
@@ -83,6 +113,88 @@ def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
     assert said.code == 0, said.err
     assert "what the victim suffers" in said.out
     assert "1.00  cnn (batch size 8) beside lm (batch size 8): speed 1.000" in said.out
+
+
+def test_explain_as_json_names_its_parts(weft: Weft, folder: Path) -> None:
+    said = weft("interference", "explain", str(folder / "model"), "cnn (batch size 8)",
+               "lm (batch size 8)", "--gpu-model", "big", "--output", "json")  # fmt: skip
+    found = json.loads(said.out)
+    assert found["prediction"]["rung"] == "learned"
+    assert set(found["nearest"][0]) == {"victim", "other", "speed", "likeness"}
+
+
+def test_a_name_that_nobody_knows_is_said_to_be_unknown(weft: Weft, folder: Path) -> None:
+    said = weft("interference", "predict", str(folder / "model"), "cnn (batch size 8)",
+                "lm (batch size 9)", "--gpu-model", "big", "--output", "json")  # fmt: skip
+    assert json.loads(said.out)["rung"] == "unknown"
+    assert "knows no application 'lm (batch size 9)' (is it 'lm (batch size 8)'?)" in said.err
+
+
+def test_a_model_is_written_whole_or_not_at_all(
+    weft: Weft, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"old")
+    small = tmp_path / "small.json"
+    runs = (Corun("a", ("b",), "T4", "mps", None, 0.5, 3),)
+    small.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
+
+    def full(path: Path, target: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        said = weft("interference", "train", small, "--to", kept)
+    assert said.code == 1
+    assert f"{kept}: can't be written: No space left" in said.err
+    assert kept.read_bytes() == b"old"
+    assert not list(tmp_path.glob(".*"))
+    assert weft("interference", "train", small, "--to", "/dev/null").code == 0
+    assert not Path("/dev/null").is_file()
+
+
+def test_without_lightgbm_everything_works_and_says_so(
+    weft: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightgbm")
+    names = [
+        f"{kind}-{number}" for kind in ("cnn-train", "lm-train") for number in (8, 16, 32, 64, 128)
+    ]
+    looked = {name: Feature(0.07 * at + 0.2, 0.9) for at, name in enumerate(names)}
+    solos = tuple(
+        Solo(name, "T4", "mps", {"sm_active_ratio": one, "gpu_util_ratio": one}, rate_per_s=10)
+        for name, one in looked.items()
+    )
+    runs = tuple(
+        Corun(a, (b,), "T4", "mps", None, 1 / max(1.0, looked[a].mean + looked[b].mean))
+        for a in names for b in names
+    )  # fmt: skip
+    data, model = tmp_path / "profiled.json", tmp_path / "model"
+    data.write_bytes(encode(Dataset(API_VERSION, KIND, {}, solos, runs)))
+    assert weft("interference", "train", data, "--to", model).err == ""
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    told = weft("interference", "predict", model, *names[:2], "--output", "json")
+    assert json.loads(told.out)["calibrated"] is False
+    assert f"{model} was learnt with LightGBM, which is not installed" in told.err
+    for words in (("train", data, "--to", model),
+                  ("evaluate", data, "--split", "new pair", "--seeds", "1")):  # fmt: skip
+        said = weft("interference", *words)
+        assert said.code == 0
+        assert "T4 mps has profiles, but LightGBM is not installed" in said.err
+    assert "sum of utilisation" in said.out
+    assert weft("interference", "predict", model, *names[:2]).err == ""
+
+
+def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> None:
+    one = tmp_path / "one.json"
+    runs = tuple(Corun(a, (b,), "T4", "mps", None, 0.5) for a in "ab" for b in "ab")
+    one.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
+    said = weft("interference", "evaluate", one)
+    assert said.code == 1
+    assert "one T4 mps: 'new GPU' is not examined: no other GPU model" in said.err
+    assert "one T4 mps: 'new pair' is not examined: what is left to learn from" in said.err
+    assert "no sum of utilisation to stand beside: of 2 of 2 applications" in said.err
+    assert "error: " in said.err
 
 
 def test_evaluate_says_how_well_beside_the_baselines(
@@ -128,12 +240,18 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
         (["train", "data.json", "--source", "no", "--to", "x"], "--source no: is not in these"),
         (["train", "data.json", "data.json", "--to", "x"], "choose one with --source"),
         (["evaluate", "data.json", "--split", "old pair"], "--split old pair: is unknown"),
+        (["evaluate", "data.json", "--gpu-model", "T4"], "T4: is not in these files: big, small"),
+        (["train", "data.json", "--to", "/no/such/x"], "there is no folder /no/such"),
+        (["train", "broken.csv", "--to", "x"], "line 1: lacks the columns source, gpu, job_b"),
+        (["train", "latin.csv", "--to", "x"], "latin.csv, byte 0: is not UTF-8"),
     ],
 )
 def test_errors_name_what_is_wrong(
     weft: Weft, folder: Path, arguments: list[str], says: str
 ) -> None:
-    paths = {"model", "data.json", "nowhere"}
+    paths = {"model", "data.json", "nowhere", "broken.csv", "latin.csv"}
+    (folder / "broken.csv").write_text("job_a\nA\n")
+    (folder / "latin.csv").write_bytes("é".encode("latin-1"))
     said = weft("interference", *(str(folder / a) if a in paths else a for a in arguments))
     assert said.code == 1
     assert said.err.startswith("weft: error: ")

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cli.predicted import configured, read_interference, solos_of
+from weft.cli.predicted import files_of, read_interference
 from weft.config.form import Configuration, ExtenderSettings, InterferenceSettings
 from weft.config.read import decode, read
 from weft.framework.interference import ANY_MODEL, InterferenceView, Tier
@@ -45,7 +45,16 @@ def test_predictions_as_weft_writes_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"A": 1}', '{"A": {"B": 0}}', '{"A": {"B": "x"}}', '{"classes": ["a"]}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"A": 1}',
+        '{"A": {"B": 0}}',
+        '{"A": {"B": "x"}}',
+        '{"classes": ["a"]}',
+        "[" * 100_000,
+    ],
 )
 def test_what_is_no_table(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.json"
@@ -56,16 +65,31 @@ def test_what_is_no_table(tmp_path: Path, text: str) -> None:
 
 def test_the_configuration_names_it_or_it_lies_where_it_did(file: Path) -> None:
     named = Configuration(interference=InterferenceSettings(table=str(file)))
-    found = configured(named)
+    found = files_of(named).read().interference
     assert found is not None
     assert found.classes == ("A", "B")
     usual = ExtenderSettings(enabled=True, interference_table=str(file))
-    assert configured(Configuration(extender=usual)) is not None
+    lies = files_of(Configuration(extender=usual)).read().interference
+    assert lies is not None
+    assert (lies.classes, lies.mean) == (found.classes, found.mean)
     off = msgspec.structs.replace(usual, enabled=False)
-    assert configured(Configuration(extender=off)) is None
+    assert not files_of(Configuration(extender=off)).named
+    assert files_of(Configuration(extender=off)).read().interference is None
     missing = Configuration(interference=InterferenceSettings(model="/no/such"))
     with pytest.raises(BadInputError, match=r"interference\.model: /no/such: cannot be read"):
-        configured(missing)
+        files_of(missing).read()
+
+
+def test_a_table_that_is_named_counts_before_the_extenders(file: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"C": {"C": 1.5}}))
+    both = Configuration(
+        interference=InterferenceSettings(table=str(own)),
+        extender=ExtenderSettings(enabled=True, interference_table=str(file)),
+    )
+    found = files_of(both).read().interference
+    assert found is not None
+    assert found.classes == ("C",)
 
 
 def test_table_and_model_exclude_each_other() -> None:
@@ -81,12 +105,11 @@ def test_profiles_say_how_fast_applications_go_alone(tmp_path: Path) -> None:
         "apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [solo],
     }))  # fmt: skip
     named = Configuration(interference=InterferenceSettings(profiles=str(path)))
-    (found,) = solos_of(named)
+    (found,) = files_of(named).read().solos
     assert (found.application, found.gpu_model, found.rate_per_s) == ("bert", "T4", 12.5)
-    assert solos_of(Configuration()) == []
     path.write_text("{}")
-    with pytest.raises(BadInputError, match="profiles"):
-        solos_of(named)
+    with pytest.raises(BadInputError, match=r"weft\.yaml: interference\.profiles: /.*\.json: is"):
+        files_of(named, "weft.yaml").read()
 
 
 def test_a_file_of_distances_that_is_not_there_is_found_before_the_start(tmp_path: Path) -> None:

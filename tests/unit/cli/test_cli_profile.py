@@ -2,15 +2,18 @@
 
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Weft
 
-from weft.cli.profile_measure import compile_folder, named, run
 from weft.model import BadInputError
 from weft.profiling.campaign import Settings
+from weft.profiling.machine import How
+from weft.profiling.session import Wishes, compile_folder, named, run
 from weft.signals.interference.dataset import Corun, Dataset, Feature, Infeasible, Solo, encode
 from weft.testing.bench import FakeBench, Played
 from weft.workloads.catalog import WORKLOADS
@@ -75,6 +78,14 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
     [
         (("list",), "--file, --config-map: say where profiles are kept"),
         (("list", "--config-map", "profiles"), "--config-map: 'profiles' is no NAMESPACE/NAME"),
+        (
+            ("list", "--config-map", "kube-system/.."),
+            "--config-map: 'kube-system/..' is no NAMESPACE",
+        ),
+        (
+            ("list", "--config-map", "d/My Profiles"),
+            "--config-map: 'd/My Profiles' is no NAMESPACE",
+        ),
         (("show", "nobody", "--file", "KEPT"), "nobody: is not known here"),
         (("import", "none.json", "--file", "KEPT"), "none.json: cannot be read"),
         (("export", "BELOW", "--file", "KEPT"), "cannot be written"),
@@ -83,6 +94,19 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
         (("collect",), "--url: is missing"),
         (("collect", "--url", "http://127.0.0.1:1"), "profile collect: http://127.0.0.1:1"),
         (("list", "--config-map", "d/p", "--kubeconfig", "none"), "none"),
+        (
+            ("collect", "--url", "http://127.0.0.1:1", "--config-map", "p"),
+            "'p' is no NAMESPACE/NAME",
+        ),
+        (
+            ("collect", "--url", "http://127.0.0.1:1", "--config-map", "d/p", "--file", "KEPT"),
+            "--file, --config-map: say where profiles are kept: one of the two",
+        ),
+        (("list", "--file", "none.json"), "none.json: is not there"),
+        (("export", "--file", "none.json"), "none.json: is not there"),
+        (("show", "bert", "--file", "none.json"), "none.json: is not there"),
+        (("measure", "KEPT", "--device", "cpu"), "runs.jsonl: cannot be written: File exists"),
+        (("measure", "BELOW", "--device", "cpu"), "cannot be written: Not a directory"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -94,6 +118,68 @@ def test_what_cannot_be_done_is_one_line(
     assert said.err.startswith("weft: error: ")
     assert says in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("collect", "--hours", "inf"), ("collect", "--settle-s", "inf"),
+     ("collect", "--step-s", "inf"), ("measure", "x", "--window-s", "inf"),
+     ("measure", "x", "--warm-s", "1e9")],
+)  # fmt: skip
+def test_times_without_end_are_refused_by_name(weft: Weft, words: tuple[str, ...]) -> None:
+    said = weft("profile", *words)
+    assert said.code == 2
+    assert f"Invalid value for '{words[-2]}'" in said.err
+
+
+def test_names_are_shown_as_they_are_whatever_they_contain(weft: Weft, tmp_path: Path) -> None:
+    """Rich would take brackets for its markup, a terminal an escape for an order."""
+    path, name = tmp_path / "odd.json", "team [/red] [bold]x[/bold]"
+    solos = (Solo(name, "T4", "mps", {"[a]": Feature(0, 0)}), Solo("\x1b[31mred", "T4", "mps"))
+    path.write_bytes(encode(Dataset(solo=solos, corun=(Corun(name, (name,), "T", "mps", 1, 1),))))
+    listed = weft("profile", "list", "--file", path)
+    assert (listed.code, listed.err) == (0, "")
+    assert name in listed.out
+    assert r"\x1b[31mred" in listed.out
+    assert "\x1b" not in listed.out
+    shown = weft("profile", "show", name, "--file", path).out
+    assert shown.count(name) == 3
+    assert "[a]" in shown
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Stands where an API server should, and shows everybody the same page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>Please log in</html>")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_what_is_no_api_server_is_told_in_one_line(weft: Weft, tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    config = tmp_path / "config"
+    config.write_text(json.dumps({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+    }))  # fmt: skip
+    try:
+        for words in (
+            ("list", "--config-map", "d/p"),
+            ("collect", "--url", "http://x", "--cluster"),
+        ):
+            said = weft("profile", *words, "--kubeconfig", config)
+            assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+            assert "is no answer of an API server" in said.err
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_without_a_gpu_measuring_says_so_in_one_line(weft: Weft, tmp_path: Path) -> None:
@@ -118,17 +204,18 @@ def test_a_python_without_pytorch_is_told_for_each_workload(weft: Weft, tmp_path
 def test_a_folder_of_another_card_is_not_mixed(tmp_path: Path) -> None:
     workloads = named(["softmax", "lstm-train"])
     world = {one.name: Played() for one in workloads}
-    told = {"sizes": "full"}
-    run(FakeBench(world), workloads, ["time-slicing"], QUICK, tmp_path, told)
+    wishes, lines = Wishes(tmp_path, workloads, ["time-slicing"], QUICK), list[str]()
+    run(FakeBench(world), wishes, lines.append)
+    assert lines[0].startswith(("time-slicing, softmax: 100 it/s", "time-slicing, lstm-train: 100"))
     found = compile_folder(tmp_path)
     assert [one.application for one in found.solo] == ["lstm-train", "softmax"]
     assert (found.about["sizes"], found.about["counters"]) == ("full", "fake")
     with pytest.raises(BadInputError, match="runs of other sizes"):
-        run(FakeBench(world), workloads, ["mps"], QUICK, tmp_path, {"sizes": "tiny"})
+        run(FakeBench(world), wishes._replace(how=How(tiny=True)), lines.append)
     other = FakeBench(world)
     other.card = type(other.card)("Another-GPU", fake=True)
     with pytest.raises(BadInputError, match="has runs of a Fake-GPU, this is a Another-GPU"):
-        run(other, workloads, ["mps"], QUICK, tmp_path, told)
+        run(other, wishes, lines.append)
 
 
 def test_no_name_means_every_workload() -> None:

@@ -86,6 +86,18 @@ def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
     assert run_study(study, 2) == levels, "any number of processes"
 
 
+def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() -> None:
+    def means(*, watched: bool) -> dict[str, float]:
+        study = Study(
+            a_table(), "v100", ("binpack", "gandiva", "coscheml", "interference", "oracle"),
+            (pairs.Load(1.2, 4, jobs=80),), (0, 1), make, told="ridge", watched=watched,
+        )  # fmt: skip
+        return {level.policy: level.jct_mean_s for level in run_study(study, 1)}
+
+    plain, seen = means(watched=False), means(watched=True)
+    assert {name for name in plain if plain[name] != seen[name]} == {"coscheml", "interference"}
+
+
 def test_p_values() -> None:
     assert paired_p_value([1, 1, 1, 1], [2, 2, 2, 2]) < 0.01
     assert paired_p_value([1, 2, 3, 4], [1, 2, 3, 4]) == 1.0

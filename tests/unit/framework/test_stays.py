@@ -42,6 +42,20 @@ def test_who_came_is_not_told_again_and_who_moved_begins_anew() -> None:
     assert stays.on(("n0", 1))[0].left_s(700 * S, half_beside_anybody) == 900
 
 
+def test_who_says_something_else_of_itself_is_believed_and_has_been_there_as_long() -> None:
+    """As a process would that starts anew; a running pod's annotations can be edited."""
+    stays = Stays()
+    stays.came(here("a"), 0)
+    stays.came(here("b", 400), 100 * S)
+    stays.came(here("a", 2000), 200 * S)
+    (b, a) = stays.on(("n0", 0))
+    assert (a.expected_s, a.since_ns, b.since_ns) == (2000, 0, 100 * S)
+    assert left(stays, 300) == [400 - 100, 2000 - 100 - 100]
+    assert stays.expected == 2
+    stays.came(here("a", 0), 300 * S)
+    assert stays.expected == 1
+
+
 def test_after_a_restart_times_are_those_of_the_bindings() -> None:
     """Whatever the order in which bound pods are told."""
     stays = Stays()

@@ -3,6 +3,7 @@
 import random
 
 import msgspec
+import pytest
 
 from weft.ledger import Ledger
 from weft.ledger.residents import KEPT, Resident, Residents
@@ -81,9 +82,50 @@ def test_old_companies_are_forgotten() -> None:
     residents = Residents(2)
 
     for number in range(KEPT + 10):
-        place = msgspec.structs.replace(placement("1", "a", 0), application=str(number))
-        residents.change(0, place, 1)
-        residents.change(0, place, -1)
+        residents.change(0, Resident(str(number), ""), 1)
+        residents.change(0, Resident(str(number), ""), -1)
     assert residents.epoch == 1
     assert len(residents.members) < 20
     assert residents.on(0) == residents.members[int(residents.company[0])] == ()
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "milli", "small"),
+    [(250, 0, True), (251, 0, False), (0, 250, True), (0, 251, False), (250, 250, True),
+     (100, 251, False), (251, 100, False), (0, 0, False)],
+)  # fmt: skip
+def test_small_is_a_quarter_of_the_card_of_what_it_asks(memory_mib, milli, small) -> None:
+    ledger = Ledger([node("a", gpus=1, memory_mib=1000), node("b", gpus=1, memory_mib=2000)])
+    place = placement("1", "a", 0, memory_mib=memory_mib, milli=milli)
+    ledger.adopt(msgspec.structs.replace(place, job_class="latency-critical"))
+    assert ledger.table.residents.on(0)[0].small == small
+    ledger.adopt(msgspec.structs.replace(place, job_class="batch"))
+    assert not ledger.table.residents.on(0)[0].small, "only latency-critical ones are told apart"
+
+
+def test_all_its_shares_of_a_gpu_count_together() -> None:
+    ledger = Ledger([node("a", gpus=2, memory_mib=1000)])
+    shares = [Share(0, 0, 200, 0), Share(1, 0, 200, 0), Share(2, 1, 200, 0)]
+    place = placement("1", "a", shares=shares)
+    ledger.adopt(msgspec.structs.replace(place, job_class="latency-critical"))
+    assert [ledger.table.residents.on(device)[0].small for device in (0, 1)] == [False, True]
+    ledger.release("1")
+    assert [ledger.table.residents.on(device) for device in (0, 1)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("slack", "percent"),
+    [((), 0), ((("t4", 110),), 110), ((("h100", 7), ("t4", 110), ("", 300)), 110),
+     ((("a100", 130),), 0), ((("", 100),), 100)],
+)  # fmt: skip
+def test_of_its_slack_only_the_percent_on_the_card_counts(slack, percent) -> None:
+    """Pods that differ in what they say of other cards are alike, and so is who is not critical."""
+    ledger = Ledger([node("a", gpus=1, model="Tesla-T4"), node("b", gpus=1, model="L4")])
+    place = msgspec.structs.replace(placement("1", "a", 0, memory_mib=10), slack=slack)
+    ledger.adopt(msgspec.structs.replace(place, job_class="latency-critical"))
+    assert [one.bound_percent for one in ledger.table.residents.on(0)] == [percent]
+    ledger.set_nodes([node("a", gpus=1, model="L4")])
+    any_model = dict(slack).get("", 0)
+    assert [one.bound_percent for one in ledger.table.residents.on(0)] == [any_model]
+    ledger.adopt(msgspec.structs.replace(place, job_class="batch"))
+    assert [one.bound_percent for one in ledger.table.residents.on(0)] == [0]

@@ -1,26 +1,20 @@
 """A cluster on a fake API server whose jobs run out of memory, for the tests beside this file."""
 
-import contextlib
 import json
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from live_world import Json, node, pod, until
+import live_world
+from live_world import Json, World, client_of, living, pod, until
 
 from weft.engine import Lesson
-from weft.framework import Profile
 from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
 from weft.kube.kept import Kept
-from weft.live.cluster import Cluster
 from weft.live.lessons import Entry, entry_of, key_of
 from weft.policies.fgd import Fgd
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Refusal
 
 JOB, KEY = "d/Job/train", "d.Job.train"
 NAMED = {"name": "weft-lessons", "namespace": "kube-system"}
@@ -39,10 +33,7 @@ def terminated(code: int = 1, reason: str = "Error") -> Json:
 
 def stored(server: FakeApiServer) -> dict[str, str]:
     """What the ConfigMap says, as it is."""
-    with contextlib.suppress(Refusal):
-        found: dict[str, str] = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
-        return found
-    return {}
+    return live_world.stored(server, NAMED["name"])
 
 
 def entry(server: FakeApiServer, workload: str = JOB) -> Entry | None:
@@ -50,13 +41,12 @@ def entry(server: FakeApiServer, workload: str = JOB) -> Entry | None:
     return entry_of(key_of(workload), text) if text is not None else None
 
 
-class Scene:
+class Scene(World):
     """A cluster on a fake API server, whose lessons are kept there."""
 
     def __init__(self, server: FakeApiServer, client: ApiClient, **how: Any) -> None:
-        self.server = server
         kept = Kept(client, NAMED["namespace"], NAMED["name"])
-        self.live = Cluster(client, [Profile("weft", [Fgd()])], kept=kept, **how)
+        super().__init__(server, client, Fgd(), kept=kept, **how)
 
     @property
     def known(self) -> dict[str, Lesson]:
@@ -91,29 +81,11 @@ def holders(made: Scene) -> list[str]:
 async def scene(
     server: FakeApiServer, *, lead: bool = True, quietly: bool = True, **how: Any
 ) -> AsyncIterator[Scene]:
-    """A process's life. Unless `quietly`, it dies at the end without a last word."""
-    clock = VirtualClock(auto=True)
-    endpoint = Endpoint(server.url, Fixed())
-    async with ApiClient(endpoint, rng=random.Random(1), clock=clock) as client:
+    """A process's life."""
+    async with client_of(server, VirtualClock(auto=True)) as client:
         made = Scene(server, client, **how)
-        await made.live.start()
-        if lead:
-            await made.live.lead(afresh=False, term=3)
-        try:
+        async with living(made, lead=lead, quietly=quietly):
             yield made
-        finally:
-            if not quietly:
-                server.fault("lose-request", path="configmaps", times=1_000_000)
-            await made.live.stop()
-            server.faults.forget()
-
-
-@asynccontextmanager
-async def api(*nodes: Json) -> AsyncIterator[FakeApiServer]:
-    async with FakeApiServer() as server:
-        for one in nodes or (node(),):
-            server.add("nodes", one)
-        yield server
 
 
 def put(server: FakeApiServer, **data: str) -> None:

@@ -1,6 +1,7 @@
 """A fake API server with a live cluster on it, and the objects that tests of this room need."""
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from weft.engine import Unschedulable
 from weft.framework import Policy, Profile
 from weft.kube.client import ApiClient
+from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
 from weft.ledger import STRICT, Limits
@@ -17,6 +19,7 @@ from weft.live.cluster import Cluster
 from weft.live.interface import Attempt, Notice, Written
 from weft.policies.fgd import Fgd
 from weft.testing.api_server import FakeApiServer
+from weft.testing.api_store import Refusal
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -87,20 +90,40 @@ def bind(
     return uid
 
 
+def stored(server: FakeApiServer, name: str) -> dict[str, str]:
+    """What this ConfigMap says; nothing without one."""
+    with contextlib.suppress(Refusal):
+        found: dict[str, str] = server.get("configmaps", name, "kube-system")["data"]
+        return found
+    return {}
+
+
 class World:
     """The server, a cluster on it, and what the cluster gave notice of."""
 
     def __init__(
-        self, server: FakeApiServer, client: ApiClient, policy: Policy, limits: Limits
+        self, server: FakeApiServer, client: ApiClient, policy: Policy, **how: Any
     ) -> None:
         self.server, self.client = server, client
-        self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
+        self.live = Cluster(client, [Profile("weft", [policy])], **how)
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
 
+    async def start(self) -> None:
+        """It follows."""
+        await self.live.start()
+
+    def uid(self, name: str) -> str:
+        """The pod's."""
+        found: str = self.server.get("pods", name, "d")["metadata"]["uid"]
+        return found
+
     def deleting(self, name: str) -> bool:
-        """Whether the API server has been told to delete the pod."""
-        return bool(self.server.get("pods", name, "d")["metadata"].get("deletionTimestamp"))
+        """Whether the API server has been told to delete the pod, or did."""
+        with contextlib.suppress(Refusal):
+            found = self.server.get("pods", name, "d")["metadata"]
+            return bool(found.get("deletionTimestamp"))
+        return True
 
     def told(self, reason: str) -> list[str]:
         """The texts of all notices with this reason."""
@@ -120,20 +143,43 @@ def refusals(made: World) -> list[str]:
 
 
 @asynccontextmanager
+async def api(*nodes: Json) -> AsyncIterator[FakeApiServer]:
+    """A server that has these nodes (one with two cards, where none are given)."""
+    async with FakeApiServer() as server:
+        for one in nodes or (node(),):
+            server.add("nodes", one)
+        yield server
+
+
+def client_of(server: FakeApiServer, clock: Clock | None = None) -> ApiClient:
+    """A client of this server, to be opened."""
+    return ApiClient(Endpoint(server.url, Fixed()), rng=random.Random(1), clock=clock)
+
+
+@asynccontextmanager
+async def living(
+    made: World, *, start: bool = True, lead: bool = True, quietly: bool = True
+) -> AsyncIterator[None]:
+    """The process' life. Unless `quietly`, it dies at the end without a last word."""
+    if start:
+        await made.start()
+        if lead:
+            await made.live.lead(afresh=False, term=3)
+    try:
+        yield
+    finally:
+        if not quietly:
+            made.server.fault("lose-request", path="configmaps", times=1_000_000)
+        await made.live.stop()
+        made.server.faults.forget()
+
+
+@asynccontextmanager
 async def world(
     *nodes: Json, start: bool = True, policy: Policy | None = None, limits: Limits = STRICT
 ) -> AsyncIterator[World]:
-    """A leading cluster over these nodes (one with two cards, where none are given)."""
-    async with FakeApiServer() as server:
-        endpoint = Endpoint(server.url, Fixed())
-        async with ApiClient(endpoint, rng=random.Random(1)) as client:
-            for one in nodes or (node(),):
-                server.add("nodes", one)
-            made = World(server, client, policy or Fgd(), limits)
-            if start:
-                await made.live.start()
-                await made.live.lead(afresh=False, term=3)
-            try:
-                yield made
-            finally:
-                await made.live.stop()
+    """A leading cluster over these nodes."""
+    async with api(*nodes) as server, client_of(server) as client:
+        made = World(server, client, policy or Fgd(), limits=limits)
+        async with living(made, start=start):
+            yield made

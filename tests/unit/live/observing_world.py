@@ -1,27 +1,21 @@
 """Two pods on one card of a live cluster, what they count, and who looks at it."""
 
-import contextlib
 import datetime
 import json
-import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import live_world
 import numpy as np
-from live_world import Json, node, pod, until
+from live_world import Json, World, client_of, living, node, pod, until
 
 from weft.engine import Event, Evict, NotEvicted, Observed, PolicyInput, ProgressSeen
-from weft.framework import Profile
 from weft.framework.interference import INPUT, Interference, to_input
 from weft.framework.signals import SignalsSnapshot
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
 from weft.kube.kept import Kept
-from weft.live.cluster import Cluster
-from weft.live.interface import Notice
 from weft.live.observing import Observing, ObservingOptions
 from weft.live.rates import Solos
 from weft.live.remembering import KEY, Remembering
@@ -33,7 +27,6 @@ from weft.signals.telemetry.answers import Answer, TelemetryError
 from weft.signals.telemetry.names import Metric
 from weft.signals.telemetry.source import Asked, Reading
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Refusal
 
 NAMED = {"name": "weft-observed", "namespace": "kube-system"}
 COUNTER, P99 = "weft_progress_total", "weft_p99_seconds"
@@ -107,16 +100,16 @@ class FakeCounters:
         """Nothing is open."""
 
 
-class Scene:
+class Scene(World):
     """One process. `look` lets a look's time pass, in which pods do so much a second."""
 
     def __init__(
         self, server: FakeApiServer, client: ApiClient, base: Interference = TABLE,
         solos: Sequence[Solo] = (), policy: str = "interference", trusted: bool = True, **how: Any,
     ) -> None:  # fmt: skip
-        self.server, self.clock = server, client.clock
-        assert isinstance(self.clock, Ahead)
-        self.live = Cluster(client, [Profile("weft", [built_in().create(policy)])], **how)
+        super().__init__(server, client, built_in().create(policy), **how)
+        assert isinstance(client.clock, Ahead)
+        self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
         store = Kept(client, NAMED["namespace"], NAMED["name"])
         self.remembering = Remembering(client, store, base, self.live.recall.may_write)
@@ -129,8 +122,6 @@ class Scene:
         )
         self.live.keepers.append(self.remembering)
         self.live.recall.asked = self.observing.goes
-        self.notices: list[Notice] = []
-        self.live.on_notice.append(self.notices.append)
         self.events: list[Event] = []
         handle = self.live.decide
 
@@ -143,8 +134,11 @@ class Scene:
         self.asked: list[Evict] = []
         self.live.decide = heard
 
-    def told(self, reason: str) -> list[str]:
-        return [notice.text for notice in self.notices if notice.reason == reason]
+    async def start(self) -> None:
+        """It follows, and knows what is predicted."""
+        await super().start()
+        self.live.handle(PolicyInput(INPUT, to_input(TABLE)))
+        self.events.clear()
 
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -156,18 +150,13 @@ class Scene:
     def heard_of(self, name: str) -> list[Observed]:
         return [one for event in self.seen for one in event.observed if one.uid == self.uid(name)]
 
-    def uid(self, name: str) -> str:
-        found: str = self.server.get("pods", name, "d")["metadata"]["uid"]
-        return found
-
-    def deleting(self, name: str) -> bool:
-        with contextlib.suppress(Refusal):
-            found = self.server.get("pods", name, "d")["metadata"]
-            return bool(found.get("deletionTimestamp"))
-        return True
-
     def add(self, name: str, application: str = "", job_class: str = "", **marks: str) -> None:
         self.server.add("pods", asks(name, application or name, job_class, **marks))
+
+    async def runs(self, name: str, application: str, job_class: str, **marks: str) -> None:
+        """Add it, and wait until it does."""
+        self.add(name, application, job_class, **marks)
+        await self.bound(name)
 
     async def bound(self, *names: str) -> None:
         """Wait until the watch shows them bound, and running."""
@@ -187,8 +176,12 @@ class Scene:
         here = pod is not None and bool(pod.spec.node_name)
         return here and held is not None and held.state == "committed"
 
+    def application(self, name: str) -> str:
+        """What the engine takes it to run."""
+        return self.live.engine.ledger.holdings[self.uid(name)].placement.application
+
     async def look(self, **per_s: float) -> None:
-        self.clock.passed_s += LOOK_S  # type: ignore[attr-defined]
+        self.clock.passed_s += LOOK_S
         self.counters.count(**per_s)
         reading = await self.observing.read(45.0)
         await self.observing.look(reading, SignalsSnapshot(0, 0))
@@ -229,12 +222,9 @@ def card(model: str = "T4", count: int = 1) -> Json:
     return made
 
 
-@asynccontextmanager
-async def api(*nodes: Json) -> AsyncIterator[FakeApiServer]:
-    async with FakeApiServer() as server:
-        for one in nodes or (card(),):
-            server.add("nodes", one)
-        yield server
+def api(*nodes: Json) -> AbstractAsyncContextManager[FakeApiServer]:
+    """One node with a card, where none are given."""
+    return live_world.api(*(nodes or (card(),)))
 
 
 @asynccontextmanager
@@ -242,36 +232,19 @@ async def scene(
     server: FakeApiServer, *, lead: bool = True, quietly: bool = True, pods: bool = True,
     clock: Ahead | None = None, **how: Any,
 ) -> AsyncIterator[Scene]:  # fmt: skip
-    """A process' life, with `serve` and `train` on the card for long. Unless `quietly`, it dies at
-    the end without a last word."""
-    async with ApiClient(
-        Endpoint(server.url, Fixed()), rng=random.Random(1), clock=clock or Ahead()
-    ) as client:
+    """A process' life, with `serve` and `train` on the card for long."""
+    async with client_of(server, clock or Ahead()) as client:
         made = Scene(server, client, **how)
-        await made.live.start()
-        made.live.handle(PolicyInput(INPUT, to_input(TABLE)))
-        made.events.clear()
-        if lead:
-            await made.live.lead(afresh=False, term=3)
-            if pods:
-                made.add("serve", "serve", "latency-critical", solo_rate=str(ALONE_PER_S))
-                await made.bound("serve")
-                made.add("train", "train", "best-effort", solo_rate=str(ALONE_PER_S))
-                await made.bound("train")
-                made.clock.passed_s += 120  # type: ignore[attr-defined]
+        async with living(made, lead=lead, quietly=quietly):
+            if lead and pods:
+                await made.runs("serve", "serve", "latency-critical", solo_rate=str(ALONE_PER_S))
+                await made.runs("train", "train", "best-effort", solo_rate=str(ALONE_PER_S))
+                made.clock.passed_s += 120
                 await made.look(serve=ALONE_PER_S, train=90)  # where they stand
-        try:
             yield made
-        finally:
-            if not quietly:
-                server.fault("lose-request", path="configmaps", times=1_000_000)
-            await made.live.stop()
-            server.faults.forget()
 
 
 def stored(server: FakeApiServer) -> Any:
     """What the ConfigMap says; None without one."""
-    with contextlib.suppress(Refusal):
-        text = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"].get(KEY)
-        return json.loads(text) if text else None
-    return None
+    text = live_world.stored(server, NAMED["name"]).get(KEY)
+    return json.loads(text) if text else None

@@ -66,14 +66,24 @@ def test_as_decided(view: PodView) -> None:
         pod(marks=marks(msgspec.structs.replace(DECIDED, shares=(Share(0, 0, 4000, 0),))),
             nodeName="n"),
         pod(nodeName="n"),
+        pod(marks={**marks(), "weft.dev/application": "b"}, nodeName="n"),
     ],
-    ids=["it asks for more", "another node", "another card", "no marks"],
+    ids=["it asks for more", "another node", "another card", "no marks", "it says another thing"],
 )  # fmt: skip
 def test_otherwise_it_is_read(view: PodView, bound: Pod) -> None:
     seen = view.take(bound)
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.cpu_milli > DECIDED.cpu_milli
     assert seen.placement.node == bound.spec.node_name
+
+
+def test_who_was_edited_while_it_was_bound_is_read(view: PodView) -> None:
+    edit = {"weft.dev/class": "latency-critical", "weft.dev/slo-ms": "41"}
+    edit["weft.dev/solo-p99-ms"] = "40"
+    view.take(pod(marks=edit))
+    seen = view.take(pod(marks=marks() | edit, nodeName="n"))
+    assert isinstance(seen, PodSeenBound)
+    assert (seen.placement.job_class, seen.placement.slack) == ("latency-critical", (("", 102),))
 
 
 def test_a_decision_that_was_given_up_does_not_count(view: PodView) -> None:

@@ -5,8 +5,8 @@ import logging
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, Scene, api, lesson, put, scene, stored
-from live_world import run, until
+from lessons_world import JOB, KEY, Scene, lesson, put, scene, stored
+from live_world import api, run, until
 
 from weft.engine import Command, Event, LessonsTold, PeakLearnt, SignalsChanged
 from weft.engine.peaks import Peak

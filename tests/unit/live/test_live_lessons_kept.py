@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, NAMED, api, entry, holders, lesson, made_by, put, scene, stored
-from live_world import bind, node, pod, run, until
+from lessons_world import JOB, KEY, NAMED, entry, holders, lesson, made_by, put, scene, stored
+from live_world import api, bind, node, pod, run, until
 
 from weft.engine import Lesson
 from weft.engine.lessons import MOST

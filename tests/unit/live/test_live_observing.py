@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from live_world import run, until
-from observing_world import ALONE_PER_S, COUNTER, P99, Ahead, api, scene, stored
+from observing_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
 from weft.live.looking import Looking
 from weft.signals.telemetry.answers import TelemetryError
@@ -24,7 +24,7 @@ def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_away() -
             assert not made.deleting("serve")
             assert made.live.recall.slow == {"evicted": 1, "blocked": 0, "failed": 0}
             assert made.live.recall.counts["evicted"] == 0
-            (ban,) = (await until(lambda: stored(server)))["bans"]
+            (ban,) = await until(lambda: (stored(server) or {}).get("bans"))
             assert (ban["gpu_model"], ban["one"], ban["other"]) == ("T4", "serve", "train")
             server.remove("pods", "train", "d")
             made.add("again", "train", "best-effort")
@@ -105,15 +105,13 @@ def test_without_an_answer_nothing_is_told_and_then_it_goes_on() -> None:
 def test_a_late_p99_sends_the_neighbour_away_though_nobody_counts() -> None:
     async def life() -> None:
         async with api() as server, scene(server, pods=False) as made:
-            made.add("serve", "serve", "latency-critical", slo_ms="80")
-            await made.bound("serve")
-            made.add("train", "train", "best-effort")
-            await made.bound("train")
+            await made.runs("serve", "serve", "latency-critical", slo_ms="80")
+            await made.runs("train", "train", "best-effort")
             labels = json.dumps({"__name__": P99, "namespace": "d", "pod": "serve"}).encode()
             made.counters.more = [(labels, 0.2)]
             await made.look()
             assert made.seen == []  # it has just begun
-            made.clock.passed_s += 120  # type: ignore[attr-defined]
+            made.clock.passed_s += 120
             made.counters.more = [(labels, 0.06)]
             await made.look()
             await made.look()
@@ -134,8 +132,7 @@ def test_a_late_p99_sends_the_neighbour_away_though_nobody_counts() -> None:
 def test_a_pod_is_left_alone_while_it_starts() -> None:
     async def life() -> None:
         async with api() as server, scene(server, pods=False) as made:
-            made.add("serve", "serve", "latency-critical", solo_rate="100")
-            await made.bound("serve")
+            await made.runs("serve", "serve", "latency-critical", solo_rate="100")
             await made.look(serve=10)
             await made.look(serve=10)
             assert made.seen == []  # 30 s old
@@ -291,7 +288,7 @@ def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFixture)
             look = Looking(made.live, made.counters)
             look.observing = made.observing
             made.counters.count(serve=50, train=90)
-            made.clock.passed_s += 15  # type: ignore[attr-defined]
+            made.clock.passed_s += 15
             made.counters.count(serve=50, train=90)
             made.events.clear()
             await look.look()
@@ -311,11 +308,9 @@ def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFixture)
 def test_a_pair_that_gets_less_done_than_one_alone_is_dissolved_though_one_counts_seldom() -> None:
     async def life() -> None:
         async with api() as server, scene(server, pods=False) as made:
-            made.add("serve", "serve", "batch", solo_rate="100")
-            await made.bound("serve")
-            made.add("train", "train", "batch", solo_rate="100")
-            await made.bound("train")
-            made.clock.passed_s += 120  # type: ignore[attr-defined]
+            await made.runs("serve", "serve", "batch", solo_rate="100")
+            await made.runs("train", "train", "batch", solo_rate="100")
+            made.clock.passed_s += 120
             for number in range(24):
                 assert made.asked == []
                 await made.look(serve=40, **({} if number % 2 else {"train": 80}))
@@ -324,5 +319,35 @@ def test_a_pair_that_gets_less_done_than_one_alone_is_dissolved_though_one_count
             (text,) = await until(lambda: made.told("SlowedDown"))
             assert "together get 0.80 GPUs' worth done, less than one alone would" in text
             assert not made.deleting("serve")
+
+    run(life())
+
+
+def test_a_pods_own_bound_counts_and_outlives_a_restart() -> None:
+    """It is read from the pod's annotations again: where it is shown, and where others come."""
+    marks = {"slo_ms": "107", "solo_p99_ms": "A100=10, T4=100"}
+
+    async def bounds(made: Scene) -> tuple[float, int]:
+        for _ in range(3):
+            await made.look(serve=100)
+        told = made.observing.about(made.uid("serve"))
+        assert told is not None
+        residents = made.live.engine.ledger.table.residents
+        return told.bound, residents.on(0)[0].bound_percent
+
+    async def life() -> None:
+        async with api() as server:
+            async with scene(server, pods=False) as made:
+                await made.runs("serve", "serve", "latency-critical", solo_rate="100", **marks)
+                made.clock.passed_s += 120
+                assert await bounds(made) == (1.07, 107)
+            async with scene(server, pods=False) as made:
+                made.clock.passed_s += 300
+                assert await bounds(made) == (1.07, 107)
+                change = {"metadata": {"annotations": {"weft.dev/slo-ms": "106.5"}}}
+                server.update("pods", "serve", change, "d")
+                await until(
+                    lambda: made.live.engine.tolerance_of(made.uid("serve")).critical == 1.06
+                )
 
     run(life())

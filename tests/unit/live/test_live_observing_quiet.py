@@ -74,28 +74,68 @@ def test_who_goes_already_is_waited_for_before_anybody_else_goes() -> None:
     run(life())
 
 
-def test_a_new_leader_leaves_those_alone_for_whom_somebody_went_just_now() -> None:
+@pytest.mark.parametrize("what", ["kept", "not kept", "nameless", "for another"])
+def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(what: str) -> None:
+    """Whatever of that is left: the ban that was written, nothing, or one about other pods."""
+    slow = "also" if what == "for another" else "serve"
+
     async def life() -> None:
         clock = Ahead()
         async with api() as server:
-            async with scene(server, clock=clock) as first:
+            async with scene(server, quietly=False, clock=clock) as first:
+                if what == "not kept":
+                    server.fault("lose-request", path="configmaps", times=1_000_000)
+                for name in ("serve", "train") if what == "nameless" else ():
+                    marks = {"weft.dev/application": None}
+                    server.update("pods", name, {"metadata": {"annotations": marks}}, "d")
+                    await until(lambda n=name: not first.application(n))  # type: ignore[misc]
                 await first.slow()
                 await until(lambda: first.deleting("train"))
+                await first.idle()
+                if what in ("kept", "for another"):
+                    await until(lambda: stored(server))
             server.remove("pods", "train", "d")
-            server.add("pods", asks("calm", "calm", "best-effort", solo_rate="100"))
-            bind(server, "calm", 0, "2026-01-01T00:00:09Z", memory_mib=4_000)
+            for name, job_class in (("also", "latency-critical"), ("calm", "best-effort")):
+                application = name if what != "nameless" else ""
+                server.add("pods", asks(name, application, job_class, solo_rate="100"))
+                bind(server, name, 0, "2026-01-01T00:00:09Z", memory_mib=4_000)
+            rates = {"serve": 99, "also": 99, "calm": 90} | {slow: 50}
             async with scene(server, pods=False, clock=clock) as second:
-                await second.bound("calm")
+                await second.bound("also", "calm")
                 clock.passed_s += 60
                 for _ in range(6):
-                    await second.look(serve=50, calm=90)
-                assert second.seen
-                assert second.heard_of("serve") == []
+                    await second.look(**rates)
                 assert second.asked == []
+                told = second.observing.about(second.uid(slow))
+                assert told is not None
+                assert "leads for less than 5 minutes" in told.held_back
                 clock.passed_s += QUIET_S
-                for _ in range(5):
-                    await second.look(serve=50, calm=90)
-                assert second.heard_of("serve")
+                for _ in range(6):
+                    await second.look(**rates)
+                await until(lambda: second.deleting("calm"))
+                assert not second.deleting("serve")
+
+    run(life())
+
+
+def test_a_new_leader_knows_at_once_who_is_slow_alone() -> None:
+    """Or it would have somebody evicted for that once the five minutes are over."""
+
+    async def life() -> None:
+        clock = Ahead()
+        async with api() as server:
+            async with scene(server, clock=clock):
+                server.remove("pods", "train", "d")
+            async with scene(server, pods=False, clock=clock) as second:
+                await second.bound("serve")
+                for _ in range(4):
+                    await second.look(serve=50)
+                await second.runs("train", "train", "best-effort", solo_rate="100")
+                clock.passed_s += QUIET_S
+                for _ in range(6):
+                    await second.look(serve=50, train=90)
+                assert second.asked == []
+                assert second.observing.held_back == {"alone": 1}
 
     run(life())
 

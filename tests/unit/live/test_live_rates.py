@@ -15,9 +15,8 @@ def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> None:
 
     async def life() -> None:
         async with api() as server, scene(server, pods=False, solos=[solo]) as made:
-            made.add("serve", "serve", "latency-critical")
-            await made.bound("serve")
-            made.clock.passed_s += 120  # type: ignore[attr-defined]
+            await made.runs("serve", "serve", "latency-critical")
+            made.clock.passed_s += 120
             await made.look(serve=100)
             await made.look(serve=100)
             told = made.observing.about(made.uid("serve"))
@@ -33,11 +32,9 @@ def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> None:
 def test_what_a_pod_says_wrongly_of_itself_sends_nobody_away(mark: str) -> None:
     async def life() -> None:
         async with api() as server, scene(server, pods=False) as made:
-            made.add("serve", "serve", "latency-critical", solo_rate=mark, slo_ms="soon")
-            await made.bound("serve")
-            made.add("train", "train", "best-effort")
-            await made.bound("train")
-            made.clock.passed_s += 120  # type: ignore[attr-defined]
+            await made.runs("serve", "serve", "latency-critical", solo_rate=mark, slo_ms="soon")
+            await made.runs("train", "train", "best-effort")
+            made.clock.passed_s += 120
             for _ in range(5):
                 await made.look(serve=1)
             assert made.seen == []
@@ -52,11 +49,9 @@ def test_what_a_pod_says_wrongly_of_itself_sends_nobody_away(mark: str) -> None:
 def test_a_rate_for_other_gpus_alone_is_no_rate_here() -> None:
     async def life() -> None:
         async with api() as server, scene(server, pods=False) as made:
-            made.add("serve", "serve", "latency-critical", solo_rate="A100=400, V100=200")
-            await made.bound("serve")
-            made.add("train", "train", "best-effort", solo_rate="A100=400, t4=120")
-            await made.bound("train")
-            made.clock.passed_s += 120  # type: ignore[attr-defined]
+            await made.runs("serve", "serve", "latency-critical", solo_rate="A100=400, V100=200")
+            await made.runs("train", "train", "best-effort", solo_rate="A100=400, t4=120")
+            made.clock.passed_s += 120
             for _ in range(3):
                 await made.look(serve=100, train=60)
             assert {one.uid: one.slowdown for event in made.seen for one in event.observed} == {
@@ -74,14 +69,12 @@ def test_load_is_only_a_guess_and_never_told() -> None:
 
     async def life() -> None:
         async with api() as server, scene(server, pods=False, solos=solos) as made:
-            made.add("serve", "serve", "latency-critical")
-            await made.bound("serve")
-            made.add("train", "train", "best-effort")
-            await made.bound("train")
+            await made.runs("serve", "serve", "latency-critical")
+            await made.runs("train", "train", "best-effort")
             fresh = np.full(1, FRESH, dtype=np.int8)
             column = {"sm_active_ratio.last": (np.array([0.8]), fresh)}
             for version in range(1, 5):
-                made.clock.passed_s += 15  # type: ignore[attr-defined]
+                made.clock.passed_s += 15
                 reading = await made.observing.read(45)
                 await made.observing.look(reading, snapshot(version, 0, [("n", 0)], column))
             told = made.observing.about(made.uid("serve"))

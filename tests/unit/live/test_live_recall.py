@@ -1,22 +1,17 @@
 """Borrowed memory that its holder needs again: the borrower is evicted through the API."""
 
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-from live_world import bind, node, pod, run, until
+from live_world import World, api, bind, client_of, living, node, pod, run, until
 
 from weft.engine import SignalsChanged
 from weft.engine.lending import NEED
-from weft.framework import Policy, Profile
+from weft.framework import Policy
 from weft.framework.signals import FRESH, snapshot
 from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
 from weft.ledger import Limits
-from weft.live.cluster import Cluster
-from weft.live.interface import Notice
 from weft.testing.api_server import FakeApiServer
 
 
@@ -27,20 +22,12 @@ class Harvesting(Policy):
     harvests = True
 
 
-class Lent:
-    """A leading cluster with one card, on which a lender's idle memory is lent."""
+class Lent(World):
+    """A cluster with one card, on which a lender's idle memory is lent."""
 
     def __init__(self, server: FakeApiServer, client: ApiClient) -> None:
-        self.server = server
-        limits = Limits(harvest_permille=1_500)
-        self.live = Cluster(client, [Profile("weft", [Harvesting()])], limits=limits)
-        self.notices: list[Notice] = []
-        self.live.on_notice.append(self.notices.append)
+        super().__init__(server, client, Harvesting(), limits=Limits(harvest_permille=1_500))
         self.version = 0
-
-    def uid(self, name: str) -> str:
-        found: str = self.server.get("pods", name, "d")["metadata"]["uid"]
-        return found
 
     def look(self, **idle: int) -> None:
         """A snapshot in which these pods leave so much idle."""
@@ -56,34 +43,20 @@ class Lent:
         """Wait until the watch shows the pod bound."""
         await until(lambda: (p := self.live.pod("d", name)) and p.spec.node_name)
 
-    def deleting(self, name: str) -> bool:
-        return bool(self.server.get("pods", name, "d")["metadata"].get("deletionTimestamp"))
-
-    def told(self, reason: str) -> list[str]:
-        return [notice.text for notice in self.notices if notice.reason == reason]
-
 
 @asynccontextmanager
 async def lent(*, lead: bool = True) -> AsyncIterator[Lent]:
     """The lender needs 3,000 of its 15,000 MiB; the borrower asked for 6,000."""
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, Fixed()), rng=random.Random(1)) as client,
-    ):
-        server.add("nodes", node(count=1))
+    async with api(node(count=1)) as server, client_of(server) as client:
         made = Lent(server, client)
-        await made.live.start()
-        if lead:
-            await made.live.lead(afresh=False, term=3)
-            server.add("pods", pod("lender", 15_000))
-            await made.bound("lender")
-            made.look(lender=12_000)
-            server.add("pods", pod("borrower", 6_000))
-            await made.bound("borrower")
-        try:
+        async with living(made, lead=lead):
+            if lead:
+                server.add("pods", pod("lender", 15_000))
+                await made.bound("lender")
+                made.look(lender=12_000)
+                server.add("pods", pod("borrower", 6_000))
+                await made.bound("borrower")
             yield made
-        finally:
-            await made.live.stop()
 
 
 def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:

@@ -239,6 +239,14 @@ def test_lucid_pairs_have_two_points_at_most():
         assert (goes(found, comes) is not None) == fits
 
 
+def test_lucid_keeps_apart_what_must_not_share():
+    """Forbidden by a table, for memory, or for half an hour: points do not come into it."""
+    for pair in (("calm", "calm"), ("calm", "never-there")):
+        found = engine(policy="lucid", table=told(never=[pair] if pair[1] in NAMES else []))
+        runs(found, "n0", "calm")
+        assert (goes(found, "calm") is None) == (pair[1] == "calm")
+
+
 # --- in auto ----------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What tests of measuring share: a fake GPU, the workloads on it, and a campaign's log."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,42 @@ WORLD = {
     "half": Played(rate_per_s=100, compute=0.5, memory=0.4),
 }
 QUICK = Settings(runs=3, window_s=2.0, warm_s=1.5)
+PLAYED = """#!{python}
+# A fake of a Python with PyTorch on a GPU: each workload does a thousand iterations a second.
+import json, os, select, sys, time
+if sys.argv[1] == "-c":
+    sys.exit({sees!r} if "torch" in sys.argv[2] else "nothing is installed here")
+open("{pids}", "a").write(f"{{os.getpid()}}\\n")
+def say(event, iterations=0):
+    told = {{"event": event, "at_s": time.monotonic(), "iterations": iterations}}
+    print(json.dumps(told), flush=True)
+say("loaded")
+while line := sys.stdin.readline():
+    if line != "go\\n":
+        continue
+    began = time.monotonic()
+    say("steady")
+    while not select.select([0], [], [], 0.02)[0]:
+        say("progress", int(1000 * (time.monotonic() - began)))
+    say("paused")
+"""
+
+
+def played(folder: Path, sees: object = 0) -> Path:
+    """A fake Python with PyTorch; who was started by it stands in `pids`. `sees` is how it ends
+    when it is asked for the GPU."""
+    program = folder / "played-python"
+    program.write_text(PLAYED.format(python=sys.executable, sees=sees, pids=folder / "pids"))
+    program.chmod(0o755)
+    return program
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def workload(name: str) -> Workload:

@@ -76,6 +76,22 @@ def test_no_memory_in_use_under_a_pod_is_no_measurement() -> None:
     assert windows(found, 2) == []
 
 
+def test_who_starts_again_is_not_steady_at_once() -> None:
+    """A restart empties the memory: what comes after it is loading, as at the start."""
+    used = series(USED, range(12), 3_000.0, **pod("p"))
+    used.values[5] = 3.0
+    (window,) = windows(seen(series(SM, range(12), **pod("p")), used), 2)
+    assert (window.slots, window.windows) == (2 + 3, 2)  # 2 and 3; 8 to 10: 6 and 7 settle
+    assert window.values[Metric.MEMORY_USED_MIB].tolist() == [3_000.0] * 5
+
+
+def test_a_binding_that_is_over_is_company_until_then() -> None:
+    found = seen(series(SM, range(12), **pod("p")))
+    found.bound(("a", "GPU-1"), ("d", "over"), 900.0, 1_030.0)
+    (window,) = windows(found, 2)
+    assert window.slots == 6  # 3 and 4 settle; 5 to 10
+
+
 def test_a_binding_is_company_that_no_exporter_tells_of() -> None:
     found = seen(series(SM, range(12), **pod("p")))
     found.bound(("a", "GPU-1"), ("d", "unseen"), 1_060.0)
@@ -89,6 +105,14 @@ def test_more_holdings_than_pods_seen_are_not_believed() -> None:
     (window,) = windows(found, 2)
     assert window.slots == 6
     assert NOBODY_KNOWS in found.pods["a", "GPU-1"]
+
+
+def test_who_only_may_be_there_accounts_for_no_holding() -> None:
+    """On GPU-2 somebody may still be; the holding that nobody was seen for may be beside p."""
+    found = seen(series(SM, range(12), **pod("p")))
+    found.bound(("a", "GPU-2"), NOBODY_KNOWS, 900.0)
+    found.distrust("a", np.full(12, 2.0))
+    assert windows(found, 2) == []
 
 
 def test_mig_instances_are_left_out() -> None:

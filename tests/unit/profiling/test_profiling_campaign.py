@@ -7,9 +7,10 @@ import pytest
 from measuring_world import QUICK, WORLD, measured
 from msgspec.structs import replace
 
+from weft.model import BadInputError
 from weft.profiling.bench import BenchError
 from weft.profiling.compiled import compiled
-from weft.profiling.runlog import Log
+from weft.profiling.runlog import Log, Writer, read
 from weft.signals.interference.dataset import Dataset, decode, encode
 from weft.testing.bench import FakeBench, Played
 
@@ -155,6 +156,19 @@ def test_the_dataset_is_read_back_as_it_was_and_says_that_it_is_a_fake(tmp_path:
     assert "nothing was measured" in found.about["fake"]
 
 
+def test_who_was_twice_as_fast_beside_others_was_not_measured_well(tmp_path: Path) -> None:
+    """Such a speed is refused by whoever reads the dataset: the pair is told, and left out."""
+    log = measured(tmp_path / "runs.jsonl")[0]
+    odd = [replace(run, rates=(900.0, *run.rates[1:])) if run.applications == ("busy", "idle")
+           else run for run in log.runs]  # fmt: skip
+    found = compiled(Log(log.begins, odd))
+    assert decode(encode(found), "here") == found
+    assert not {("busy", "idle"), ("idle", "busy")} & speeds(found).keys()
+    (told,) = found.infeasible
+    assert (told.applications, told.failed, told.reason) == (("busy", "idle"), "busy", "unsteady")
+    assert "4.5 times as fast as alone" in told.text
+
+
 def test_a_log_of_nothing_is_a_dataset_of_nothing() -> None:
     assert compiled(Log([], [])).solo == ()
 
@@ -187,3 +201,91 @@ def test_time_that_is_left_goes_to_more_pairs(tmp_path: Path) -> None:
     assert sum(bench.started.values()) < 0.4 * len(
         log.runs
     )  # half of all fit: most still find who they need
+
+
+@pytest.mark.parametrize("isolations", [("time-slicing", "mps"), ("mps", "time-slicing")])
+def test_the_time_of_a_way_of_sharing_that_cannot_be_had_goes_to_the_others(
+    tmp_path: Path, isolations: tuple[str, ...]
+) -> None:
+    world = {f"w{number}": Played(compute=0.3 + 0.05 * number) for number in range(9)}
+    bench, path = FakeBench(world, has_mps=False), tmp_path / "runs.jsonl"
+    with pytest.raises(BenchError, match="no MPS"):
+        measured(path, world, replace(QUICK, budget_s=300.0), isolations, bench)
+    assert 270 <= bench.time_s - 1_000 <= 302
+    found = compiled(read(path))
+    assert {one.runs for one in found.solo} == {3}
+    assert len({frozenset((one.victim, *one.aggressors)) for one in found.corun}) >= 10
+
+
+def test_who_never_gets_ready_costs_its_time_once_not_each_beside_the_others(
+    tmp_path: Path,
+) -> None:
+    world = {f"w{number}": Played(fails="silent") for number in range(6)}
+    bench = FakeBench(world)
+    settings = replace(QUICK, runs=1, load_timeout_s=60.0, budget_s=300.0)
+    measured(tmp_path / "runs.jsonl", world, settings, bench=bench)
+    assert bench.time_s - 1_000 <= 300 + 60
+
+
+def test_what_failed_is_tried_again_on_a_second_start(tmp_path: Path) -> None:
+    """PyTorch may be mended meanwhile. What did not fit does not fit."""
+    path = tmp_path / "runs.jsonl"
+    broken = {name: Played(fails="load") for name in ("busy", "idle")}
+    measured(path, broken)
+    world = {"busy": Played(memory_mib=60_000), "idle": Played()}
+    found = compiled(measured(path, world)[0])
+    assert {one.application for one in found.solo} == {"busy", "idle"}
+    assert [one.applications for one in found.infeasible] == [("busy", "busy")]
+    _, _, nothing = measured(path, world)
+    assert nothing == []
+
+
+def test_a_fault_that_takes_all_others_with_it_is_not_held_against_them(tmp_path: Path) -> None:
+    world = {**WORLD, "faulty": Played(fails="fault")}
+    log, _, _ = measured(tmp_path / "runs.jsonl", world, isolations=("mps",))
+    found = compiled(log)
+    assert {one.application for one in found.solo} == set(world)
+    assert {one.runs for one in found.solo} == {3}
+    assert len(speeds(found, "mps")) == len(WORLD) ** 2
+    assert {one.applications for one in found.infeasible} == {
+        tuple(sorted((name, "faulty"))) for name in world
+    }
+
+
+def test_who_died_while_standing_by_is_started_again(tmp_path: Path) -> None:
+    class Mortal(FakeBench):
+        """One of its residents dies while it is paused."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            for one in self.residents:
+                if one.name == "idle" and one.said().state == "paused" and not self.died:
+                    one.die()
+                    self.died = True
+
+        died = False
+
+    bench = Mortal(WORLD)
+    log, _, _ = measured(tmp_path / "runs.jsonl", bench=bench)
+    assert bench.died
+    assert [run.failure for run in log.runs if run.failure] == []
+    assert len(compiled(log).solo) == len(WORLD)
+
+
+def test_one_measures_into_a_folder_at_a_time(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "runs.jsonl")
+    with pytest.raises(BadInputError, match=r"runs\.jsonl: somebody else is measuring into it"):
+        Writer(tmp_path / "runs.jsonl")
+    writer.close()
+    Writer(tmp_path / "runs.jsonl").close()
+
+
+def test_mps_that_nothing_runs_with_is_one_error_not_one_of_each(tmp_path: Path) -> None:
+    """As in a sandbox that lets its daemon start, and lets no process in."""
+    bench, path = FakeBench(WORLD, mps_works=False), tmp_path / "runs.jsonl"
+    with pytest.raises(BenchError, match="nothing starts with mps: busy: failed: played"):
+        measured(path, bench=bench, isolations=("mps", "time-slicing"))
+    found = compiled(read(path))
+    assert found.infeasible == ()
+    assert {one.isolation for one in found.solo} == {"time-slicing"}
+    assert len(speeds(found)) == len(WORLD) ** 2

@@ -207,9 +207,16 @@ class FakeNvml:
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION = 1
 
-    def __init__(self, gpm: dict[int, float] | None) -> None:
+    def __init__(self, gpm: dict[int, float] | None, *, mode: int = 0, mig: int = 0) -> None:
         self.gpm, self.samples, self.closed = gpm, 0, False
+        self.mode, self.mig = mode, mig
         self.asked: list[tuple[int, int]] = []
+
+    def nvmlDeviceGetComputeMode(self, handle: str) -> int:
+        return self.mode
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        return [self.mig, self.mig]
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         if index != 0:
@@ -275,14 +282,15 @@ class FakeNvml:
 
 
 def test_gpm_counters_are_ratios_between_two_samples() -> None:
-    nvml = FakeNvml({1: 99.0, 2: 75.0, 5: 50.0, 10: 25.0, 20: 2.0, 3: float("nan")})
+    nvml = FakeNvml({1: 99.0, 2: 75.0, 5: 50.0, 10: 25.0, 11: 100.4, 20: 2.0, 3: float("nan")})
     gpu = NvmlGpu("0", nvml)
     assert (gpu.card.gpu_model, gpu.card.counters) == ("NVIDIA-H100-80GB-HBM3", "nvml-gpm")
     assert gpu.card.memory_mib == 81_559
     found = gpu.sample()
     assert found == {
+        "gpu_util_ratio": 0.87, "memory_copy_ratio": 0.12,
         "graphics_active_ratio": pytest.approx(0.99), "sm_active_ratio": 0.75,
-        "tensor_active_ratio": 0.5, "dram_active_ratio": 0.25,
+        "tensor_active_ratio": 0.5, "dram_active_ratio": 0.25, "fp64_active_ratio": 1.0,
         "pcie_sent_bytes_per_s": 2 << 20, "power_w": 350.0, "sm_clock_mhz": 1_980.0,
         "memory_clock_mhz": 2_619.0,
     }  # fmt: skip
@@ -297,6 +305,47 @@ def test_without_gpm_the_two_shares_of_time_are_what_there_is() -> None:
     assert gpu.card.counters == "nvml-utilization"
     found = gpu.sample()
     assert (found["gpu_util_ratio"], found["memory_copy_ratio"]) == (0.87, 0.12)
+
+
+def test_a_gpu_that_supports_gpm_but_counts_nothing_has_the_two_shares() -> None:
+    """As where somebody else's profiler holds the counters."""
+    gpu = NvmlGpu("0", FakeNvml({}))
+    assert (gpu.sample()["gpu_util_ratio"], gpu.card.counters) == (0.87, "nvml-gpm")
+
+
+def test_a_gpu_in_mig_mode_is_refused() -> None:
+    """Its numbers would be an instance's, and would stand for the whole GPU."""
+    with pytest.raises(BenchError, match="GPU 0: is in MIG mode"):
+        NvmlGpu("0", FakeNvml({2: 1.0}, mig=1))
+
+
+def test_a_gpu_for_one_process_is_not_sliced(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.profiling.nvml.library", lambda: FakeNvml({2: 50.0}, mode=3))
+    with Machine(How(gpu="0")) as machine:
+        with (
+            pytest.raises(BenchError, match="takes one process at a time"),
+            machine.isolated("time-slicing"),
+        ):
+            pass
+        with machine.isolated("mps"):
+            assert daemon.exists()
+
+
+def test_who_else_is_on_the_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.profiling.nvml.library", lambda: FakeNvml({2: 50.0}))
+    with Machine(How(gpu="0")) as machine:
+        assert machine.card.others == 2
+    with Machine(How(device="cpu")) as machine:
+        assert machine.card.others == 0
+
+
+def test_nowhere_to_put_files_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    with pytest.raises(BenchError, match=r"No usable temporary directory found.*TMPDIR"):
+        Machine(How(device="cpu"))
 
 
 def test_memory_is_told_by_process_where_nvml_knows_it() -> None:

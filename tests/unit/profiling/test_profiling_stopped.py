@@ -10,27 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from measuring_world import alive, played
 
 from weft.profiling.runlog import read
 
 PATIENCE_S = 30.0
-FAKE = """#!{python}
-# A fake of a Python with PyTorch: plays a workload that does a thousand iterations a second.
-import json, os, select, sys, time
-open("{pids}", "a").write(f"{{os.getpid()}}\\n")
-def say(event, iterations=0):
-    told = {{"event": event, "at_s": time.monotonic(), "iterations": iterations}}
-    print(json.dumps(told), flush=True)
-say("loaded")
-while line := sys.stdin.readline():
-    if line != "go\\n":
-        continue
-    began = time.monotonic()
-    say("steady")
-    while not select.select([0], [], [], 0.02)[0]:
-        say("progress", int(1000 * (time.monotonic() - began)))
-    say("paused")
-"""
 
 
 def until(wanted: Callable[[], bool]) -> None:
@@ -40,20 +24,11 @@ def until(wanted: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_behind_and_nothing_measured_is_lost(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    program, pids, folder = tmp_path / "python", tmp_path / "pids", tmp_path / "out"
-    program.write_text(FAKE.format(python=sys.executable, pids=pids))
-    program.chmod(0o755)
+    program, pids, folder = played(tmp_path), tmp_path / "pids", tmp_path / "out"
     command = [
         sys.executable, "-m", "weft.cli.main", "profile", "measure", str(folder), "--device", "cpu",
         "--python", str(program), "--workload", "softmax", "--workload", "copies",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -81,7 +82,8 @@ def test_what_is_no_dataset_is_told_in_one_line(body: str, says: str) -> None:
 
 def test_a_file_keeps_what_was_added(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "deep" / "profiles.json")
-    assert asyncio.run(store.load()) == EMPTY
+    with pytest.raises(BadInputError, match=r"profiles\.json: is not there"):
+        asyncio.run(store.load())
     asyncio.run(store.change(adding(ONE)))
     asyncio.run(store.change(adding(solo("b"))))
     assert [one.application for one in asyncio.run(store.load()).solo] == ["a", "b"]
@@ -116,7 +118,8 @@ def on_api(story: object) -> None:
 
 def test_a_config_map_is_made_and_what_others_keep_in_it_stays() -> None:
     async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
-        assert await store.load() == EMPTY
+        with pytest.raises(BadInputError, match="ConfigMap d/profiles: is not there"):
+            await store.load()
         await store.change(adding(ONE))
         api.update("configmaps", "profiles", {"data": {"other": "kept"}}, "d")
         await store.change(adding(solo("b")))
@@ -170,7 +173,8 @@ def test_too_much_for_a_config_map_is_told_before_it_is_sent() -> None:
     async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
         with pytest.raises(BadInputError, match="keep them in a --file"):
             await store.change(adding(solo("x" * 1_000_000)))
-        assert await store.load() == EMPTY
+        with pytest.raises(BadInputError, match="is not there"):
+            await store.load()
 
     on_api(story)
 
@@ -198,7 +202,7 @@ def bound(name: str, gpu: int | None, phase: str = "Running", **meta: object) ->
 
 def test_a_binding_says_card_time_and_application() -> None:
     annotation = {"weft.dev/application": "bert", "weft.dev/isolation": "mps"}
-    found = known([NODE], [bound("p", 0, **annotation), bound("q", 1), bound("over", 0, "Failed")])
+    found = known([NODE], [bound("p", 0, **annotation), bound("q", 1)])
     assert [(stay.pod, stay.card, stay.clues.name(), stay.isolation) for stay in found.stays] == [
         (("d", "p"), ("a", "GPU-0"), "bert", "mps"),
         (("d", "q"), ("a", "1"), "x", ""),
@@ -206,6 +210,21 @@ def test_a_binding_says_card_time_and_application() -> None:
     assert found.stays[0].since_s == 1_767_225_610
     assert found.cards["gpu-0"] == found.cards["a/0"] == ("a", "GPU-0")
     assert found.models == {("a", "GPU-0"): "T4", ("a", "1"): "T4"}
+
+
+def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
+    """It is still in the API: who was beside it was not alone."""
+    over = bound("over", 0, "Succeeded")
+    when = [{"state": {"terminated": {"finishedAt": f"2026-01-01T00:0{minute}:00Z"}}}
+            for minute in (2, 5, 3)]  # fmt: skip
+    status = msgspec.convert({"phase": "Succeeded", "containerStatuses": when}, type(over.status))
+    (stay,) = known([NODE], [msgspec.structs.replace(over, status=status)]).stays
+    assert (stay.pod, stay.since_s, stay.until_s) == (("d", "over"), 1_767_225_610, 1_767_225_900)
+    (stay,) = known([NODE], [over]).stays
+    # Nobody says when: it may have been now, but no share of the GPU is accounted for by it.
+    assert (stay.pod, stay.card, stay.until_s) == (NOBODY_KNOWS, ("a", "GPU-0"), math.inf)
+    stays = known([NODE], [bound("p", None, "Failed")]).stays
+    assert {stay.pod for stay in stays} == {NOBODY_KNOWS}
 
 
 def test_a_pod_without_marks_may_be_anywhere_on_its_node() -> None:

@@ -235,3 +235,21 @@ def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
         assert (await it.explain("waits")).searched
 
     on_cluster(check)
+
+
+def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_bound() -> None:
+    async def check(it: World) -> None:
+        add_node(it.server, "n")
+        marks = {"weft.dev/class": "latency-critical", "weft.dev/slo-ms": "80",
+                 "weft.dev/solo-p99-ms": "soon"}  # fmt: skip
+        for name, mib in (("bound", 4_000), ("waits", 99_000)):
+            add_pod(it.server, name, mib, meta={"annotations": marks})
+        await it.lead()
+        await it.until(lambda: it.bound("bound"))
+        for name, state in (("bound", "bound"), ("waits", "pending")):
+            found = await it.explain(name)
+            assert found.state == state
+            (note,) = [one for one in found.notes if "weft.dev/solo-p99-ms" in one]
+            assert "'soon'" in note
+
+    on_cluster(check)

@@ -96,13 +96,13 @@ def test_too_little_to_learn_from_is_no_result() -> None:
     assert examine(Measured("none"), Examination(1, QUICK)) == []
 
 
-def test_runs_with_strangers_are_left_out_of_learning() -> None:
+def test_who_was_never_seen_alone_is_examined_too() -> None:
     measured = world(families=3, sizes=2)
-    stranger = Run("nobody", (measured.solos[0].application,), GPU, SHARING, 0.5)
+    beside = [Run("nobody", (one.application,), GPU, SHARING, 0.5) for one in measured.solos]
     found = examine(
-        Measured("x", measured.solos, (*measured.runs, stranger)), Examination(1, QUICK), ["random"]
+        Measured("x", measured.solos, (*measured.runs, *beside)), Examination(1, QUICK), ["random"]
     )
-    assert found[0].methods["weft"].samples == round(0.2 * len(measured.runs))
+    assert found[0].methods["weft"].samples == round(0.2 * (len(measured.runs) + len(beside))) == 8
 
 
 def test_where_nobody_predicts_every_pair_is_unknown() -> None:
@@ -114,11 +114,12 @@ def test_where_nobody_predicts_every_pair_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "upper"), [(math.nan, 1.0), (0.5, 0.4), (math.inf, math.inf)]
+    ("mean", "upper"),
+    [(math.nan, 1.0), (0.5, 0.4), (math.inf, math.inf), (51.0, 51.0), (-51.0, 0.0)],
 )  # fmt: skip
 def test_a_table_that_makes_no_sense_is_refused(mean: float, upper: float) -> None:
     arrays = (np.full((1, 1, 1), mean), np.full((1, 1, 1), upper), np.ones((1, 1, 1), np.int8))
-    with pytest.raises(ValueError, match="means must be finite"):
+    with pytest.raises(ValueError, match="means must be within 50 of 0"):
         interference(1, ["m"], [], arrays)
     with pytest.raises(ValueError, match="not \\(2, 1, 1\\)"):
         interference(1, ["m", "n"], [], arrays)

@@ -51,10 +51,19 @@ def test_history_is_an_ewma_with_a_spread_of_deviations() -> None:
 
 @pytest.mark.parametrize(
     ("total", "memory", "slower"),
-    [(0.5, 0.0, 1.0), (1.0, 0.5, 0.9616), (1.88, 1.9, 0.52), (1.0, math.nan, 0.9616)],
+    [(0.5, 0.0, 1.0), (1.0, 0.5, 0.9616), (1.88, 1.9, 0.52)],
 )
 def test_hinge(total: float, memory: float, slower: float) -> None:
     assert hinge.speed_of(total, memory) == pytest.approx(slower)
+
+
+def test_whose_memory_activity_is_unknown_hides_nobody_elses() -> None:
+    looked = {"gpu_util_ratio.mean": 0.5}
+    one, two = (Solo(name, GPU, SHARING, features=looked) for name in "ab")
+    busy = msgspec.structs.replace(two, features={**looked, "memory_copy_ratio.mean": 1.0})
+    assert hinge.by_utilisation(one, [two]) == hinge.slowdown_of(hinge.speed_of(1.0))
+    assert hinge.by_utilisation(one, [busy]) == hinge.slowdown_of(hinge.speed_of(1.0, 1.0))
+    assert hinge.by_utilisation(busy, [one]) == hinge.slowdown_of(hinge.speed_of(1.0, 1.0))
 
 
 def test_unknown_is_the_hinge_at_a_full_card() -> None:
@@ -138,6 +147,15 @@ def test_observed_progress_corrects_other_pairs_of_the_same_victim(learned: Cell
     for _ in range(2):
         predictor.saw(CNN, [LM], math.exp(-predictor.predict(CNN, [LM]).mean) * 0.6)
     assert predictor.predict(CNN, [other]).mean > before + 0.1
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_speed_teaches_nothing(learned: Cell, speed: float) -> None:
+    predictor = Predictor(learned)
+    before = predictor.predict(CNN, [LM])
+    for _ in range(3):
+        predictor.saw(CNN, [LM], speed)
+    assert predictor.predict(CNN, [LM]) == before
 
 
 def test_several_neighbours_slow_down_by_the_sum_of_logs(learned: Cell) -> None:

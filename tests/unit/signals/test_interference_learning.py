@@ -32,6 +32,7 @@ from weft.signals.interference.kernel import (
     parts,
     scales_of,
 )
+from weft.signals.interference.ladder import Predictor, fit
 
 
 def drawn(seed: int, bred: bool = False) -> tuple[Applications, Samples, Settings, Space]:
@@ -172,3 +173,29 @@ def test_bounds_of_few_groups_are_as_wide_as_students(groups: int, student: floa
     wanted = student / 1.2816 * np.sqrt(1 + 1 / groups)
     assert few_groups(groups) == pytest.approx(wanted, rel=0.025)
     assert few_groups(1) > few_groups(2) > few_groups(groups) > 1.0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ["one victim", "one neighbour", "itself", "one family", "two families"],
+)
+def test_lopsided_measurements_are_learnt_from(kept: str) -> None:
+    """Leaving a group out may leave nothing: of one victim everything is its own."""
+    whole = world(families=6, sizes=6, profiles=True, noise=0.02)
+    first = whole.solos[0].application
+    runs = {
+        "one victim": [run for run in whole.runs if run.victim == first],
+        "one neighbour": [run for run in whole.runs if run.others == (first,)],
+        "itself": [run for run in whole.runs if run.others == (run.victim,)],
+        "one family": [r for r in whole.runs if r.victim[:3] == r.others[0][:3] == "cnn"],
+        "two families": [r for r in whole.runs if {r.victim[:2], r.others[0][:2]} <= {"cn", "lm"}],
+    }[kept]
+    predictor = Predictor(fit(whole.only(runs), QUICK))
+    for run in runs[:3]:
+        found = predictor.predict(run.victim, run.others)
+        assert found.rung == "learned"
+        assert found.mean == pytest.approx(-np.log(run.speed), abs=0.15)
+        assert np.isfinite(found.upper)
+    new = predictor.predict(whole.solos[9].application, [whole.solos[20].application])
+    assert np.isfinite(new.mean)
+    assert found.mean <= found.upper

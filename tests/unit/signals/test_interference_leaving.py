@@ -77,6 +77,27 @@ def test_the_additive_form_speaks_where_it_is_ahead_beyond_chance() -> None:
     assert leaving._shares(behind, every) == (0.0, 0.0)
 
 
+def test_forests_have_their_say_on_new_families_in_the_number_alone() -> None:
+    """How sure they are of what is like nothing they saw is no measure of anything."""
+    pytest.importorskip("lightgbm")
+    measured = world(families=6, sizes=2, profiles=True, noise=0.02)
+    inside = [one for one in measured.solos if one.family != "rl"]
+    names = {one.application for one in inside}
+    learned = learn(inside, [r for r in measured.runs if {r.victim, *r.others} <= names], QUICK)
+    assert learned is not None
+    told = []
+    for share in (0.0, 1.0):
+        one = msgspec.structs.replace(learned, far_share=share, additive_share=0.0)
+        speaker = Speaker(one, inside, measured.only(
+            r for r in measured.runs if {r.victim, *r.others} <= names).runs)  # fmt: skip
+        asked = speaker.asked([one for one in measured.solos if one.family == "rl"])
+        pairs = Samples(np.array([asked.index["rl (batch size 8)"]]), np.array([0]), np.zeros(1))
+        told.append(speaker.predict(asked, pairs))
+    assert told[0].speed[0] != pytest.approx(told[1].speed[0], abs=1e-6)
+    widths = [float(one.speed[0] - one.lowest[0]) for one in told]
+    assert widths[0] == pytest.approx(widths[1])
+
+
 def test_where_numbers_alone_say_nothing_the_additive_form_has_its_say() -> None:
     """Rates are chance; a neighbour's push is its own, whoever suffers it."""
     rng = np.random.default_rng(1)
@@ -200,3 +221,15 @@ def test_what_is_harmless_one_by_one_may_fill_the_card() -> None:
     assert found.mean > 0.02
     assert not found.calibrated
     assert found.rung == "measured"
+
+
+def test_companies_larger_than_any_that_was_measured_are_added_up() -> None:
+    """Forests say of five what they say of three: they cannot go on where nothing was seen."""
+    pytest.importorskip("lightgbm")
+    predictor = Predictor(fit(with_triples(world(sizes=2, profiles=True, noise=0.02)), QUICK))
+    victim, *others = sorted(predictor.solos)
+    two, three = (predictor.predict(victim, others[:size]) for size in (2, 3))
+    assert (two.rung, three.calibrated) == ("learned", False)
+    apart = sum(predictor.predict(victim, [one]).mean for one in others[:3])
+    assert three.mean >= apart - 1e-9
+    assert three.upper > three.mean

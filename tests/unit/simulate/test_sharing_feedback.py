@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from weft.engine import Command, Engine, Event, Evict, NodesChanged
 from weft.framework import Profile
@@ -164,3 +165,25 @@ def test_a_run_replays_out_of_its_file(jobs: tuple[Job, ...], tmp_path: Path) ->
     header, lines = read(path)
     assert any(one.slowed for line in run.lines for one in line.records)
     assert replay(header, lines, built_in().create).identical
+
+
+def with_slack(percent: int) -> tuple[Job, ...]:
+    """The server with a bound of its own; the policy is told that "bad" costs it 1.05 at worst."""
+    return replace(SERVED[0], slack=(("v100", percent),)), SERVED[1]
+
+
+def test_a_jobs_own_slack_decides_who_comes_and_who_goes() -> None:
+    apart = Logged(world(*with_slack(103)))
+    found = finished(apart.go())
+    assert apart.evicted == []
+    assert found["be"] == pytest.approx(found["lc"] + 600, abs=0.1)
+    together = Logged(world(*with_slack(106)))
+    together.go()
+    assert together.evicted[0] == (45.0, "be", "bound")
+
+
+def test_slow_looks_are_counted_by_the_jobs_own_slack() -> None:
+    """It is 1.5 times slower than alone, and 1.6 is allowed to those who say nothing."""
+    for jobs, slow in ((SERVED, False), (with_slack(300), False), (with_slack(106), True)):
+        found = Logged(world(*jobs, teach=False, evict=False, bound=1.6)).go()
+        assert (found.critical_slow_percent > 0) == slow  # type: ignore[operator]

@@ -7,6 +7,7 @@ Features have the names of `signals/telemetry/names`; rates are iterations a sec
 where nobody counted them.
 """
 
+import codecs
 import math
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
@@ -15,12 +16,16 @@ import msgspec
 
 from weft.model import BadInputError
 from weft.signals.interference import records
-from weft.signals.interference.records import Measured, Run
+from weft.signals.interference.records import FASTEST, Measured, Run
 
 API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
 OUT_OF_MEMORY = "out-of-memory"
 TIME_SLICING, MPS = "time-slicing", "mps"
 ISOLATIONS = (TIME_SLICING, MPS)
+BLANK = 2.0**53
+"""From here on a value is what DCGM writes where it has none."""
+_ROUNDED = 0.02
+"""So far outside of 0 to 1 a share may be by rounding, or by counters read a little late."""
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +57,11 @@ class Solo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """What there is one of."""
         return self.application, self.gpu_model, self.isolation
 
+    @property
+    def place(self) -> str:
+        """It, in words."""
+        return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
+
 
 class Corun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`victim` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
@@ -68,6 +78,12 @@ class Corun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     def key(self) -> tuple[str, tuple[str, ...], str, str]:
         """What there is one of."""
         return self.victim, self.aggressors, self.gpu_model, self.isolation
+
+    @property
+    def place(self) -> str:
+        """It, in words."""
+        beside = ", ".join(self.aggressors)
+        return f"{self.victim} beside {beside} on {self.gpu_model} {self.isolation}".strip()
 
 
 class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -155,14 +171,66 @@ def encode(found: Dataset) -> bytes:
 def decode(body: bytes, where: str) -> Dataset:
     """`BadInputError` says what is wrong, and where in it."""
     try:
-        found = msgspec.json.decode(body, type=Dataset)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=Dataset)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no dataset: {error}") from error
     if (found.api_version, found.kind) != (API_VERSION, KIND):
         told = f"{found.api_version or '-'}/{found.kind or '-'}"
         raise BadInputError(where, f"is {told}; this Weft reads apiVersion {API_VERSION}, "
                                    f"kind {KIND}")  # fmt: skip
+    for number, one in enumerate(found.solo):
+        _sensible(_solo_says(one), f"{where}, solo[{number}] ({one.place})")
+    for number, run in enumerate(found.corun):
+        _sensible(_corun_says(run), f"{where}, corun[{number}] ({run.place})")
+    known: set[tuple[str, str, str]] = set()
+    for number, one in enumerate(found.solo):
+        if one.key in known:
+            raise BadInputError(f"{where}, solo[{number}] ({one.place})", "stands twice; keep one")
+        known.add(one.key)
     return found
+
+
+def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
+    for field, what in wrong:
+        raise BadInputError(f"{where}, field {field}", what)
+
+
+def _solo_says(one: Solo) -> Iterable[tuple[str, str]]:
+    """Each field that makes no sense, and why."""
+    if not one.application:
+        yield "application", "is empty; name it"
+    if one.rate_per_s is not None and one.rate_per_s < 0:
+        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
+    for field in ("memory_mib", "peak_mib", "runs", "seconds"):
+        if getattr(one, field) < 0:
+            yield field, f"{getattr(one, field)!r} is below 0"
+    for name, feature in one.features.items():
+        for which in ("mean", "p95"):
+            value = getattr(feature, which)
+            if abs(value) >= BLANK:
+                yield f"features.{name}.{which}", f"{value!r} is DCGM's blank; leave it out"
+            if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
+                share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
+                yield (f"features.{name}.{which}",
+                       f"{value!r} is no share of 1; {share}leave out what nobody "
+                       "measured")  # fmt: skip
+
+
+def _corun_says(one: Corun) -> Iterable[tuple[str, str]]:
+    if not one.victim:
+        yield "victim", "is empty; name it"
+    if not one.aggressors:
+        yield "aggressors", "names nobody; alone it is an entry of solo"
+    if not all(one.aggressors):
+        yield "aggressors", "one of them is empty; name it"
+    if one.rate_per_s is not None and one.rate_per_s < 0:
+        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
+    if not 0 <= one.speed <= FASTEST:
+        share = f"; write {one.speed / 100:g} for {one.speed:g} %" if one.speed > 0 else ""
+        yield "speed", (f"{one.speed!r} is no speed: its rate by its rate alone, 1 for no loss"
+                        f"{share}")  # fmt: skip
+    if one.runs < 1:
+        yield "runs", f"{one.runs!r} is no number of runs; write 1 or more"
 
 
 class _Keyed(Protocol):

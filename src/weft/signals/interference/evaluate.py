@@ -22,6 +22,13 @@ from weft.signals.interference.records import Measured, Run
 from weft.signals.interference.scores import Score, Told
 
 SPLITS = ("random", "new pair", "new application", "new GPU", "several others")
+WHY_NOT = {
+    **dict.fromkeys(SPLITS[:3], "what is left to learn from is fewer than 24 pairs measured, or "
+                                "4 applications"),
+    "new GPU": "no other GPU model was measured so, with the same applications",
+    "several others": "too few were measured beside several others",
+}  # fmt: skip
+"""Why a split may have no result."""
 UNSEEN_MODEL = 1.5
 FEWEST_SEVERAL = 20
 """Measurements beside several others that are worth examining."""
@@ -50,11 +57,15 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Examination(NamedTuple):
-    """How thoroughly: seeds of the random splits, effort of each training, who hears of it."""
+    """How thoroughly: seeds of the random splits, effort of each training, who hears of it.
+
+    Of one GPU model only, where one is named.
+    """
 
     seeds: int = 5
     effort: Effort = USUAL
     progress: Progress = lambda _text: None
+    gpu_model: str = ""
 
 
 class _Part(NamedTuple):
@@ -78,6 +89,8 @@ def examine(measured: Measured, how: Examination, splits: Sequence[str] = SPLITS
     """Every cell of one source by itself. Cells with too little to learn from give nothing."""
     found = []
     for gpu_model, isolation in measured.cells():
+        if how.gpu_model not in ("", gpu_model):
+            continue
         cell = measured.cell(gpu_model, isolation)
         for split in splits:
             if split == "new GPU":
@@ -92,7 +105,7 @@ def examine(measured: Measured, how: Examination, splits: Sequence[str] = SPLITS
 
 def _split(cell: Measured, split: str, how: Examination) -> Result | None:
     applications = Applications(cell.solos)
-    runs = [run for run in _of_known(cell).runs if len(run.others) == 1]
+    runs = [run for run in cell.runs if len(run.others) == 1]
     samples = applications.samples(runs)
     said: list[_Said] = []
     for part in _parts(split, applications, samples, how.seeds):
@@ -109,12 +122,6 @@ def _split(cell: Measured, split: str, how: Examination) -> Result | None:
         beside = scores.baselines(applications, samples.take(part.train), test)
         said.append(_Said(part.name, told, beside, in_sample))
     return _result(cell, split, said)
-
-
-def _of_known(cell: Measured) -> Measured:
-    """Without the runs of applications that nobody knows alone."""
-    names = {one.application for one in cell.solos}
-    return cell.only(run for run in cell.runs if {run.victim, *run.others} <= names)
 
 
 def _ours(
@@ -168,7 +175,7 @@ def _new_gpu(measured: Measured, cell: Measured, how: Examination) -> Result | N
     for other_model, other_isolation in measured.cells():
         if other_isolation != isolation or other_model == gpu_model:
             continue
-        there = _of_known(measured.cell(other_model, other_isolation))
+        there = measured.cell(other_model, other_isolation)
         how.progress(f"{cell.source}, {gpu_model}, new GPU: from {other_model}")
         learned = learn(there.solos, there.runs, how.effort)
         if learned is None:
@@ -194,7 +201,6 @@ def _several(cell: Measured, how: Examination) -> Result | None:
     `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
     `worst pair` takes the lowest, `pairs and hinge` is what is said where no larger one is known.
     """
-    cell = _of_known(cell)
     larger = [run for run in cell.runs if len(run.others) > 1]
     if len(larger) < FEWEST_SEVERAL:
         return None

@@ -18,9 +18,8 @@ UNKNOWN_SUM = 1.0
 
 
 def speed_of(utilisation_sum: float, memory_sum: float = 0.0) -> float:
-    """The rule; unknown memory activity counts as none."""
-    memory = 0.0 if np.isnan(memory_sum) else memory_sum
-    speed = 1.0 - 0.32 * max(0.0, utilisation_sum - 0.88) - 0.16 * max(0.0, memory - 0.90)
+    """The rule."""
+    speed = 1.0 - 0.32 * max(0.0, utilisation_sum - 0.88) - 0.16 * max(0.0, memory_sum - 0.90)
     return max(0.05, speed)
 
 
@@ -30,11 +29,14 @@ def slowdown_of(speed: float) -> tuple[float, float]:
 
 
 def by_utilisation(victim: Solo, others: Sequence[Solo]) -> tuple[float, float] | None:
-    """Log slowdown and bound; None where somebody's utilisation is not known."""
+    """Log slowdown and bound; None where somebody's utilisation is not known.
+
+    Whose memory activity is not known has none: that of the others counts.
+    """
     shares = [utilisation(one) for one in (victim, *others)]
     if np.isnan(shares).any():
         return None
-    memory = sum(memory_activity(one) for one in (victim, *others))
+    memory = float(np.nansum([memory_activity(one) for one in (victim, *others)]))
     return slowdown_of(speed_of(sum(shares), memory))
 
 

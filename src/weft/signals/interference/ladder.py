@@ -7,7 +7,7 @@
     5 unknown     nothing is known
 
 Beside several, log slowdowns of the single others add up, and so do their bounds, and what the
-hinge says that all lose together beyond the pairs; except where runs with several were learnt from.
+hinge says that all lose together beyond the pairs; except where as many were learnt from.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from weft.signals.interference.committee import USUAL, Effort
 from weft.signals.interference.features import Applications, Samples
 from weft.signals.interference.history import History
 from weft.signals.interference.learned import Guess, Learned, Speaker, learn
-from weft.signals.interference.records import Measured, Run, Solo
+from weft.signals.interference.records import SLOWEST, Measured, Run, Solo
 
 Rung = Literal["measured", "learned", "additive", "hinge", "unknown", "table"]
 RUNGS: tuple[Rung, ...] = ("measured", "learned", "additive", "hinge", "unknown")
@@ -62,12 +62,13 @@ class Prediction(msgspec.Struct, frozen=True):
 def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
     """From what was measured in one cell; other cells' entries are an error."""
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
-    applications = Applications(measured.solos)
-    runs = [r for r in measured.runs if {r.victim, *r.others} <= set(applications.names)]
+    if measured.runs:
+        measured = measured.cell(gpu_model, isolation)
+    applications, runs = Applications(measured.solos), measured.runs
     samples = applications.samples(runs)
     additive = with_spread(samples, len(applications.names)) if len(samples) >= 2 else None
     return Cell(
-        gpu_model, isolation, measured.solos, tuple(runs),
+        gpu_model, isolation, measured.solos, runs,
         tuple(sorted({tuple(sorted(names)) for names, _, _ in measured.forbidden})),
         learn(measured.solos, runs, effort), additive,
     )  # fmt: skip
@@ -94,8 +95,10 @@ class Predictor:
             self.applications = self.speaker.asked(extra)
 
     def saw(self, victim: str, others: Sequence[str], speed: float) -> None:
-        """Progress that was observed: its rate by its rate alone."""
-        slower = -float(np.log(speed))
+        """Progress that was observed: its rate by its rate alone. What is none teaches nothing."""
+        if not (np.isfinite(speed) and speed > 0):
+            return
+        slower = -float(np.log(max(speed, SLOWEST)))
         said = self._below_history(victim, others)
         self._seen.append(Observed(victim, tuple(others), slower - said.mean))
         self._correction = Correction(self._seen)

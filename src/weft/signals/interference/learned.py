@@ -26,7 +26,7 @@ from weft.signals.interference.features import (
     pair_rows,
     profile_columns,
 )  # fmt: skip
-from weft.signals.interference.kernel import LeftOut, Scales, Settings, Space, scales_of
+from weft.signals.interference.kernel import Scales, Settings, Space, scales_of
 from weft.signals.interference.records import SLOWEST, Run, Solo
 from weft.signals.interference.trees import Trees
 
@@ -115,6 +115,7 @@ class Speaker:
         self.columns = learned.scales.columns
         self.known = Applications(solos, self.columns)
         self.samples = self.known.samples(runs)
+        self._most = max((len(run.others) for run in runs), default=0)
         self._measured = set(np.unique(np.r_[self.samples.victim, self.samples.other]).tolist())
         self._families = {self.known.families[at] for at in self._measured}
         space = Space(self.known, learned.scales)
@@ -139,12 +140,18 @@ class Speaker:
         victim, other = kind[pairs.victim], kind[pairs.other]
         away = (victim == 2) | (other == 2)
         speed, width = np.empty(len(pairs)), np.empty(len(pairs))
-        for committee, rows, share in (
-            (self.near, ~away, self.learned.near_share), (self.far, away, self.learned.far_share),
-        ):  # fmt: skip
+        for committee, rows, share, mixed in (
+            (self.near, ~away, self.learned.near_share, leaving.blend),
+            (self.far, away, self.learned.far_share, leaving.number_of),
+        ):
             if rows.any():
                 said = committee.predict(space, pairs.take(rows))
-                said = self._with_trees(said, applications, pairs.take(rows), share)
+                if self.trees is not None and share:
+                    asked = pairs.take(rows)
+                    seen = pair_rows(
+                        applications.raw, self.columns, asked.victim, asked.other[:, None]
+                    )
+                    said = mixed(said, leaving.spoken(self.trees.predict(seen)), share)
                 speed[rows], width[rows] = said
         told = self.learned.calibration
         factor = np.select(
@@ -163,8 +170,8 @@ class Speaker:
     def together(
         self, applications: Applications, victim: int, others: Sequence[int]
     ) -> Guess | None:
-        """Of one beside several at once; None where no runs of that kind were learnt from."""
-        if self.trees is None or not self.learned.many:
+        """Of one beside several at once; None where none so large were learnt from."""
+        if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         row = pair_rows(
             applications.raw, self.columns, np.array([victim]), np.array([list(others)])
@@ -175,14 +182,6 @@ class Speaker:
         factor = told.several if known else max(told.several, told.victim, told.other, told.size)
         lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
         return Guess(said.speed, lowest, np.array([known and told.new_companies]))
-
-    def _with_trees(
-        self, said: LeftOut, applications: Applications, pairs: Samples, share: float
-    ) -> LeftOut:
-        if self.trees is None or share == 0.0:
-            return said
-        rows = pair_rows(applications.raw, self.columns, pairs.victim, pairs.other[:, None])
-        return leaving.blend(said, leaving.spoken(self.trees.predict(rows)), share)
 
     def _with_additive(self, speed: Floats, pairs: Samples) -> Floats:
         added, share = self.learned.additive, self.learned.additive_share

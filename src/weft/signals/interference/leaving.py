@@ -44,7 +44,7 @@ from weft.signals.interference.kernel import (
     scales_of,
 )
 from weft.signals.interference.records import Run
-from weft.signals.interference.trees import Trees
+from weft.signals.interference.trees import QUANTILES, Trees
 
 SHARES = (0.0, 0.5, 1.0)
 """What another voice's part of a prediction may be."""
@@ -140,6 +140,9 @@ class Forests:
         self._slower = -np.log(samples.speed)
 
     def _without(self, out: Bools) -> LeftOut:
+        if out.all():  # every sample is of the group: then one middle of all of them speaks
+            usual = np.quantile(self._slower, QUANTILES)
+            return spoken(np.repeat(usual[:, None], len(out), axis=1))
         fitted = Trees.fitted(self._rows[~out], self._slower[~out])
         return spoken(fitted.predict(self._rows[out]))
 
@@ -184,6 +187,12 @@ def blend(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
     )
 
 
+def number_of(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
+    """`share` of the other's speed. How sure it is remains the first's: forests are as sure of
+    what is like nothing that they saw as of the rest."""
+    return LeftOut((1 - share) * one.speed + share * other.speed, one.deviation)
+
+
 def calibrated(held: Held, kernels: Said, forests: Forests | None) -> tuple[Shares, Calibration]:
     """Everybody's say, and how far bounds must lie with it."""
     near, pairs, sizes = 0.0, kernels.pairs, kernels.sizes
@@ -202,7 +211,7 @@ def calibrated(held: Held, kernels: Said, forests: Forests | None) -> tuple[Shar
     families = []
     for number in every.tolist():
         far, _ = _shares(errors, every[every != number])
-        families.append(blend(kernels.families[number], trees[number], far))
+        families.append(number_of(kernels.families[number], trees[number], far))
     found = _factors(held, Said(pairs, sizes, families))
     return Shares(near, *_shares(errors, every)), found
 

@@ -147,9 +147,11 @@ class Experience:
             self._put(one.gpu_model, one.one, one.other, one.until_ns)
 
     def rebase(self, base: Interference) -> None:
-        """Other predictions: what was observed goes over these from now on, and is due."""
+        """Other predictions: what was told as observed goes over these now, and is due."""
         self.base, self._view = base, InterferenceView(base)
-        self._version, self._told = max(self._version, base.version), None
+        self._version = max(self._version, base.version)
+        if self._told != ({}, frozenset()):
+            self._told = None
 
     # --- what is seen ---
 

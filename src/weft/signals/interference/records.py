@@ -8,6 +8,8 @@ import msgspec
 
 SLOWEST = 0.01
 """Speeds, measured and predicted, are at least this."""
+FASTEST = 2.0
+"""Nobody is measured twice as fast beside others as alone: the numbers are of two units."""
 
 _IN_BRACKETS = re.compile(r"^(?P<family>.*?)\s*\((?:[^()]*?(?P<batch>\d+)[^()]*|[^()]*)\)\s*$")
 _AT_END = re.compile(
@@ -58,13 +60,17 @@ class Measured(msgspec.Struct, frozen=True):
     def cell(self, gpu_model: str, isolation: str) -> "Measured":
         """What was measured on one GPU model in one way of sharing.
 
-        What stood still beside others counts as `SLOWEST`: 0 has no logarithm.
+        What stood still beside others counts as `SLOWEST`: 0 has no logarithm. Of who was only
+        measured beside others nothing is known alone but the name.
         """
         at = (gpu_model, isolation)
         runs = [run for run in self.runs if (run.gpu_model, run.isolation) == at]
+        solos = [one for one in self.solos if (one.gpu_model, one.isolation) == at]
+        named = {name for run in runs for name in (run.victim, *run.others)}
+        missing = sorted(named - {one.application for one in solos})
         return Measured(
             self.source,
-            tuple(one for one in self.solos if (one.gpu_model, one.isolation) == at),
+            (*solos, *(solo(name, gpu_model, isolation) for name in missing)),
             tuple(msgspec.structs.replace(run, speed=max(run.speed, SLOWEST)) for run in runs),
             tuple(one for one in self.forbidden if one[1:] == at),
         )
@@ -93,6 +99,7 @@ def solo(
     application: str, gpu_model: str, isolation: str, rate_per_s: float = math.nan,
     features: dict[str, float] | None = None,
 ) -> Solo:  # fmt: skip
-    """A `Solo` whose family and batch size are read off its name."""
+    """A `Solo` whose family and batch size are read off its name; without features that are NaN."""
     family, batch = family_and_batch(application)
-    return Solo(application, gpu_model, isolation, family, batch, rate_per_s, features or {})
+    known = {name: value for name, value in (features or {}).items() if math.isfinite(value)}
+    return Solo(application, gpu_model, isolation, family, batch, rate_per_s, known)

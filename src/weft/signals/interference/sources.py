@@ -3,6 +3,7 @@
 Nothing here opens a file: callers pass what they read, and say where it is from.
 """
 
+import codecs
 import csv
 import io
 import math
@@ -11,18 +12,15 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from weft.model.errors import BadInputError
-from weft.signals.interference.records import Measured, Run, Solo, solo
+from weft.signals.interference.records import FASTEST, Measured, Run, Solo, solo
 
 FORBIDDEN = -1.0
 """Co-scheML's word for two applications that must not share."""
+MOST_SLOWDOWN = 1e6
+"""Who is slower than that stands still, and is to be forbidden."""
 
 _GAVEL = ("source", "gpu", "job_a", "job_b", "iso_a_steps_per_s", "iso_b_steps_per_s",
           "colo_a_steps_per_s", "colo_b_steps_per_s", "feasible")  # fmt: skip
-
-
-def is_gavel(text: str) -> bool:
-    """Whether a file begins as the table of pairs does."""
-    return set(_GAVEL) <= set(text.partition("\n")[0].strip().split(","))
 
 
 def gavel(text: str, where: str) -> dict[str, Measured]:
@@ -35,16 +33,30 @@ def gavel(text: str, where: str) -> dict[str, Measured]:
     bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
     for line, row in _rows(text, where):
         source, gpu, a, b = row["source"], row["gpu"], row["job_a"], row["job_b"]
+        for name in _GAVEL[:4]:
+            if not row[name]:
+                raise BadInputError(f"{where}, line {line}, field {name}", "is empty; fill it in")
         alone = [_number(row, name, where, line) for name in _GAVEL[4:6]]
-        beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
         for job, rate in zip((a, b), alone, strict=True):
             solos.setdefault(source, {}).setdefault((job, gpu), solo(job, gpu, "", rate))
-        if row["feasible"] != "1":
+        if row["feasible"] not in {"0", "1"}:
+            raise BadInputError(
+                f"{where}, line {line}, field feasible", f"{row['feasible']!r}; write 1 or 0"
+            )
+        if row["feasible"] == "0":  # whatever was written of rates that nobody had
             bad.setdefault(source, []).append(((a, b), gpu, ""))
             continue
+        beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
         if not min(*alone, *beside) > 0:
             raise BadInputError(f"{where}, line {line}", "a feasible pair with a rate of 0; "
                                 "write feasible 0, or the measured rates")  # fmt: skip
+        for name, together, own in zip(_GAVEL[6:8], beside, alone, strict=True):
+            if together > FASTEST * own:
+                raise BadInputError(
+                    f"{where}, line {line}, field {name}",
+                    f"{together:g}, {together / own:g} times as fast as alone; write both rates "
+                    "in steps per second",
+                )
         if a == b:
             speed = sum(beside) / sum(alone)
             runs.setdefault(source, []).append(Run(a, (b,), gpu, "", speed))
@@ -58,14 +70,29 @@ def gavel(text: str, where: str) -> dict[str, Measured]:
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in _GAVEL if name not in (reader.fieldnames or ())]
+    if not text.strip():
+        raise BadInputError(where, "is empty")
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline=None)
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    head = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = head
+    missing = [name for name in _GAVEL if name not in head]
+    for sign, called in ((";", "';'"), ("\t", "a tab")):
+        if missing and set(_GAVEL) <= set(sign.join(head).split(sign)):
+            raise BadInputError(f"{where}, line 1", f"has {called} between columns; write commas, "
+                                                    "and points in numbers")  # fmt: skip
     if missing:
         raise BadInputError(f"{where}, line 1", f"lacks the columns {', '.join(missing)}")
-    for line, row in enumerate(reader, start=2):
-        if None in row or None in row.values():
-            raise BadInputError(f"{where}, line {line}", "has another number of fields than line 1")
-        yield line, row
+    try:
+        for row in reader:
+            line = reader.line_num
+            if None in row or None in row.values():
+                raise BadInputError(
+                    f"{where}, line {line}", "has another number of fields than line 1"
+                )
+            yield line, {name: value.strip() for name, value in row.items()}
+    except csv.Error as error:
+        raise BadInputError(f"{where}, line {reader.line_num}", f"is no CSV: {error}") from None
 
 
 def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
@@ -88,8 +115,11 @@ class StaticTable(msgspec.Struct, frozen=True):
 
 def static_table(text: str | bytes, where: str) -> StaticTable:
     """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
+    body = text.encode() if isinstance(text, str) else text
     try:
-        told = msgspec.json.decode(text, type=dict[str, dict[str, float]])
+        told = msgspec.json.decode(
+            body.removeprefix(codecs.BOM_UTF8), type=dict[str, dict[str, float]]
+        )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(where, f"is no table of slowdowns: {error}") from None
     return slowdowns(told, where)
@@ -111,7 +141,7 @@ def _slowdown(value: float | None, where: str, victim: str, other: str) -> float
         return math.nan
     if value == FORBIDDEN:
         return math.inf
-    if not (math.isfinite(value) and value > 0):
+    if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
         raise BadInputError(
             f"{where}, {victim} beside {other}",
             f"{value!r} is no slowdown; write how many times longer it takes, or -1 to forbid it",

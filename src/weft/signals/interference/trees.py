@@ -30,6 +30,23 @@ def available() -> bool:
     return True
 
 
+def readable(texts: Sequence[str]) -> bool:
+    """Whether they are none, or three forests; without LightGBM as far as can be seen."""
+    if not texts:
+        return True
+    if len(texts) != len(QUANTILES) or not all(text.startswith("tree\n") for text in texts):
+        return False
+    if not available():
+        return True
+    import lightgbm
+
+    try:
+        Trees.read(texts)
+    except lightgbm.basic.LightGBMError:
+        return False
+    return True
+
+
 class Trees:
     """The three forests."""
 

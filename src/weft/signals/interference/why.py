@@ -1,7 +1,6 @@
 """Why a prediction is what it is: the nearest measured pairs, and what each part adds."""
 
-from typing import NamedTuple
-
+import msgspec
 import numpy as np
 
 from weft.signals.interference.features import Samples, pair_columns, pair_rows
@@ -10,7 +9,7 @@ from weft.signals.interference.ladder import Prediction, Predictor
 from weft.signals.interference.learned import Speaker
 
 
-class Near(NamedTuple):
+class Near(msgspec.Struct, frozen=True):
     """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
 
     victim: str
@@ -19,7 +18,7 @@ class Near(NamedTuple):
     likeness: float
 
 
-class Because(NamedTuple):
+class Because(msgspec.Struct, frozen=True):
     """`parts` add up to the speed that the first kernel says; `trees` are in log slowdown."""
 
     prediction: Prediction

@@ -18,6 +18,7 @@ from weft.engine.relief import SLOWEST
 from weft.framework.interference import INPUT, InterferenceView, to_input
 from weft.model import Node
 from weft.model.request import LATENCY_CRITICAL
+from weft.model.slack import bound_on
 from weft.signals.interference.observed import Experience
 from weft.simulate.sharing.cards import Cards, Container, GpuKey
 from weft.simulate.sharing.job import SECOND_NS
@@ -28,8 +29,8 @@ class Feedback(msgspec.Struct, frozen=True):
 
     A share `missing` of looks at a job brings nothing. What is seen may `teach` policies, and the
     engine may `evict` by it; without either only the looks at latency-critical jobs slower than
-    `bound` are counted. An evicted job loses what it has done since it started, but for one that
-    `keeps_work` (it saved it as it went).
+    `bound`, or than their own slack allows, are counted. An evicted job loses what it has done
+    since it started, but for one that `keeps_work` (it saved it as it went).
     """
 
     period_ns: int = 15 * SECOND_NS
@@ -83,16 +84,17 @@ class Progress:
         """
         told = []
         for one in self._windows(now_ns):
-            if one.container.job.job_class == LATENCY_CRITICAL:
+            job = one.container.job
+            if job.job_class == LATENCY_CRITICAL:
                 self.looks += 1
-                self.slow_looks += one.slowdown > self._feedback.bound
+                bound = bound_on(job.slack, self._model[one.gpu], self._feedback.bound)
+                self.slow_looks += one.slowdown > bound
             slowdown = self._measured(one.slowdown)
             if slowdown is None:
                 continue
-            told.append(Observed(one.container.job.uid, slowdown))
+            told.append(Observed(job.uid, slowdown))
             if one.steady and self._feedback.teach:
-                kind = one.container.job.kind
-                self.experience.saw(self._model[one.gpu], kind, one.others, slowdown)
+                self.experience.saw(self._model[one.gpu], job.kind, one.others, slowdown)
         return ProgressSeen(tuple(told)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from weft.model.slack import Slack
+
 SECOND_NS = 1_000_000_000
 
 
@@ -24,7 +26,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     `kind` says which program it is (pods of one kind use memory alike, and slow each other down
     alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
     binding and the container's start, `end_ns` between its exit and the job's completion.
-    `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing.
+    `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing,
+    `slack` is as in `Shape`.
     """
 
     uid: str
@@ -36,6 +39,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     end_ns: int = 0
     job_class: str = ""
     expected_s: int = 0
+    slack: Slack = ()
 
     @property
     def work_ns(self) -> int:

@@ -351,7 +351,10 @@ def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     job = pod.job
     claim = GpuClaim(memory=Memory("mib", job.request_mib))
     expected_s = about_s(job.expected_s) if job.expected_s else 0
-    shape = Shape((claim,), application=job.kind, job_class=job.job_class, expected_s=expected_s)
+    shape = Shape(
+        (claim,), application=job.kind, job_class=job.job_class, expected_s=expected_s,
+        slack=job.slack,
+    )  # fmt: skip
     return PodRequest(
         pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
     )  # fmt: skip

@@ -15,7 +15,7 @@ from weft.framework import Policy, Query
 from weft.framework.policy import draw
 from weft.ledger.residents import Company, Resident
 from weft.ledger.table import Bools, Ints
-from weft.policies.company import ByCompany
+from weft.policies.company import ByCompany, one_by_one
 from weft.simulate.sharing.job import SECOND_NS
 from weft.simulate.sharing.run import Run, request_of
 
@@ -35,7 +35,7 @@ class PackByTrial(Policy):
 
     def __init__(self) -> None:
         self._bad: set[frozenset[str]] = set()
-        self._judged = ByCompany(self._judge, (0.0,), 2)
+        self._judged = ByCompany(one_by_one(self._judge), (0.0,), 2)
 
     def take_input(self, value: Any) -> None:
         """A pair of programs that went badly."""

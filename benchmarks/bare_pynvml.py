@@ -1,0 +1,211 @@
+"""A stand-in for nvidia-ml-py where it is missing: the calls of NVML that measuring makes.
+
+Names, arguments and results are pynvml's. Only `gpu_measure` puts it in pynvml's place.
+"""
+# ruff: noqa: N802
+
+import ctypes
+import sys
+import types
+from ctypes import byref, c_char, c_double, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+NVML_GPM_METRICS_GET_VERSION, NVML_GPM_SUPPORT_VERSION = 1, 1
+_INSUFFICIENT_SIZE, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND = 7, 12, 13
+_NOT_AVAILABLE = c_ulonglong(-1).value
+_LONGEST = 96
+_library: ctypes.CDLL | None = None
+
+
+class NVMLError(Exception):
+    """NVML's word of a call that failed; `value` is its number."""
+
+    def __init__(self, value: int) -> None:
+        ours = {_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1",
+                _FUNCTION_NOT_FOUND: "this driver has no such call"}  # fmt: skip
+        super().__init__(ours.get(value, f"error {value}"))
+        self.value = value
+        if _library is not None and value not in ours:
+            says = _library.nvmlErrorString
+            says.restype = ctypes.c_char_p
+            self.args = (says(value).decode(),)
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (("pid", c_uint), ("usedGpuMemory", c_ulonglong),
+                ("gpuInstanceId", c_uint), ("computeInstanceId", c_uint))  # fmt: skip
+
+
+class _Support(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("isSupportedDevice", c_uint))
+
+
+class _Told(ctypes.Structure):
+    _fields_ = (("shortName", ctypes.c_char_p), ("longName", ctypes.c_char_p),
+                ("unit", ctypes.c_char_p))  # fmt: skip
+
+
+class _Metric(ctypes.Structure):
+    _fields_ = (("metricId", c_uint), ("nvmlReturn", c_uint), ("value", c_double),
+                ("metricInfo", _Told))  # fmt: skip
+
+
+class c_nvmlGpmMetricsGet_t(ctypes.Structure):  # noqa: N801 - pynvml's name of it
+    """What is asked of two samples; a driver knows 98 metrics or more."""
+
+    _fields_ = (("version", c_uint), ("numMetrics", c_uint), ("sample1", c_void_p),
+                ("sample2", c_void_p), ("metrics", _Metric * 512))  # fmt: skip
+
+
+def _call(name: str, *args: Any) -> None:
+    if _library is None:
+        raise NVMLError(_LIBRARY_NOT_FOUND)
+    try:
+        function = getattr(_library, name)
+    except AttributeError as error:
+        raise NVMLError(_FUNCTION_NOT_FOUND) from error
+    if code := function(*args):
+        raise NVMLError(code)
+
+
+def _text(name: str, *args: Any) -> str:
+    buffer = (c_char * _LONGEST)()
+    _call(name, *args, buffer, c_uint(_LONGEST))
+    return buffer.value.decode()
+
+
+def _number(name: str, *args: Any) -> int:
+    found = c_uint()
+    _call(name, *args, byref(found))
+    return found.value
+
+
+def nvmlInit() -> None:
+    global _library  # noqa: PLW0603 - as pynvml keeps it
+    try:
+        _library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise NVMLError(_LIBRARY_NOT_FOUND) from error
+    _call("nvmlInit_v2")
+
+
+def nvmlShutdown() -> None:
+    _call("nvmlShutdown")
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return _text("nvmlSystemGetDriverVersion")
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> c_void_p:
+    handle = c_void_p()
+    _call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+    return handle
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> c_void_p:
+    handle = c_void_p()
+    _call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+    return handle
+
+
+def nvmlDeviceGetName(handle: c_void_p) -> str:
+    return _text("nvmlDeviceGetName", handle)
+
+
+def nvmlDeviceGetUUID(handle: c_void_p) -> str:
+    return _text("nvmlDeviceGetUUID", handle)
+
+
+def nvmlDeviceGetMemoryInfo(handle: c_void_p) -> _Memory:
+    found = _Memory()
+    _call("nvmlDeviceGetMemoryInfo", handle, byref(found))
+    return found
+
+
+def nvmlDeviceGetUtilizationRates(handle: c_void_p) -> _Utilization:
+    found = _Utilization()
+    _call("nvmlDeviceGetUtilizationRates", handle, byref(found))
+    return found
+
+
+def nvmlDeviceGetPowerUsage(handle: c_void_p) -> int:
+    return _number("nvmlDeviceGetPowerUsage", handle)
+
+
+def nvmlDeviceGetClockInfo(handle: c_void_p, clock: int) -> int:
+    return _number("nvmlDeviceGetClockInfo", handle, c_uint(clock))
+
+
+def nvmlDeviceGetTemperature(handle: c_void_p, sensor: int) -> int:
+    return _number("nvmlDeviceGetTemperature", handle, c_uint(sensor))
+
+
+def nvmlDeviceGetComputeMode(handle: c_void_p) -> int:
+    return _number("nvmlDeviceGetComputeMode", handle)
+
+
+def nvmlDeviceGetMigMode(handle: c_void_p) -> list[int]:
+    now, later = c_uint(), c_uint()
+    _call("nvmlDeviceGetMigMode", handle, byref(now), byref(later))
+    return [now.value, later.value]
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle: c_void_p) -> list[Any]:
+    name, count = "nvmlDeviceGetComputeRunningProcesses_v3", c_uint(0)
+    try:
+        _call(name, handle, byref(count), None)
+        return []
+    except NVMLError as error:
+        if error.value != _INSUFFICIENT_SIZE:
+            raise
+    count.value = 2 * count.value + 5
+    found = (_Process * count.value)()
+    _call(name, handle, byref(count), found)
+    return [
+        types.SimpleNamespace(
+            pid=one.pid,
+            usedGpuMemory=None if one.usedGpuMemory == _NOT_AVAILABLE else one.usedGpuMemory,
+        )
+        for one in found[: count.value]
+    ]
+
+
+def nvmlGpmQueryDeviceSupport(handle: c_void_p) -> _Support:
+    found = _Support(NVML_GPM_SUPPORT_VERSION, 0)
+    _call("nvmlGpmQueryDeviceSupport", handle, byref(found))
+    return found
+
+
+def nvmlGpmSampleAlloc() -> c_void_p:
+    sample = c_void_p()
+    _call("nvmlGpmSampleAlloc", byref(sample))
+    return sample
+
+
+def nvmlGpmSampleGet(handle: c_void_p, sample: c_void_p) -> c_void_p:
+    _call("nvmlGpmSampleGet", handle, sample)
+    return sample
+
+
+def nvmlGpmSampleFree(sample: c_void_p) -> None:
+    _call("nvmlGpmSampleFree", sample)
+
+
+def nvmlGpmMetricsGet(asked: c_nvmlGpmMetricsGet_t) -> c_nvmlGpmMetricsGet_t:
+    _call("nvmlGpmMetricsGet", byref(asked))
+    return asked
+
+
+def stand_in() -> None:
+    """Be pynvml from here on, for whoever imports it."""
+    sys.modules["pynvml"] = sys.modules[__name__]

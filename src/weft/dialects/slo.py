@@ -1,0 +1,85 @@
+"""What a latency-critical pod says of its answers: how late they may be, and are on a GPU alone.
+
+    weft.dev/slo-ms: "80"                      what its p99 must not exceed
+    weft.dev/solo-p99-ms: "40"                 its p99 alone, on whatever GPU it gets
+    weft.dev/solo-p99-ms: "A100=40, T4=70"     by parts of GPU models' names, case ignored
+
+Whoever says both may be slowed down so far that its SLO still holds. What cannot be read says
+nothing; the pod runs all the same.
+"""
+
+import math
+from collections.abc import Mapping
+
+from weft.model.request import LATENCY_CRITICAL
+from weft.model.slack import Slack, no_slack_in_words, slack_percent
+
+SLO_MS, SOLO_P99_MS = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"
+
+_MOST = 1e12
+_LONGEST, _LONGEST_PART = 1024, 63
+_MOST_PARTS = 16
+_SHOWN = 40
+
+
+def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> Slack:
+    """How much slower the pod may get, as far as its SLO goes; `notes` say what counts for nothing,
+    and where nothing at all is left."""
+    slo_text, solo_text = marks.get(SLO_MS, ""), marks.get(SOLO_P99_MS, "")
+    if not (slo_text or solo_text):
+        return ()
+    slo_ms, solo_ms = number(slo_text), by_model(solo_text)
+    if slo_text and slo_ms is None:
+        notes.append(f"{_ignored(SLO_MS, slo_text)} is no number of milliseconds")
+    if solo_text and solo_ms is None:
+        notes.append(f"{_ignored(SOLO_P99_MS, solo_text)} is no number of milliseconds, nor "
+                     'numbers by GPU model, like "A100=40, T4=70"')  # fmt: skip
+    if slo_ms is None or not solo_ms:
+        if solo_ms and not slo_text:
+            notes.append(f"annotation {SOLO_P99_MS} says nothing without {SLO_MS}")
+        return ()
+    if job_class != LATENCY_CRITICAL:
+        notes.append(f"annotation {SOLO_P99_MS} is ignored: the pod is not {LATENCY_CRITICAL}")
+        return ()
+    slack = tuple((part, slack_percent(slo_ms, alone_ms)) for part, alone_ms in solo_ms)
+    if tight := no_slack_in_words(slack):
+        notes.append(f"{SLO_MS} and {SOLO_P99_MS}: {tight}")
+    return slack
+
+
+def _ignored(name: str, text: str) -> str:
+    return f"annotation {name} is ignored: {text[:_SHOWN]!a}"
+
+
+def number(text: str) -> float | None:
+    """A number above 0, of a size that something can have."""
+    try:
+        found = float(text) if len(text) <= _LONGEST else 0.0
+    except ValueError:
+        return None
+    return found if 0.0 < found <= _MOST else None
+
+
+def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
+    """Numbers by parts of GPU models' names, in lower case; one number for all is that of the part
+    "". None where it is neither."""
+    if len(text) > _LONGEST:
+        return None
+    if "=" not in text:
+        alone = number(text)
+        return None if alone is None else (("", alone),)
+    words, found = text.split(","), []
+    for word in words:
+        model, _, told = word.rpartition("=")
+        part, amount = model.strip().lower(), number(told)
+        good = 0 < len(part) <= _LONGEST_PART and part.isprintable() and len(words) <= _MOST_PARTS
+        if not good or amount is None:
+            return None
+        found.append((part, amount))
+    return tuple(found)
+
+
+def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:
+    """The number of this GPU model: the first part of its name counts. NaN where none does."""
+    name = gpu_model.lower()
+    return next((amount for part, amount in numbers if part in name), math.nan)

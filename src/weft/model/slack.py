@@ -1,0 +1,47 @@
+"""How much slower than alone a pod may get and still keep its SLO."""
+
+Slack = tuple[tuple[str, int], ...]
+"""(part of GPU models' names in lower case, percent): on a GPU of such a model the pod's SLO is so
+many percent of its p99 alone, 100 at least. The first part that fits counts, "" fits every model;
+() says nothing."""
+
+LEAST_PERCENT, FINE_PERCENT, MOST_PERCENT = 100, 200, 10_000
+_SHOWN = 4
+
+
+def slack_percent(slo_ms: float, solo_ms: float) -> int:
+    """An SLO in percent of the p99 alone, rounded down so that few pods differ: to whole percents
+    below 200, to hundreds above, 10,000 at most. 100 where the SLO is the smaller of the two.
+    """
+    percent = int(round(min(100.0 * slo_ms / solo_ms, MOST_PERCENT), 6))
+    return max(LEAST_PERCENT, percent if percent < FINE_PERCENT else percent // 100 * 100)
+
+
+def percent_on(slack: Slack, gpu_model: str) -> int:
+    """The pod's SLO on this GPU model, percent of its p99 alone; 0 where it says none for it."""
+    name = gpu_model.lower() if slack else ""
+    return next((percent for part, percent in slack if part in name), 0)
+
+
+def bound_on(slack: Slack, gpu_model: str, most: float) -> float:
+    """How many times slower than alone the pod may get on this GPU model: `most` is allowed to all
+    of its class, and its own slack may be less.
+    """
+    return bound_of(percent_on(slack, gpu_model), most)
+
+
+def bound_of(percent: int, most: float) -> float:
+    """The same of what `percent_on` said."""
+    return min(most, percent / 100) if percent else most
+
+
+def no_slack_in_words(slack: Slack) -> str:
+    """Where its SLO leaves a pod no slack, what follows; "" where it leaves some everywhere."""
+    tight = [part for part, percent in slack if percent <= LEAST_PERCENT]
+    if not tight:
+        return ""
+    on = f" on {', '.join(tight[:_SHOWN])}" if any(tight) else ""
+    return (
+        f"the pod's SLO is no longer than its p99 alone{on}, so only pods that cost it nothing may "
+        "be beside it there, as far as slowdown is predicted"
+    )
