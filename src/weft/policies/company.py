@@ -30,7 +30,7 @@ class Companies:
     """Companies as arrays: a column for each, a row for each place in it; nobody is on some.
 
     `application` says which of `names` runs there (0, "", for nobody), `job_class` is one of the
-    classes above, `bound_percent` as in `Resident`; `size` and `small` (all are) have no places.
+    classes above, `bound_percent` as in `Resident`; `size` has no places.
     More come, and have more places where one of them needs it: then `places` is another.
     """
 
@@ -38,7 +38,7 @@ class Companies:
         self.members: list[Company] = []
         self.names = [""]
         self._number: dict[str, int] = {}
-        self.size, self.small = Growing((), np.int64), Growing((), np.bool_)
+        self.size = Growing((), np.int64)
         self._begin(0)
 
     def _begin(self, places: int) -> None:
@@ -52,7 +52,6 @@ class Companies:
         sizes = [len(company) for company in more]
         self.members += more
         self.size.add(np.array(sizes, dtype=np.int64))
-        self.small.add(np.array([all(one.small for one in each) for each in more], dtype=np.bool_))
         if max(sizes, default=0) > self.places:
             self._begin(max(sizes))
             more, sizes = self.members, [len(company) for company in self.members]

@@ -50,7 +50,8 @@ class Bounds(NamedTuple):
 
 
 class Joining:
-    """Judges companies for who would join them; a `Judge` of `company.ByCompany`.
+    """Judges companies for who would join them; a `Judge` of `company.ByCompany`, which asks of
+    `most` pods and more only where all are small.
 
     A pod's log slowdown is the sum of what each other one costs it.
     """
@@ -70,10 +71,7 @@ class Joining:
             together = self._of(companies, model).joined(who.application, which)
             found, keeps = self._judged(who, together)
         size, judged_by = companies.size.take(which), found[2]
-        good = size < self.bounds.most
-        if who.small:
-            small = companies.small.take(which) & (size < self.bounds.most_small)
-            good |= small & keeps & (judged_by == KNOWN)
+        good = (size < self.bounds.most) | (keeps & (judged_by == KNOWN))
         found[:, ~good | (judged_by == NEVER)] = CROWD_COLUMN
         found[:, size == 0] = NOBODY_COLUMN
         return found
