@@ -8,13 +8,6 @@ from commands import Weft
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
 
 
-@pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
-
 def refused(weft: Weft, *words: object) -> str:
     said = weft(*words)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1), said

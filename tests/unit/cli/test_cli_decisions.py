@@ -8,13 +8,6 @@ from commands import Weft
 
 
 @pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
 def decisions(weft: Weft) -> Path:
     path = weft.folder / "decisions.jsonl"
     said = weft.simulate("--policy", "fgd", "--demand", 3.0, "--decisions", path)

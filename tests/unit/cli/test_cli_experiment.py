@@ -3,19 +3,11 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 from commands import Said, Weft
 
 from weft.cli.experiment_tables import CSV_COLUMNS
-
-
-@pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
 
 
 def study(weft: Weft, *arguments: object) -> Said:

@@ -14,13 +14,6 @@ KINDS = ("a", "b", "c", "d")
 
 
 @pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
 def table(tmp_path: Path) -> Path:
     """b and d get on with everybody, a and c not."""
     cost = {"a": 1.9, "b": 1.1, "c": 1.6, "d": 1.05}

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Weft
@@ -48,11 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     train([folder / "data.json"], folder / "model")
     return folder
-
-
-@pytest.fixture
-def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
 
 
 def test_train_says_what_it_learnt_from_and_gives_the_same_file_again(

@@ -15,13 +15,6 @@ from weft.cli.progress import bar
 from weft.policies.catalog import BUILT_IN
 
 
-@pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
-
 def shell(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     return subprocess.run(

@@ -85,11 +85,6 @@ def prometheus() -> Iterator[FakePrometheus]:
     fake.server.server_close()
 
 
-@pytest.fixture
-def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
-
 def test_a_table_of_gpus(weft: Weft, prometheus: FakePrometheus) -> None:
     said = weft("metrics", "--url", prometheus.url)
     assert said.code == 0

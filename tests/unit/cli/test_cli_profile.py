@@ -5,7 +5,6 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Weft
@@ -24,11 +23,6 @@ BESIDE = Corun("bert", ("resnet",), "T4", "mps", 6.25, 0.5, 3)
 NEVER = Infeasible(("bert", "huge"), "T4", "mps", "huge", "out-of-memory", "CUDA: no room")
 KNOWN = Dataset(solo=(ALONE,), corun=(BESIDE,), infeasible=(NEVER,))
 QUICK = Settings(runs=2, window_s=1.0, warm_s=1.0)
-
-
-@pytest.fixture
-def weft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

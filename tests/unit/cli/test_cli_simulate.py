@@ -4,20 +4,11 @@ import csv
 import gzip
 import io
 import json
-from pathlib import Path
 
 import pytest
 from commands import SHORT_PODS, Weft
 
 from weft.cli.tables import CSV_COLUMNS
-
-
-@pytest.fixture
-def weft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Weft:
-    return Weft(tmp_path, monkeypatch, capsys)
-
 
 RUN_KEYS = [
     "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",

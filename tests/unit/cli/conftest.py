@@ -1,0 +1,14 @@
+"""What every command's tests start with."""
+
+from pathlib import Path
+
+import pytest
+from commands import Weft
+
+
+@pytest.fixture
+def weft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Weft:
+    """The command, run in a folder of its own."""
+    return Weft(tmp_path, monkeypatch, capsys)
