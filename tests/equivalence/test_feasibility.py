@@ -14,7 +14,7 @@ import pytest
 from weft.engine.assess import Assessor
 from weft.engine.choosing import shares_on
 from weft.framework import NEVER, Demand, Policy, Profile, Query
-from weft.framework.policy import Option
+from weft.framework.policy import Options
 from weft.ledger import Ledger, Limits, audit
 from weft.ledger.table import Bools, Ints
 from weft.model import Node, Placement, Shape
@@ -56,8 +56,8 @@ class Rating(Policy):
 
     name = "rating"
 
-    def rate_option(self, option: Option) -> int:
-        return min(option.memory_free, default=0)
+    def rate_options(self, options: Options) -> Ints:
+        return np.where(options.there, options.memory_free, 1 << 40).min(axis=1)
 
 
 class EvenOnly(Policy):

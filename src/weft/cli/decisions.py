@@ -82,7 +82,7 @@ def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
     from weft.engine.lending import eviction_in_words, harvest_in_words
     from weft.engine.lessons import charged_in_words
-    from weft.engine.records import LEAVES
+    from weft.engine.records import BOUNDED, LEAVES
     from weft.engine.relief import slowed_in_words
     from weft.engine.without import Place
 
@@ -97,6 +97,7 @@ def lines_of(found: "Explanation") -> list[str]:
             for top in record.top
         ]
         lines += [f"  {harvest_in_words(one)}" for one in record.harvested]
+        lines += [f"  {BOUNDED}"] if record.bounded else []
     elif record.outcome == LEAVES:
         lines.append(f"  asked to leave {record.node}{_devices(found)}; {found.then}")
         lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []

@@ -24,11 +24,12 @@ class Assessment:
 
     `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
     policy's own scores, `position` the best device of each node where a
-    policy scores devices. `counts[c]` is the number of nodes with code c.
+    policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
+    nodes the search for several claims ended at its bound, None if on none.
     """
 
-    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "position", "raw", "shape",
-                 "told", "total", "version", "wishes")  # fmt: skip
+    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "inexact", "position",
+                 "raw", "shape", "told", "total", "version", "wishes")  # fmt: skip
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape
@@ -42,6 +43,7 @@ class Assessment:
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
+        self.inexact: Bools | None = None
         self.wishes = preferences(ledger.table, shape.constraints)
         alone = len(self.raw) == 1 and self.wishes is None
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
@@ -100,7 +102,9 @@ class Assessor:
             found = _filter(query, found, profile)
         fits = found == 0
         if known.demand.mode == "many":
-            found, fits, scores, position = _many(query, found, fits, profile)
+            found, fits, scores, inexact = _many(query, found, fits, profile)
+            position = None
+            _note(known, rows, inexact)
         elif known.demand.needs and profile.device_scorer is not None:
             scores, position = _score_feasible(query, fits, profile)
         else:
@@ -157,9 +161,10 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
 
 def _many(
     query: Query, found: Codes, fits: Bools, profile: Profile
-) -> tuple[Codes, Bools, list[Ints], Ints | None]:
+) -> tuple[Codes, Bools, list[Ints], Bools]:
     """Several claims: search where the node beside the GPUs is roomy enough."""
     some = np.flatnonzero(fits)
+    inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
     if len(some):
         rows = some if query.rows is None else query.rows.take(some)
@@ -167,12 +172,21 @@ def _many(
         answer = placing.place(part, profile)
         found = found.copy()
         found[some] = np.where(answer.fits, 0, answer.codes)
+        inexact[some] = ~answer.exact
         fits = found == 0
         for index, plugin in enumerate(profile.scorers):
             if plugin.policy is profile.device_scorer:
                 scores[index] = scores[index].copy()
                 scores[index][some] += answer.score
-    return found, fits, scores, None
+    return found, fits, scores, inexact
+
+
+def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
+    """Where the search ended at its bound."""
+    if known.inexact is None and inexact.any():
+        known.inexact = np.zeros(len(known.codes), dtype=np.bool_)
+    if known.inexact is not None:
+        known.inexact[slice(None) if rows is None else rows] = inexact
 
 
 def _store(

@@ -51,7 +51,7 @@ class Journal:
             tuple(known.counts.tolist()),
             tuple(best_nodes(table, known, waiting.profile, self._keep_top))
             if self._keep_top else (),
-            charged=charged,
+            charged=charged, bounded=bool(known.inexact is not None and known.inexact[row]),
         )  # fmt: skip
 
     def asked_to_leave(

@@ -17,6 +17,9 @@ from weft.model.reason import TEXT
 LEAVES: Final = "asked-to-leave"
 """Whether it goes is for others to say: a disruption budget, or the API server (`NotEvicted`)."""
 
+BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
+"""What is said of a record that is `bounded`."""
+
 Outcome = Literal["placed", "unschedulable", "asked-to-leave"]
 
 
@@ -37,7 +40,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom.
     `charged` is there where a lesson, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
-    it.
+    it. `bounded`: the search for its several claims ended at its bound, another place on that node
+    may be better.
     """
 
     seq: int
@@ -59,6 +63,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     charged: Charged | None = None
     predicted: tuple[Prediction, ...] = ()
     slowed: Slowed | None = None
+    bounded: bool = False
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -10,27 +10,46 @@ search for every node.
 import numpy as np
 
 from weft.framework.demand import Demand, Need
+from weft.framework.device_rows import DeviceRows
 from weft.framework.feasibility import Codes
 from weft.framework.policy import Policy
 from weft.framework.profile import Profile
 from weft.framework.query import NEVER, Query
-from weft.framework.search import Columns, Spread, Step, fewest, search_best, search_first
+from weft.framework.search import Found
+from weft.framework.spread import Spread, fewest
+from weft.framework.states import Ask
 from weft.ledger.table import Bools, Ints
 from weft.model import Code
+
+MOST_GPUS = 64
+"""GPU shares of one pod (the sum over its containers) that are placed at all."""
+FEW_GPUS = 4
+"""Pods with so few shares are placed on any number of nodes at once, as those with one are."""
+GREEDY_CELLS = 150_000
+"""Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
 
 
 class Answer:
     """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
-    and the `chosen` position for each of the `todo` steps, [n, steps]."""
+    and the `chosen` position for each of the `todo` steps, [n, steps].
 
-    __slots__ = ("chosen", "codes", "fits", "score", "todo")
+    `exact` is False where the search ended at its bound: a better way may be left.
+    """
+
+    __slots__ = ("chosen", "codes", "exact", "fits", "score", "todo")
 
     def __init__(self, n: int, todo: list[tuple[int, Need]]) -> None:
         self.todo = todo
         self.fits: Bools = np.ones(n, dtype=np.bool_)
+        self.exact: Bools = np.ones(n, dtype=np.bool_)
         self.codes: Codes = np.zeros(n, dtype=np.int8)
         self.score: Ints = np.zeros(n, dtype=np.int64)
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
+
+    def put(self, some: Ints, part: "Answer") -> None:
+        """What was answered about some of the nodes."""
+        for name in ("fits", "exact", "codes", "score", "chosen"):
+            getattr(self, name)[some] = getattr(part, name)
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
@@ -48,16 +67,46 @@ def place(query: Query, profile: Profile, key: str = "") -> Answer:
     """Find devices for all claims on every node of `query`.
 
     With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
-    policy scores them; whether the claims fit never depends on that.
+    policy scores them; whether the claims fit never depends on that. Where the pod's claims times
+    the devices are too much for one decision, the emptiest nodes are looked at and the others are
+    `NOT_SEARCHED`.
     """
     policy = profile.device_scorer or profile.lead
+    gpus = sum(need.count for need in query.demand.needs if not need.claim.split)
+    todo = steps(query.demand, policy) if gpus <= MOST_GPUS else []
+    rows = _affordable(query, gpus)
+    if len(rows) == query.n:
+        return _place(query, profile, policy, todo, key)
+    answer = Answer(query.n, todo)
+    answer.fits[:], answer.codes[:] = False, Code.NOT_SEARCHED
+    if len(rows):
+        answer.put(rows, _place(query.only(rows), profile, policy, todo, key))
+    return answer
+
+
+def _affordable(query: Query, gpus: int) -> Ints:
+    """The nodes that can be looked at in one decision: all, or the emptiest, in their order."""
+    if gpus > MOST_GPUS:
+        return np.zeros(0, dtype=np.int64)
+    if gpus <= FEW_GPUS or int(query.gpus.sum()) * gpus <= GREEDY_CELLS:
+        return np.arange(query.n)
+    emptiest = np.argsort(-query.milli_free, kind="stable")
+    cells = query.gpus[emptiest].cumsum() * gpus
+    return np.sort(emptiest[: max(1, int((cells <= GREEDY_CELLS).sum()))])
+
+
+def _place(
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]], key: str
+) -> Answer:
     alone = len(query.demand.needs) == 1 and query.demand.needs[0].claim.split
-    if type(policy).rate_option is not Policy.rate_option and not alone:
-        return _search_all(query, profile, policy)
-    answer = _greedy(query, profile, policy, key=key)
+    if type(policy).rate_options is not Policy.rate_options and not alone:
+        return _search_all(query, profile, policy, todo)
+    answer = _greedy(query, profile, policy, todo, key=key)
     stuck = np.flatnonzero(~answer.fits)
     if len(stuck) and not alone:
         _search_stuck(query, profile, policy, answer, stuck)
+        if key and not answer.fits.all():  # the policy's own choice is no reason not to fit
+            return _place(query, profile, policy, todo, "")
     return answer
 
 
@@ -126,10 +175,10 @@ class _Scratch(Query):
 
 
 def _greedy(
-    query: Query, profile: Profile, policy: Policy, forced: Ints | None = None, key: str = ""
-) -> Answer:
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]],
+    forced: Ints | None = None, key: str = "",
+) -> Answer:  # fmt: skip
     """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
-    todo = steps(query.demand, policy)
     answer = Answer(query.n, todo)
     scratch = _Scratch(query)
     before = -1
@@ -183,30 +232,25 @@ def _split_need(demand: Demand) -> tuple[int, Need] | None:
     return next(((i, need) for i, need in enumerate(demand.needs) if need.claim.split), None)
 
 
-def _spread_on(scratch: _Scratch, profile: Profile) -> Spread | None:
+def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[Spread, Bools] | None:
+    """The `split` claim, and which devices are acceptable to it; None without one."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
     claim, need = split
     scratch.ask(need, same_claim=False)
-    allowed = _acceptable(scratch, need, profile)
-    return Spread(claim, need.count, need.claim.memory.value, need.milli, allowed.tolist())
+    spread = Spread(claim, need.count, need.claim.memory.value, need.milli)
+    return spread, _acceptable(scratch, need, profile)
 
 
 def _check_split(scratch: _Scratch, profile: Profile, answer: Answer) -> None:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
-    split = _split_need(scratch.demand)
-    if split is None:
+    found = _spread_on(scratch, profile)
+    if found is None:
         return
-    need = split[1]
-    scratch.ask(need, same_claim=False)
-    ok = _acceptable(scratch, need, profile) & (scratch.device_milli_free >= need.milli)
-    room = scratch.sum(np.where(ok, scratch.device_memory_free, 0))
-    enough = (room >= need.claim.memory.value) & (scratch.count(ok) >= need.count)
-    if scratch.table.has_parents:
-        for row in np.flatnonzero(enough & answer.fits).tolist():
-            here = Query(scratch.table, scratch.demand, scratch.row(row))
-            enough[row] = bool(_spread(here, profile, answer.todo, answer.chosen[row]))
+    spread, allowed = found
+    rows = _device_rows(scratch, allowed)
+    enough = rows.hold(spread)
     answer.codes[answer.fits & ~enough] = Code.TOGETHER if answer.todo else Code.GPU_MEMORY
     answer.fits &= enough
 
@@ -218,11 +262,12 @@ def _spread(
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
-    spread = _spread_on(scratch, profile)
-    if spread is None:
+    split = _spread_on(scratch, profile)
+    if split is None:
         return []
-    room, milli = scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist()
-    ok = [yes and milli[d] >= spread.milli for d, yes in enumerate(spread.allowed)]
+    spread, allowed = split
+    room = scratch.device_memory_free.tolist()
+    ok = (allowed & (scratch.device_milli_free >= spread.milli)).tolist()
     found = fewest(room, ok, _parents(scratch).tolist(), spread)
     return [(position, room[position]) for position in found or []]
 
@@ -245,21 +290,7 @@ def split_shares(query: Query, profile: Profile, answer: Answer) -> list[tuple[i
     return sorted(shares)
 
 
-# --- the exact search, for the nodes where the greedy pass found nothing ------------------------
-
-
-def _steps_on(scratch: _Scratch, profile: Profile, todo: list[tuple[int, Need]]) -> list[Step]:
-    """Each step with what every device column answers to it in the untouched state."""
-    found = []
-    for claim, need in todo:
-        scratch.ask(need, same_claim=False)
-        allowed = _acceptable(scratch, need, profile)
-        kinds = scratch.device_kind
-        found.append(
-            Step(claim, need.whole, need.milli, need.ask_mib.take(kinds).tolist(),
-                 need.memory_mib.take(kinds).tolist(), allowed.tolist())
-        )  # fmt: skip
-    return found
+# --- the search, for nodes where the greedy pass found nothing and for policies that rate ways ---
 
 
 def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
@@ -275,14 +306,6 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
     return allowed
 
 
-def _columns(scratch: _Scratch) -> Columns:
-    return Columns(
-        scratch.device_memory_free.tolist(), scratch.device_milli_free.tolist(),
-        scratch.device_idle.tolist(), scratch.device_memory_total.tolist(),
-        _parents(scratch).tolist(),
-    )  # fmt: skip
-
-
 def _parents(query: Query) -> Ints:
     """Position on its node of the card that each device is cut from, −1 for cards, [d]."""
     local = query.device_local
@@ -295,58 +318,61 @@ def _parents(query: Query) -> Ints:
     return np.where(parent < 0, -1, parent - (here - local))
 
 
-def _nodes(scratch: _Scratch) -> list[tuple[int, int]]:
-    """(first device column, devices) of each node."""
+def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
     scratch._devices()
     assert scratch._offsets is not None
-    return list(zip(scratch._offsets.tolist(), scratch.gpus.tolist(), strict=True))
+    return DeviceRows(
+        scratch._offsets, scratch.gpus, scratch.device_memory_free, scratch.device_milli_free,
+        scratch.device_idle, scratch.device_memory_total, _parents(scratch), spreadable,
+    )  # fmt: skip
+
+
+def _search(query: Query, profile: Profile, order: list[int], policy: Policy | None) -> Found:
+    """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
+    scratch = _Scratch(query)
+    asks = {}
+    for claim in dict.fromkeys(order):
+        need = scratch.demand.needs[claim]
+        scratch.ask(need, same_claim=False)
+        kinds = scratch.device_kind
+        asks[claim] = Ask(
+            need.count > 1, need.whole, need.milli, need.ask_mib.take(kinds),
+            need.memory_mib.take(kinds), _acceptable(scratch, need, profile),
+        )  # fmt: skip
+    split = _spread_on(scratch, profile)
+    nowhere = np.zeros(len(scratch.device_kind), dtype=np.bool_)
+    spread, spreadable = split or (None, nowhere)
+    rows = _device_rows(scratch, spreadable)
+    return rows.search(asks, order, policy, spread, query.table.count)
 
 
 def _search_stuck(
     query: Query, profile: Profile, policy: Policy, answer: Answer, stuck: Ints
 ) -> None:
-    """Give every node on which the greedy pass failed the exact search; score what it finds."""
-    rows = stuck if query.rows is None else query.rows.take(stuck)
-    part = Query(query.table, query.demand, rows)
-    scratch = _Scratch(part)
-    todo = _steps_on(scratch, profile, answer.todo)
-    spread = _spread_on(scratch, profile)
-    columns = _columns(scratch)
-    known: dict[object, list[int] | None] = {}
-    found: list[tuple[int, list[int]]] = []
-    for index, (begin, count) in enumerate(_nodes(scratch)):
-        positions = search_first(todo, begin, count, columns, known, spread)
-        if positions is not None:
-            found.append((index, positions))
-    if not found:
+    """Search every node on which the greedy pass failed; score what is found."""
+    part = query.only(stuck)
+    found = _search(part, profile, [claim for claim, _ in answer.todo], None)
+    answer.codes[stuck[~found.fits & ~found.exact]] = Code.NOT_SEARCHED
+    at = np.flatnonzero(found.fits)
+    if len(at) == 0:
         return
-    at = np.array([index for index, _ in found], dtype=np.int64)
-    chosen = np.array([positions for _, positions in found], dtype=np.int64)
-    forced = _greedy(Query(query.table, query.demand, rows.take(at)), profile, policy, chosen)
-    where = stuck.take(at)
-    answer.fits[where] = True
-    answer.codes[where] = 0
-    answer.chosen[where] = chosen
-    answer.score[where] = forced.score
+    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=found.chosen[at])
+    where = stuck[at]
+    answer.fits[where], answer.codes[where] = True, 0
+    answer.chosen[where], answer.score[where] = found.chosen[at], forced.score
 
 
-def _search_all(query: Query, profile: Profile, policy: Policy) -> Answer:
-    """The policy rates whole assignments: look through all distinct ones on every node."""
-    scratch = _Scratch(query)
-    answer = Answer(query.n, steps(query.demand, policy))
-    todo = _steps_on(scratch, profile, answer.todo)
-    spread = _spread_on(scratch, profile)
-    in_order = sorted(range(len(todo)), key=lambda i: todo[i].claim)
-    ordered = [todo[i] for i in in_order]
-    columns = _columns(scratch)
-    known: dict[object, tuple[int, list[int]] | None] = {}
-    for index, (begin, count) in enumerate(_nodes(scratch)):
-        best = search_best(ordered, begin, count, columns, policy, known, spread)
-        if best is None:
-            answer.fits[index] = False
-            alone = len(ordered) == 1
-            answer.codes[index] = query.demand.needs[0].lack_code if alone else Code.TOGETHER
-        else:
-            answer.score[index] = best[0]
-            answer.chosen[index, in_order] = best[1]
+def _search_all(
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
+) -> Answer:
+    """The policy rates whole ways: claims go in the pod's order, as its original takes them."""
+    answer = Answer(query.n, todo)
+    in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
+    found = _search(query, profile, [todo[i][0] for i in in_order], policy)
+    alone = len(query.demand.needs) == 1
+    lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
+    answer.fits[:], answer.exact[:] = found.fits, found.exact
+    answer.codes[:] = np.where(found.fits, 0, np.where(found.exact, lack, Code.NOT_SEARCHED))
+    answer.score[:] = np.where(found.fits, found.score, 0)
+    answer.chosen[:, in_order] = np.where(found.fits[:, None], found.chosen, -1)
     return answer

@@ -21,18 +21,30 @@ from weft.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
 
-class Option(NamedTuple):
-    """One way to place all claims of a pod on a node: the node's devices afterwards.
+class Options(NamedTuple):
+    """Ways to place a pod's claims on a node, one a row: its devices afterwards, [ways, devices].
 
-    `memory_free` (MiB) and `milli_free` are per device of the node, after the claims are charged,
-    `memory_total` is its size; `chosen[i]` is the device that serves a GPU of claim `claims[i]`.
+    `memory_free` (MiB) and `milli_free` are what is left once the claims are charged,
+    `memory_total` is the card's size. `single` are the devices that serve a claim of one GPU,
+    `several` those that serve one of a claim's several. Columns that are not `there` fill up the
+    rows of smaller nodes.
     """
 
-    memory_free: tuple[int, ...]
-    milli_free: tuple[int, ...]
-    memory_total: tuple[int, ...]
-    claims: tuple[int, ...]
-    chosen: tuple[int, ...]
+    memory_free: Ints
+    milli_free: Ints
+    memory_total: Ints
+    there: Bools
+    single: Bools
+    several: Bools
+
+
+class Left(NamedTuple):
+    """What is still to be placed: the most that one device may be charged by it (MiB for each way,
+    and thousandths), and for how many claims of one GPU."""
+
+    memory_mib: Ints
+    milli: int
+    singles: int
 
 
 class Prediction(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +74,10 @@ class Tolerance(NamedTuple):
 
     critical: float
     costs: Callable[[str, str, str], float]
+
+
+NO_BOUND = 1 << 62
+"""A rating that none exceeds."""
 
 
 class Policy:
@@ -154,13 +170,20 @@ class Policy:
         """
         return None
 
-    def rate_option(self, option: Option) -> int:
-        """Score: how good one way to place several claims on one node is, higher wins.
+    def rate_options(self, options: Options) -> Ints:
+        """Score: how good ways to place several claims on one node are, higher wins, [ways].
 
-        A policy that overrides this has every distinct assignment of a pod with several claims
-        rated (Elastic's raters need it); others get the claims placed one after another.
+        A policy that overrides this has the distinct ways of a pod with several claims rated, as
+        far as the search's bound goes (Elastic's raters need it); others get the claims placed one
+        after another. Devices must be interchangeable to it: their numbers do not count.
         """
         raise NotImplementedError
+
+    def bound_options(self, options: Options, left: Left) -> Ints:
+        """What no way that comes of these half placed ones is rated above, [ways]; default: no
+        bound. The tighter it is, the more nodes are searched exactly.
+        """
+        return np.full(len(options.memory_free), NO_BOUND, dtype=np.int64)
 
     def normalize(self, scores: Ints) -> Ints:
         """normalizeScore: raw scores of the feasible nodes to 0–100. Default: by their range."""

@@ -1,245 +1,218 @@
-"""Exhaustive search for several claims on one node, over *distinct* device states.
+"""The bounded search for several claims: level by level over distinct states, all nodes at once.
 
-Devices in the same state are interchangeable, so trying one of each is enough; which one stands
-for its kind is the tie-break (the first, or the last for Elastic). Plain lists: a node has few
-devices, and answers are remembered by node state.
+    start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
+            (one device of each kind; equal outcomes once; only those that can still win)
+
+Each node keeps so many states a level, its `width`. A node that never had more was searched
+exactly: no other way would have been found, or rated higher. What was cut off is said (`exact`).
+What is found on a node follows from the node and the pod alone, not from the nodes beside it.
 """
 
-import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.framework.policy import Option, Policy
+import numpy as np
+
+from weft.framework.policy import Left, Options, Policy
+from weft.framework.spread import Spread, holds
+from weft.framework.states import SEVERAL, SINGLE, Asks, Nodes, Space, States, by_row
+from weft.ledger.table import Bools, Ints
+
+NEVER = -(1 << 62)
 
 
-class Step(NamedTuple):
-    """One GPU for one claim; the lists are per device column of the query."""
+class Found(NamedTuple):
+    """Per node: whether there is a way, which ([nodes, steps]), its rating, and whether the search
+    was exact: another way would not be better, or there is none."""
 
-    claim: int
-    whole: bool
-    milli: int
-    ask_mib: list[int]
-    memory_mib: list[int]
-    allowed: list[bool]
+    fits: Bools
+    chosen: Ints
+    score: Ints
+    exact: Bools
 
-
-class Columns(NamedTuple):
-    """Free memory (MiB) and cores (thousandths), idleness, and the card's memory, by device;
-    `parent` is the position on the node of the card that a MIG instance is cut from, else −1."""
-
-    memory: list[int]
-    milli: list[int]
-    idle: list[bool]
-    total: list[int]
-    parent: list[int]
+    def put(self, some: Ints, part: "Found") -> None:
+        """What was found on some of the nodes."""
+        for column, of_part in zip(self, part, strict=True):
+            column[some] = of_part
 
 
-class Spread(NamedTuple):
-    """A `split` claim: `memory_mib` over at least `gpus` GPUs, `milli` on each."""
-
-    claim: int
-    gpus: int
-    memory_mib: int
-    milli: int
-    allowed: list[bool]
+def nothing(nodes: int, steps: int) -> Found:
+    """Nothing is found on so many nodes, and nothing else can be."""
+    return Found(
+        np.zeros(nodes, dtype=np.bool_), np.zeros((nodes, steps), dtype=np.int64),
+        np.full(nodes, NEVER, dtype=np.int64), np.ones(nodes, dtype=np.bool_),
+    )  # fmt: skip
 
 
-class _Node:
-    """One node's devices during the search."""
+class Search:
+    """One pod's steps on some nodes. `policy` rates whole ways; without one the first way counts,
+    the tightest devices tried first."""
 
     def __init__(
-        self, todo: list[Step], begin: int, count: int, columns: Columns,
-        spread: Spread | None = None,
+        self, nodes: Nodes, asks: Asks, steps: Sequence[int], policy: Policy | None,
+        spread: Spread | None,
     ) -> None:  # fmt: skip
-        cells = slice(begin, begin + count)
-        self.count = count
-        self.memory, self.milli = columns.memory[cells], columns.milli[cells]
-        self.idle, self.total = columns.idle[cells], columns.total[cells]
-        self.parent = columns.parent[cells]
-        self.family = [p if p >= 0 else d for d, p in enumerate(self.parent)]
-        self.has_family = any(p >= 0 for p in self.parent)
-        self.spread = spread
-        self.spreadable = spread.allowed[cells] if spread else []
-        self.branches_whole = True
-        self.ask = [step.ask_mib[cells] for step in todo]
-        self.charge = [step.memory_mib[cells] for step in todo]
-        self.allowed = [step.allowed[cells] for step in todo]
-        self.steps = todo
-        self.chosen: list[int] = []
+        self._space, self._nodes = Space(nodes, asks, steps), nodes
+        self._asks, self._steps = asks, steps
+        self._policy, self._spread = policy, spread
+        self._left = _left(asks, steps, len(nodes.memory))
 
-    def key(self) -> object:
-        """Everything the answer depends on, in device order."""
-        return (tuple(self.memory), tuple(self.milli), tuple(self.idle), tuple(self.total),
-                tuple(self.parent), tuple(self.spreadable),
-                tuple(map(tuple, self.ask)), tuple(map(tuple, self.allowed)))  # fmt: skip
+    def run(self, width: Ints) -> Found:
+        """The best way on each node; whole cards are taken in order where a policy rates.
 
-    def fits(self, index: int, device: int) -> bool:
-        step = self.steps[index]
-        if not self.allowed[index][device] or device in self._same_claim(index):
-            return False
-        if self.has_family and self._relative_is_chosen(device):
-            return False
-        if step.whole:
-            return self.idle[device]
-        return self.milli[device] >= step.milli and self.memory[device] >= self.ask[index][device]
-
-    def _same_claim(self, index: int) -> list[int]:
-        claim = self.steps[index].claim
-        return [d for d, s in zip(self.chosen, self.steps, strict=False) if s.claim == claim]
-
-    def _relative_is_chosen(self, device: int) -> bool:
-        """A card and the MIG instances cut from it are never held at the same time."""
-        return any(
-            self.parent[device] == other or self.parent[other] == device for other in self.chosen
+        As the raters' originals do: any other whole cards only where there is no way else.
+        """
+        if self._policy is None:
+            return self._best(width, branches=True)
+        found = self._best(width, branches=False)
+        if found.fits.all() or not any(ask.whole for ask in self._asks.values()):
+            return found
+        again = self._best(width, branches=True)
+        rest = ~found.fits
+        return Found(
+            np.where(rest, again.fits, found.fits),
+            np.where(rest[:, None], again.chosen, found.chosen),
+            np.where(rest, again.score, found.score),
+            np.where(rest, again.exact, found.exact),
         )
 
-    def spread_fits(self) -> bool:
-        """Whether what is left holds the `split` claim too, if there is one."""
-        if self.spread is None:
-            return True
-        ok = [
-            allowed and self.milli[d] >= self.spread.milli and not self._relative_is_chosen(d)
-            for d, allowed in enumerate(self.spreadable)
-        ]
-        return fewest(self.memory, ok, self.parent, self.spread) is not None
+    def _best(self, width: Ints, *, branches: bool) -> Found:
+        """A quick way first, as a mark to be beaten; then all that could beat it."""
+        none = nothing(len(self._nodes.memory), len(self._steps))
+        if self._policy is None:
+            return self._pass(width, none, branches=branches)
+        quick = self._pass(np.ones_like(width), none, branches=branches)
+        return self._pass(width, quick, branches=branches)
 
-    def state(self, index: int, device: int) -> object:
-        """Devices with equal states here are interchangeable for all steps from `index` on."""
-        later = range(index, len(self.steps))
-        return (self.memory[device], self.milli[device], self.idle[device], self.total[device],
-                tuple((self.ask[i][device], self.charge[i][device], self.allowed[i][device])
-                      for i in later),
-                device in self._same_claim(index),
-                (self.family[device], self.parent[device] >= 0) if self.has_family else None,
-                bool(self.spreadable) and self.spreadable[device])  # fmt: skip
+    def _pass(self, width: Ints, before: Found, *, branches: bool) -> Found:
+        """Levels one after the other, with only states that may be as good as what was found
+        `before`; that stays where nothing better comes up."""
+        states = self._space.start()
+        dropped = np.full(len(before.fits), NEVER, dtype=np.int64)
+        for index in range(len(self._steps)):
+            row, device = self._choices(states, index, branches=branches)
+            if len(row) == 0:
+                states = states.take(row)
+                break
+            states = self._space.follow(states, index, row, device)
+            states = self._promising(states, index + 1, width, before, dropped)
+        if len(states) and self._spread is not None:
+            states = states.take(np.flatnonzero(self._leaves_room(states, self._spread)))
+        return self._choose(states, before, dropped)
 
-    def choices(self, index: int, last: bool) -> list[int]:
-        """One fitting device of each distinct state; whole cards in order where unbranched."""
-        order = range(self.count - 1, -1, -1) if last else range(self.count)
-        if self.steps[index].whole and not self.branches_whole:
-            return next(([d] for d in range(self.count) if self.fits(index, d)), [])
-        seen, found = set(), []
-        for device in order:
-            if self.fits(index, device):
-                state = self.state(index, device)
-                if state not in seen:
-                    seen.add(state)
-                    found.append(device)
+    def _choices(self, states: States, index: int, *, branches: bool) -> tuple[Ints, Ints]:
+        """(state, device) for step `index`, in the order in which ways are tried."""
+        fits = self._space.fits(states, index)
+        width = fits.shape[1]
+        if self._asks[self._steps[index]].whole and not branches:
+            row = np.flatnonzero(fits.any(axis=1))
+            return row, fits[row].argmax(axis=1)
+        if self._policy is None:
+            order = np.lexsort((states.milli, states.memory))
+            row, place = np.take_along_axis(fits, order, axis=1).nonzero()
+            device = order[row, place]
+        elif self._policy.ties == "last":
+            row, place = fits[:, ::-1].nonzero()
+            device = width - 1 - place
+        else:
+            row, device = fits.nonzero()
+        return self._space.distinct(states, row, device)
+
+    def _promising(
+        self, states: States, index: int, width: Ints, before: Found, dropped: Ints
+    ) -> States:
+        """As many states of each node as it may keep, the most promising.
+
+        `dropped` learns the best of what was cut off.
+        """
+        bound = self._bound(states, index)
+        kept = np.arange(len(states))
+        if self._policy is not None:
+            kept = np.flatnonzero(self._may_win(states, index, bound, before))
+        node, bound = states.node[kept], bound[kept]
+        place = np.arange(len(kept))
+        first = np.searchsorted(node, node)
+        if (place - first >= width[node]).any():
+            order = np.lexsort((place, -bound, node))
+            rank = np.empty_like(place)
+            rank[order] = place - first  # nodes stay together, each in the same stretch
+            lost = rank >= width[node]
+            np.maximum.at(dropped, node[lost], bound[lost])
+            kept = kept[~lost]
+        return states if len(kept) == len(states) else states.take(kept)
+
+    def _may_win(self, states: States, index: int, bound: Ints, before: Found) -> Bools:
+        """Which states may lead to a better way than was found before, or to an earlier one that
+        is as good."""
+        assert self._policy is not None
+        mark = before.score[states.node]
+        ties = np.flatnonzero(bound == mark)
+        found: Bools = bound > mark
+        if len(ties):
+            apart = states.path[ties, :index] - before.chosen[states.node[ties], :index]
+            if self._policy.ties == "last":
+                apart = -apart
+            where = (apart != 0).argmax(axis=1)
+            found[ties] = apart[np.arange(len(ties)), where] <= 0
         return found
 
-    def take(self, index: int, device: int) -> bool:
-        was_idle = self.idle[device]
-        self.memory[device] -= self.charge[index][device]
-        self.milli[device] -= self.steps[index].milli
-        self.idle[device] = False
-        self.chosen.append(device)
-        return was_idle
+    def _bound(self, states: States, index: int) -> Ints:
+        """What the rating of any way that comes of a state does not exceed."""
+        if self._policy is None:
+            return np.zeros(len(states), dtype=np.int64)
+        options = self._options(states)
+        if index == len(self._steps):
+            return self._policy.rate_options(options)
+        memory, milli, gpus = self._left
+        node = states.node
+        left = Left(memory[index][node], milli[index], gpus[index])
+        return self._policy.bound_options(options, left)
 
-    def give_back(self, index: int, device: int, was_idle: bool) -> None:
-        self.chosen.pop()
-        self.memory[device] += self.charge[index][device]
-        self.milli[device] += self.steps[index].milli
-        self.idle[device] = was_idle
+    def _options(self, states: States) -> Options:
+        node = states.node
+        return Options(
+            states.memory, states.milli, by_row(self._nodes.total, node),
+            by_row(self._nodes.there, node),
+            (states.flags & SINGLE) != 0, (states.flags & SEVERAL) != 0,
+        )  # fmt: skip
 
+    def _leaves_room(self, states: States, spread: Spread) -> Bools:
+        """Whether what is left holds the `split` claim too."""
+        node = states.node
+        ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
+        if self._space.has_families:
+            ok &= ~self._space.blocked(states)
+        family, instance = self._nodes.family[node], self._nodes.instance[node]
+        return holds(states.memory, ok, family, instance, spread)
 
-def fewest(
-    memory: list[int], ok: list[bool], parent: list[int], spread: Spread
-) -> list[int] | None:
-    """Positions of the fewest `ok` devices that hold a `split` claim, roomiest first.
-
-    Of each card cut by MIG either the card or its instances come into question.
-    """
-    cut = sorted({p for d, p in enumerate(parent) if p >= 0 and ok[d] and ok[p]})
-    best: list[int] | None = None
-    for as_card in itertools.product((True, False), repeat=len(cut)):
-        out = {p for p, card in zip(cut, as_card, strict=True) if not card}
-        out |= {
-            d for d, p in enumerate(parent) if (p, True) in zip(cut, as_card, strict=True)
-        }  # fmt: skip
-        order = sorted(
-            (d for d, usable in enumerate(ok) if usable and d not in out),
-            key=lambda d: (-memory[d], d),
-        )
-        for count in range(max(1, spread.gpus), len(order) + 1):
-            if sum(memory[d] for d in order[:count]) >= spread.memory_mib:
-                if best is None or count < len(best):
-                    best = order[:count]
-                break
-    return best
-
-
-def search_first(
-    todo: list[Step], begin: int, count: int, columns: Columns,
-    known: dict[object, list[int] | None], spread: Spread | None = None,
-) -> list[int] | None:  # fmt: skip
-    """Positions for all steps on this node, tightest devices tried first; None without any."""
-    node = _Node(todo, begin, count, columns, spread)
-    key = node.key()
-    if key not in known:
-        known[key] = _first(node, 0, set())
-    return known[key]
+    def _choose(self, states: States, before: Found, dropped: Ints) -> Found:
+        """The best rated of each node, the first of equals."""
+        if len(states) == 0:
+            lost = dropped > NEVER
+            return before._replace(exact=~lost)
+        score = self._bound(states, len(self._steps))
+        order = np.lexsort((np.arange(len(states)), -score, states.node))
+        best = order[np.unique(states.node[order], return_index=True)[1]]
+        node = states.node[best]
+        fits, chosen, scores = before.fits.copy(), before.chosen.copy(), before.score.copy()
+        better = ~fits[node] | (score[best] >= scores[node])
+        best, node = best[better], node[better]
+        fits[node], scores[node], chosen[node] = True, score[best], states.path[best]
+        # The first way in order is found or cut off with all that come after it.
+        exact = (dropped < scores) if self._policy is not None else fits | (dropped == NEVER)
+        return Found(fits, chosen, scores, exact | (dropped == NEVER))
 
 
-def _first(node: _Node, index: int, dead: set[object]) -> list[int] | None:
-    if index == len(node.steps):
-        return list(node.chosen) if node.spread_fits() else None
-    here = (index, tuple(sorted(map(repr, (node.state(index, d) for d in range(node.count))))))
-    if here in dead:
-        return None
-    choices = node.choices(index, last=False)
-    for device in sorted(choices, key=lambda d: (node.memory[d], node.milli[d], d)):
-        was_idle = node.take(index, device)
-        found = _first(node, index + 1, dead)
-        node.give_back(index, device, was_idle)
-        if found is not None:
-            return found
-    dead.add(here)
-    return None
-
-
-def search_best(
-    todo: list[Step], begin: int, count: int, columns: Columns,
-    policy: Policy, known: dict[object, tuple[int, list[int]] | None],
-    spread: Spread | None = None,
-) -> tuple[int, list[int]] | None:  # fmt: skip
-    """The best-rated assignment on this node, ties by the policy's `ties`; None without any.
-
-    Whole cards are taken in order, as the raters' originals do; any others only if they must be.
-    """
-    node = _Node(todo, begin, count, columns, spread)
-    key = node.key()
-    if key not in known:
-        last = policy.ties == "last"
-        best: list[tuple[int, list[int]]] = []
-        node.branches_whole = False
-        _visit(node, 0, policy, last, best)
-        if not best and any(step.whole for step in todo):
-            node.branches_whole = True
-            _visit(node, 0, policy, last, best)
-        known[key] = best[0] if best else None
-    return known[key]
-
-
-def _visit(
-    node: _Node, index: int, policy: Policy, last: bool, best: list[tuple[int, list[int]]]
-) -> None:
-    if index == len(node.steps):
-        if not node.spread_fits():
-            return
-        claims = tuple(step.claim for step in node.steps)
-        option = Option(tuple(node.memory), tuple(node.milli), tuple(node.total),
-                        claims, tuple(node.chosen))  # fmt: skip
-        score = policy.rate_option(option)
-        leaf = (score, list(node.chosen))
-        if not best or _beats(leaf, best[0], last):
-            best[:] = [leaf]
-        return
-    for device in node.choices(index, last):
-        was_idle = node.take(index, device)
-        _visit(node, index + 1, policy, last, best)
-        node.give_back(index, device, was_idle)
-
-
-def _beats(leaf: tuple[int, list[int]], best: tuple[int, list[int]], last: bool) -> bool:
-    if leaf[0] != best[0]:
-        return leaf[0] > best[0]
-    return leaf[1] > best[1] if last else leaf[1] < best[1]
+def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
+    """What the steps from each number on may take of one device at most: MiB by node, thousandths,
+    and how many of them are for a claim of one GPU."""
+    most = {
+        claim: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
+        for claim, ask in asks.items()
+    }
+    memory, milli, gpus = [np.zeros(nodes, dtype=np.int64)], [0], [0]
+    for claim in reversed(steps):
+        memory.append(memory[-1] + most[claim])
+        milli.append(milli[-1] + asks[claim].milli)
+        gpus.append(gpus[-1] + (not asks[claim].several))
+    return memory[::-1], milli[::-1], gpus[::-1]

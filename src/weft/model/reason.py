@@ -36,6 +36,7 @@ class Code(enum.IntEnum):
     NOT_IDLE = 21
     TOGETHER = 22
     POLICY = 23
+    NOT_SEARCHED = 24
 
 
 TEXT: dict[Code, str] = {
@@ -63,6 +64,7 @@ TEXT: dict[Code, str] = {
     Code.NOT_IDLE: "too few idle GPUs",
     Code.TOGETHER: "each container's GPU fits alone, but not all together",
     Code.POLICY: "refused by the policy",
+    Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

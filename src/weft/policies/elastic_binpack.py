@@ -1,16 +1,14 @@
 """Elastic GPU's binpack rater: make the node's GPUs as unequal as possible, on few of them."""
 
-from typing import TypeVar
-
 import numpy as np
 
 from weft.framework import Policy, Query
-from weft.framework.policy import Option
+from weft.framework.policy import Left, Options
 from weft.ledger.table import Ints
 from weft.policies.compat import Compat, is_exact
 
-Number = TypeVar("Number", int, Ints)
-
+NEVER_FREE = 1 << 40
+"""More MiB or thousandths than any GPU has."""
 FULL = 100_000
 """100 percent in a sane score: thousandths keep apart what the original keeps apart."""
 
@@ -59,21 +57,23 @@ class ElasticBinpack(Policy):
             _extremes(query, milli, milli - need.milli), card, used=1,
         )  # fmt: skip
 
-    def rate_option(self, option: Option) -> int:
-        """Several claims: this assignment. Claims on several GPUs do not count as using any."""
-        single = {
-            gpu for claim, gpu in zip(option.claims, option.chosen, strict=True)
-            if option.claims.count(claim) == 1
-        }  # fmt: skip
-        return self._rate(
-            (max(option.memory_free), min(option.memory_free)),
-            (max(option.milli_free), min(option.milli_free)),
-            max(option.memory_total), used=len(single),
-        )  # fmt: skip
+    def rate_options(self, options: Options) -> Ints:
+        """Several claims: each way. Claims on several GPUs do not count as using any."""
+        memory, milli = _most_and_least(options)
+        card = np.maximum(options.memory_total.max(axis=1), 1)
+        return self._rate(memory, milli, card, options.single.sum(axis=1))
+
+    def bound_options(self, options: Options, left: Left) -> Ints:
+        """As if all that is left went onto the fullest GPU and used no other."""
+        memory, milli = _most_and_least(options)
+        card = np.maximum(options.memory_total.max(axis=1), 1)
+        used = np.maximum(options.single.sum(axis=1), min(left.singles, 1))
+        fullest = _filled(memory[1], left.memory_mib), _filled(milli[1], left.milli)
+        return self._rate((memory[0], fullest[0]), (milli[0], fullest[1]), card, used)
 
     def _rate(
-        self, memory: tuple[Number, Number], milli: tuple[Number, Number], card: Number, used: int
-    ) -> Number:
+        self, memory: tuple[Ints, Ints], milli: tuple[Ints, Ints], card: Ints, used: Ints | int
+    ) -> Ints:
         """From the most and the least free on one GPU (MiB, thousandths) and the largest card.
 
         Exact: ⌊⌊(range in MiB + range in percent of cores) / 2⌋ / (used + 1)⌋ · 100, without
@@ -82,7 +82,8 @@ class ElasticBinpack(Policy):
         if self.exact:
             apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
             return apart // 2 // (used + 1) * 100
-        shares = (memory[0] - memory[1]) * FULL // card + (milli[0] - milli[1]) * (FULL // 1000)
+        shares: Ints = (memory[0] - memory[1]) * FULL // card
+        shares += (milli[0] - milli[1]) * (FULL // 1000)
         return shares // (2 * (used + 1))
 
 
@@ -95,3 +96,19 @@ def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
     alone = at_top & (query.count(at_top).take(node) == 1)
     most = np.maximum(np.where(alone, others, top), after)
     return most, np.minimum(query.min(before, 0).take(node), after)
+
+
+def _most_and_least(options: Options) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """The most and the least free on one GPU, of memory and of cores, each [ways]."""
+    there = options.there
+
+    def extremes(free: Ints) -> tuple[Ints, Ints]:
+        most = np.where(there, free, -NEVER_FREE).max(axis=1)
+        return most, np.where(there, free, NEVER_FREE).min(axis=1)
+
+    return extremes(options.memory_free), extremes(options.milli_free)
+
+
+def _filled(least: Ints, left: Ints | int) -> Ints:
+    """The least that may be free at the end: nothing that fits makes it negative."""
+    return np.asarray(np.minimum(least, np.maximum(least - left, 0)))

@@ -1,7 +1,9 @@
 """Elastic GPU's spread rater, which rates everything 0: the last GPU that fits."""
 
+import numpy as np
+
 from weft.framework import Policy, Query
-from weft.framework.policy import Option
+from weft.framework.policy import Left, Options
 from weft.ledger.table import Ints
 
 
@@ -20,6 +22,10 @@ class ElasticSpread(Policy):
         """The last that fits."""
         return len(fits) - 1
 
-    def rate_option(self, option: Option) -> int:
-        """Several claims: all assignments are alike."""
-        return 0
+    def rate_options(self, options: Options) -> Ints:
+        """Several claims: all ways are alike."""
+        return np.zeros(len(options.memory_free), dtype=np.int64)
+
+    def bound_options(self, options: Options, left: Left) -> Ints:
+        """As alike as the ways themselves."""
+        return self.rate_options(options)

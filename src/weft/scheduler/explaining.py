@@ -22,7 +22,7 @@ from weft.engine.explain import Summary, best_nodes, summarise
 from weft.engine.lending import harvest_in_words
 from weft.engine.lessons import charged_in_words
 from weft.engine.placed import Placed
-from weft.engine.records import Candidate
+from weft.engine.records import BOUNDED, Candidate
 from weft.engine.whatif import Search
 from weft.engine.without import SECOND_NS, Asked, Metrics, Place, metrics_in_steps, told
 from weft.framework import Profile
@@ -179,6 +179,7 @@ class Explainer:
         record = placed.record
         lent = tuple(harvest_in_words(one, self._name) for one in record.harvested)
         lent += (charged_in_words(record.charged),) if record.charged else ()
+        lent += (BOUNDED,) if record.bounded else ()
         policies = ", ".join(policy.name for policy in placed.profile.policies)
         how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
         return self._told(

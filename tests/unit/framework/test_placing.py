@@ -6,8 +6,8 @@ import pytest
 from weft.engine.assess import Assessor
 from weft.engine.choosing import shares_on
 from weft.framework import Policy, Profile, Query
-from weft.framework.policy import Option
-from weft.framework.search import Spread, fewest
+from weft.framework.policy import Options
+from weft.framework.spread import Spread, fewest
 from weft.ledger import Ledger
 from weft.ledger.table import Ints
 from weft.model import Code, GpuClaim, Memory, Placement, Shape, Share
@@ -34,8 +34,8 @@ class Sum(Policy):
 
     name = "sum"
 
-    def rate_option(self, option: Option) -> int:
-        return -len(set(option.chosen))
+    def rate_options(self, options: Options) -> Ints:
+        return -(options.single | options.several).sum(axis=1)
 
 
 class SumLast(Sum):
@@ -171,7 +171,7 @@ def test_a_total_uses_a_card_or_its_instances_never_both() -> None:
 
 
 def test_fewest_takes_the_roomiest_and_respects_the_least_number() -> None:
-    spread = Spread(0, 2, 900, 0, [True] * 3)
+    spread = Spread(0, 2, 900, 0)
     assert fewest([500, 1000, 700], [True] * 3, [-1] * 3, spread) == [1, 2]
     assert fewest([500, 1000, 700], [True, False, True], [-1] * 3, spread) == [2, 0]
     assert fewest([500, 1000, 300], [True, False, True], [-1] * 3, spread) is None

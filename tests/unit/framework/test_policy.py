@@ -1,10 +1,12 @@
 """What a policy gets for free, and what a profile makes of several."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from weft.framework import Demand, Plugin, Policy, Profile, Query
-from weft.framework.policy import Option, draw
+from weft.framework.policy import NO_BOUND, Left, Options, draw
 from weft.ledger import Ledger
 from weft.ledger.table import Bools, Ints
 from weft.model import BadInputError
@@ -65,8 +67,11 @@ def test_a_policy_without_opinions_accepts_and_scores_nothing() -> None:
     policy.reserved(asked, "a")
     policy.unreserved(asked, "a")
     policy.take_input(None)
+    none: Any = np.zeros((2, 0))
+    way = Options(none, none, none, none, none, none)
     with pytest.raises(NotImplementedError):
-        policy.rate_option(Option((), (), (), (), ()))
+        policy.rate_options(way)
+    assert policy.bound_options(way, Left(none, 0, 0)).tolist() == [NO_BOUND] * 2
 
 
 def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> None:
