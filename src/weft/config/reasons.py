@@ -12,7 +12,7 @@ REASONS: dict[str, str] = {
     "profiles[].policies[].weight": "counts where several policies score; each is then normalised "
     "to 0 to 100 first",
     "profiles[].policies[].options": "what this policy can be told; none has to be",
-    "gpushareUnit": "what one aliyun.com/gpu-mem is; auto asks the nodes, which know it",
+    "gpushareUnit": "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
     "inventory": "GPUs of nodes that no annotation, label or device plugin describes; none, "
     "for most clusters have one of these",
     "inventory[].count": "how many cards each of these nodes has",

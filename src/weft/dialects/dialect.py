@@ -19,14 +19,14 @@ class Settings(msgspec.Struct, frozen=True):
     """Cluster-wide choices a dialect needs.
 
     `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
-    MiB) until the nodes tell. `interference_table`: whether one is configured, which makes
-    gpushare pods with a known application coscheml's. `compat`: `exact` reproduces the
-    originals' quirks where golden vectors exist. `lends`: whether more may be promised than a card
-    has. Resources that ask for GPUs then count besides, as kubelets count them: these refuse pods
-    beyond what their nodes advertise.
+    MiB), `node` leaves it to each node, and to the value only where a node does not tell.
+    `interference_table`: whether one is configured, which makes gpushare pods with a known
+    application coscheml's. `compat`: `exact` reproduces the originals' quirks where golden vectors
+    exist. `lends`: whether more may be promised than a card has. Resources that ask for GPUs then
+    count besides, as kubelets count them: these refuse pods beyond what their nodes advertise.
     """
 
-    gpushare_unit: Literal["auto", "GiB", "MiB"] = "auto"
+    gpushare_unit: Literal["auto", "node", "GiB", "MiB"] = "auto"
     interference_table: bool = False
     compat: Compat = "sane"
     lends: bool = False

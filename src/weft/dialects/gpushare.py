@@ -1,23 +1,31 @@
 """gpushare (Alibaba Cloud): `aliyun.com/gpu-mem`, and one card for the whole pod.
 
-The unit is not in the API: the node's device plugin counts GiB (rounded down) or MiB, and the same
-manifest means both. So it is one setting of the cluster, or read off the nodes; only without
-either is it guessed from the number.
+The unit is not in the pod: the node's device plugin counts GiB (rounded down) or MiB, and the same
+manifest means both. So what a pod asks is decided by each node's own unit, or by one setting of the
+cluster; only without either is it guessed from the number.
+
+A bound pod is read by its node's unit too. Its marks say how many units the card was counted in
+when the pod was placed: where that, or the setting, contradicts the node (its device plugin was
+told to count in another unit since), the larger amount is charged that its card can hold.
 """
 
 import json
+
+from msgspec.structs import replace
 
 from weft.dialects.containers import Layout, one_card
 from weft.dialects.dialect import Marks, Settings
 from weft.dialects.requests import build
 from weft.dialects.resources import Slot, amount, slots, units
-from weft.dialects.shares import find, placement_of, share_on
+from weft.dialects.shares import find, placement_of, share_on, stale
 from weft.dialects.system import System, by_container
 from weft.model import GpuClaim, Memory, Node, Placement, PodManifest, PodRequest, Shape
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"
 PREFIX = "ALIYUN_COM_GPU_MEM_"
+UNIT_MIB = {"GiB": 1024, "MiB": 1}
+UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 
 # No card held more GiB than this when the unit was fixed, and no job asks for as few MiB.
@@ -30,7 +38,7 @@ def gpushare_unit_of(total_units_per_gpu: int) -> str:
 
 
 class Gpushare(System):
-    """GPU memory in the cluster's unit; ties go to the lowest index."""
+    """GPU memory in the node's or the cluster's unit; ties go to the lowest index."""
 
     name = "gpushare"
     resources = (GPU_MEM, GPU_COUNT)
@@ -51,7 +59,7 @@ class Gpushare(System):
     def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
         """The five annotations of the extender, and the variables of its device plugin."""
         share = placement.shares[0]
-        memory = request.shape.claims[share.claim].memory
+        memory = request.shape.claims[share.claim].memory.on_node(node.unit_mib)
         gpu = find(node, str(share.gpu))
         on_card = str(memory.units_on(gpu.memory_mib if gpu else 0))
         annotations = {
@@ -82,7 +90,34 @@ class Gpushare(System):
         gpu = find(node, marks.get(PREFIX + "IDX") or _single_card(marks.get(ALLOCATION, "")))
         if gpu is None:
             return None
-        return placement_of(request, node, [share_on(0, request.shape.claims[0], gpu)])
+        claim = request.shape.claims[0]
+        claim = replace(claim, memory=claim.memory.on_node(node.unit_mib))
+        return placement_of(request, node, [share_on(0, claim, gpu)])
+
+    def on_node(
+        self, pod: PodManifest, request: PodRequest, node: Node, settings: Settings
+    ) -> tuple[PodRequest, str]:
+        """By the node's unit; by a larger one that its marks or the setting say, if it can be."""
+        if not request.shape.claims:
+            return request, ""
+        claim, card_mib = request.shape.claims[0], _largest_mib(node)
+        configured = UNIT_MIB.get(settings.gpushare_unit, 0)
+        marked = 0 if stale(pod, request, node) else _marked_unit_mib(pod, card_mib)
+        told = node.unit_mib or configured
+        asked = Memory("node-units", claim.memory.value, told or claim.memory.unit_mib)
+        readings = [asked.on_node(unit_mib) for unit_mib in (0, configured, marked)]
+        # Nobody can have been given more than a card has.
+        held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
+        most = max(held, key=lambda memory: memory.mib_on(card_mib), default=readings[0])
+        doubt = ""
+        if marked and told and marked != told:
+            who = "its node" if node.unit_mib else "gpushareUnit"
+            doubt = (
+                f"asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its marks "
+                f"in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
+            )
+        claims = (replace(claim, memory=most),)
+        return replace(request, shape=replace(request.shape, claims=claims)), doubt
 
 
 def _layout(places: list[Slot], settings: Settings, notes: list[str]) -> tuple[Layout, int]:
@@ -91,24 +126,33 @@ def _layout(places: list[Slot], settings: Settings, notes: list[str]) -> tuple[L
         values = [v if s.role == "main" else 0 for v, s in zip(values, places, strict=True)]
     if not any(values):
         return one_card(places, [None] * len(places)), 0
-    unit_mib = _unit_mib(max(values), settings, notes)
-    asks = [
-        GpuClaim(memory=Memory("mib", v) if unit_mib == 1 else Memory("units", v, unit_mib))
-        if v else None
-        for v in values
-    ]  # fmt: skip
-    return one_card(places, asks), unit_mib
-
-
-def _unit_mib(largest: int, settings: Settings, notes: list[str]) -> int:
     unit = settings.gpushare_unit
+    guess = "MiB" if max(values) > MOST_GIB else "GiB"
+    asked = [Memory("node-units", v, UNIT_MIB.get(unit) or UNIT_MIB[guess]) for v in values]
+    told_mib = 0
+    if unit != "node":
+        told_mib = asked[0].unit_mib
+        asked = [memory.on_node(told_mib) for memory in asked]
     if unit == "auto":
-        unit = "MiB" if largest > MOST_GIB else "GiB"
         notes.append(
-            f"{GPU_MEM}: unit assumed to be {unit}, as the number alone suggests; "
+            f"{GPU_MEM}: unit assumed to be {guess}, as the number alone suggests; "
             "the nodes or --gpushare-unit decide"
         )
-    return 1 if unit == "MiB" else 1024
+    asks = [GpuClaim(memory=memory) if memory.value else None for memory in asked]
+    return one_card(places, asks), told_mib
+
+
+def _largest_mib(node: Node) -> int:
+    return max((gpu.memory_mib for gpu in node.gpus), default=0)
+
+
+def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
+    """The unit in which the card was counted when the pod was placed on it; 0 where nobody says."""
+    units = (pod.metadata.annotations or {}).get(PREFIX + "DEV", "")
+    if not units.isdecimal() or len(units) > 9 or not int(units):
+        return 0
+    # As the card's size tells: half way between one unit a MiB and one a GiB.
+    return 1 if int(units) * 32 > card_mib else 1024
 
 
 def _single_card(text: str) -> str:

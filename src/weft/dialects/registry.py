@@ -98,7 +98,8 @@ def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) ->
 def read_placement(manifest: PodManifest, node: Node, settings: Settings) -> Placement | None:
     """What a bound pod holds on `node`, from its marks; None where they do not say."""
     request = parse_pod(manifest, settings)
-    return dialect(request.dialect).read(manifest, request, node)
+    system = dialect(request.dialect)
+    return system.read(manifest, system.on_node(manifest, request, node, settings)[0], node)
 
 
 def _example(system: System, pod: PodManifest) -> str:

@@ -60,6 +60,13 @@ class System:
         own = shares.decode(text, request, node) if text else None
         return own or self.recover(pod, request, node)
 
+    def on_node(
+        self, pod: PodManifest, request: PodRequest, node: Node, settings: Settings
+    ) -> tuple[PodRequest, str]:
+        """The request of a pod that is bound to `node`, as that node counts; and in words what
+        contradicts itself in that, "" for nothing."""
+        return request, ""
+
     def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
         """The marks of this system alone; without any, only which GPUs each container sees."""
         return Marks(env=visible(request, placement))

@@ -111,7 +111,7 @@ def _extended(query: Query) -> Numbers:
 def _too_few(query: Query) -> Numbers:
     """For a claim that lacks GPUs on a node: how many there are large enough and accepted."""
     total, kinds = query.device_memory_total, query.device_kind
-    milli = np.array([milli for _, _, milli in query.table.kinds], dtype=np.int64).take(kinds)
+    milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     for need in query.demand.needs:
         large = need.ask_mib.take(kinds) <= total
         if not need.whole:

@@ -105,7 +105,7 @@ class Search:
 
     def _memory(self) -> Trying[Change | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
-        for kind in ("mib", "units", "percent"):
+        for kind in ("mib", "units", "node-units", "percent"):
             asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
             if not asked:
                 continue
@@ -221,7 +221,7 @@ class Search:
         """Whether so much of a resource is what the claims ask of GPU memory."""
         claims = self._shape.claims
         told = sum(claim.count * claim.memory.value for claim in claims)
-        return told == asked and all(_memory_kind(c) in {"mib", "units"} for c in claims)
+        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in claims)
 
     def _free_pod(self) -> Trying[Change | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""

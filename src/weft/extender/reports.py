@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from weft.dialects.gpushare import UNIT_MIB
 from weft.ledger import Ledger
 from weft.model import Gpu, Memory, Node
 
-GPU_MEM_MIB = {"GiB": 1024, "MiB": 1}
 ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 
 NameOf = Callable[[str], tuple[str, str]]
@@ -60,7 +60,7 @@ def inspect(ledger: Ledger, unit: str, name_of: NameOf, node: str = "") -> Inspe
     if node and node not in rows:
         return Inspection([], f"node {node} is not known")
     asked = [ledger.table.nodes[rows[node]]] if node else ledger.table.nodes
-    default_mib = GPU_MEM_MIB.get(unit, 1024)
+    default_mib = UNIT_MIB.get(unit, 1024)
     return Inspection(
         [_inspect_node(ledger, one, default_mib, name_of) for one in asked if one.gpus or node]
     )

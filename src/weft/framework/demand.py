@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from weft.ledger import Asks
 from weft.ledger.residents import is_small
-from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, Ints, Table
+from weft.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, DeviceKind, Ints, Table
 from weft.model import Code, GpuClaim, Shape
 from weft.model.request import LATENCY_CRITICAL
 
@@ -31,18 +31,18 @@ class Need:
                  "milli", "takes_any_kind", "uniform_ask_mib", "whole", "will_do")  # fmt: skip
 
     def __init__(
-        self, claim: GpuClaim, shape: Shape, kinds: list[tuple[str, int, int]],
+        self, claim: GpuClaim, shape: Shape, kinds: list[DeviceKind],
         overcommits: bool = False,
     ) -> None:  # fmt: skip
         self.claim, self.count, self.whole = claim, claim.count, claim.whole
         self.milli = 1000 if claim.whole else claim.milli
-        memory = [m if claim.whole else _mib_on(claim, m) for _, m, _ in kinds]
-        self.memory_mib: Ints = np.array(memory, dtype=np.int64)
-        sizes = np.array([m for _, m, _ in kinds], dtype=np.int64)
-        least = np.array([_mib_on(claim, m) for _, m, _ in kinds], dtype=np.int64)
+        asked = [_mib_on(claim, kind) for kind in kinds]
+        sizes = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
+        least = np.array(asked, dtype=np.int64)
+        self.memory_mib: Ints = sizes if claim.whole else least
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + claim.headroom_mib
         self.accepts: Bools = np.array(
-            [shape.devices.accepts_model(model) for model, _, _ in kinds], dtype=np.bool_
+            [shape.devices.accepts_model(kind.model) for kind in kinds], dtype=np.bool_
         )
         self.will_do: Bools = self.accepts
         if overcommits:  # more may be free than a card has, but no pod gets more than a card
@@ -61,9 +61,10 @@ class Need:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
 
 
-def _mib_on(claim: GpuClaim, card_mib: int) -> int:
+def _mib_on(claim: GpuClaim, kind: DeviceKind) -> int:
     """What the claim asks of one such card; a `split` one asks no more than there is."""
-    asked = claim.memory.mib_on(card_mib)
+    card_mib = kind.memory_mib
+    asked = claim.memory.on_node(kind.unit_mib).mib_on(card_mib)
     if claim.least_mib:
         asked = max(asked, min(claim.least_mib, card_mib))
     return min(asked, card_mib) if claim.split else asked
@@ -94,9 +95,9 @@ class Demand:
         self.small = tuple(
             is_small(
                 shape.job_class, int(sum(need.memory_mib[at] for need in self.needs)),
-                sum(need.milli for need in self.needs), (card_mib, card_milli),
+                sum(need.milli for need in self.needs), (kind.memory_mib, kind.milli),
             )
-            for at, (_, card_mib, card_milli) in enumerate(kinds)
+            for at, kind in enumerate(kinds)
         )  # fmt: skip
         self.harvests = harvests and table.harvests and self._takes_one_share()
         self.expected_mib = self.needs[0].claim.expected_mib if self.harvests else 0

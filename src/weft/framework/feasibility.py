@@ -54,8 +54,8 @@ def _gpu_told(table: Table, demand: Demand) -> Codes:
 
 def _kind_codes(table: Table, need: Need) -> Codes:
     """Code per device kind, and for kind −1 (no GPU) in the last place."""
-    sizes = np.array([memory for _, memory, _ in table.kinds], dtype=np.int64)
-    milli = np.array([milli for _, _, milli in table.kinds], dtype=np.int64)
+    sizes = np.array([kind.memory_mib for kind in table.kinds], dtype=np.int64)
+    milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
     small = (need.ask_mib > sizes) | (0 if need.whole else need.milli > milli)
     codes = np.where(need.accepts, np.where(small, Code.GPU_TOO_SMALL, 0), Code.WRONG_MODEL)
     return np.append(codes, Code.NO_GPU).astype(np.int8)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
-from weft.dialects.gpushare import GPU_COUNT, GPU_MEM, gpushare_unit_of
+from weft.dialects.gpushare import GPU_COUNT, GPU_MEM, UNIT_MIB, gpushare_unit_of
 from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import Quantities
 from weft.kube.structs import KubeNode
@@ -151,7 +151,7 @@ def gpushare(node: KubeNode) -> tuple[Source | None, int]:
     if not total or not count:
         return None, 0
     units = total // count
-    unit_mib = 1024 if gpushare_unit_of(units) == "GiB" else 1
+    unit_mib = UNIT_MIB[gpushare_unit_of(units)]
     most = units * unit_mib + unit_mib - 1
     return _alike("gpushare's capacity", count, units * unit_mib, most), unit_mib
 

@@ -42,6 +42,19 @@ RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 for contexts of new processes and for growth between two samples."""
 
 
+class DeviceKind(NamedTuple):
+    """What requests may tell apart in two devices: model, size (MiB, thousandths of cores), and the
+    gpushare unit that their node counts in (MiB, 0 where it says none)."""
+
+    model: str
+    memory_mib: int
+    milli: int
+    unit_mib: int = 0
+
+    def __str__(self) -> str:
+        return str(self[: 4 if self.unit_mib else 3])
+
+
 class Limits(NamedTuple):
     """How far requests may go beyond a card's memory, thousandths of it, as declared.
 
@@ -77,7 +90,7 @@ class Table:
     `milli_free` (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest
     usable GPU, −1 without one), `idle` (usable GPUs without a pod), `hosted` (pods by class).
     Device columns have D rows, node n owning `start[n]:start[n + 1]`: total and free memory
-    (MiB) and cores (thousandths), `device_idle`, `device_kind` (equal model and size),
+    (MiB) and cores (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`),
     `device_first` (the first of its node in its state: enumerating these is enough).
     `device_memory_harvest` is what a harvesting policy may give away: within the declared limit
     of requests, and with the reserve within what residents measurably leave idle; on a device
@@ -119,10 +132,10 @@ class Table:
     def __init__(
         self,
         nodes: Sequence[Node],
-        kinds: dict[tuple[str, int, int], int],
+        kinds: dict[DeviceKind, int],
         limits: Limits = STRICT,
     ) -> None:
-        """Lay out `nodes` (any order; sorted here). `kinds` numbers (model, MiB, milli)."""
+        """Lay out `nodes` (any order; sorted here). `kinds` numbers them."""
         self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
         self.kinds = kinds
@@ -177,7 +190,9 @@ class Table:
         self.device_node[:] = np.repeat(np.arange(self.count), self.gpus)
         self.device_local[:] = np.arange(self.devices) - self.starts[self.device_node]
         self.uuid_of = [gpu.uuid for gpu in gpus]
-        self.device_kind[:] = [self._kind(gpu) for gpu in gpus]
+        self.device_kind[:] = [
+            self._kind(gpu, node.unit_mib) for node in nodes for gpu in node.gpus
+        ]
         self.parents = [-1] * len(gpus)
         for row, node in enumerate(nodes):
             self._tell_odd_parts(row, node)
@@ -200,8 +215,8 @@ class Table:
         for row in range(self.count):
             self.refresh_row(row)
 
-    def _kind(self, gpu: Gpu) -> int:
-        key = (gpu.model, gpu.memory_mib, gpu.milli)
+    def _kind(self, gpu: Gpu, unit_mib: int) -> int:
+        key = DeviceKind(gpu.model, gpu.memory_mib, gpu.milli, unit_mib)
         return self.kinds.setdefault(key, len(self.kinds))
 
     def _tell_odd_parts(self, row: int, node: Node) -> None:

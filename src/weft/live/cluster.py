@@ -67,6 +67,7 @@ from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
 from weft.live.recall import Recall
 from weft.live.stuck import Stuck, stuck
+from weft.live.units import Units
 from weft.live.volumes import VolumeView, feeds_of
 from weft.live.waking import Alarm
 from weft.model import Placement, PodRequest
@@ -99,13 +100,15 @@ class Cluster:
         self.client = self._client = client
         lends = max(limits) > 1000
         self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
-        self._unit: Unit = gpushare_unit
         names = [profile.name for profile in profiles] if names is None else names
         self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
-        self._pods.settings = Settings(lends=lends)
+        unit = "node" if gpushare_unit == "auto" else gpushare_unit
+        self._pods.settings = Settings(gpushare_unit=unit, lends=lends)
         self._pods.on_bad = lambda pod, why: self._notice(
             Notice("FailedScheduling", why, pod=pod, waits=True)
         )
+        self.units = Units(self._nodes, gpushare_unit, self._notice)
+        self._pods.on_doubt = self.units.heard
         self._pods.decided = self._decided
         self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
         self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
@@ -169,6 +172,7 @@ class Cluster:
         self._pods.deciding = self.leader = True
         self.recall.leading = True
         self.guard.lead()
+        self.units.lead()
         for number, pod in enumerate(self._pods.pending(), 1):
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -328,6 +332,8 @@ class Cluster:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
+            if gone or pod.ended:
+                self.units.heard(pod, "")
             for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
                 self.handle(end)
             take = self._pods.forget if gone else self._pods.take
@@ -354,11 +360,7 @@ class Cluster:
 
     def _tell_nodes(self) -> None:
         new, gone = self._nodes.changed()
-        unit = self._nodes.gpushare_unit(self._unit)
-        if unit != self.settings.gpushare_unit:
-            self._pods.settings = msgspec.structs.replace(self.settings, gpushare_unit=unit)
-            for pod in self._pods.pending():
-                self._tell(self._pods.take(pod))
+        self.units.look(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)

@@ -20,7 +20,7 @@ from weft.dialects.dialect import Settings
 from weft.dialects.resources import GPU_RESOURCE, slots
 from weft.dialects.shares import PLACEMENT, placement_of, share_on
 from weft.kube.pods import Pod
-from weft.live.reading import plain_shape, read_bound
+from weft.live.reading import plain_shape, read_bound, read_there
 from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Shape, Share
 
 Fullness = tuple[int, int, int, int]
@@ -31,12 +31,14 @@ _IDLE: Fullness = (0, 0, 0, 0)
 class Held(NamedTuple):
     """What is charged for a pod. `why` says, where its marks did not, what was assumed.
 
-    `moves`: what other pods of the node hold may change it.
+    `moves`: what other pods of the node hold may change it. `doubt` says what contradicts itself
+    in what the pod asks there.
     """
 
     placement: Placement
     why: str = ""
     moves: bool = False
+    doubt: str = ""
 
 
 class Cards:
@@ -84,13 +86,13 @@ def placed_by_weft(pod: Pod) -> bool:
 def held_by(pod: Pod, node: Node, settings: Settings, how_full: HowFull) -> Held:
     """What to charge for this bound pod on its node, whose cards are so full without it."""
     try:
-        request = read_bound(pod, settings)
+        request, doubt = read_there(pod, node, settings)
     except BadInputError as error:
         return unreadable(pod, node, settings, str(error))
     known = registry.dialect(request.dialect).read(pod, request, node)
     if known is not None:
-        return Held(known)
-    return _guessed(request, node, how_full)
+        return Held(known, doubt=doubt)
+    return _guessed(request, node, how_full)._replace(doubt=doubt)
 
 
 def without_node(pod: Pod, settings: Settings) -> Held:

@@ -77,7 +77,7 @@ class LiveCluster(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """How dialects read pods here; `gpushare_unit` is what the nodes say, where it is auto."""
+        """How dialects read pods here; where `gpushareUnit` is auto, each node says its own."""
         ...
 
     @property

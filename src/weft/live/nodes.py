@@ -5,7 +5,6 @@ a pod on it keeps others away. Any of them may change it; `changed` says what is
 """
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Literal
 
@@ -30,6 +29,7 @@ class NodeView:
     `shrunk` are nodes that have shown more or larger GPUs than they do now, with what these had
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
+    `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
     `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
     """
 
@@ -38,6 +38,7 @@ class NodeView:
         self.warnings: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, KubeNode] = {}
         self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
+        self.counted: dict[str, set[int]] = {}
         self.not_ready: set[str] = set()
         self._rules = rules
         self._accounted = registry.RESOURCES if lends else ()
@@ -97,23 +98,16 @@ class NodeView:
                     gone.append(name)
                 self.warnings.pop(name, None)
                 self.shrunk.pop(name, None)
+                self.counted.pop(name, None)
                 continue
             node, before = self._read(known), self.nodes.get(name)
             if before != node:
                 if before is not None:
                     self._compare(before, node)
                 self.nodes[name] = node
+                self.counted.setdefault(name, set()).add(node.unit_mib)
                 new.append(node)
         return tuple(new), tuple(gone)
-
-    def gpushare_unit(self, configured: Unit) -> Unit:
-        """What one aliyun.com/gpu-mem is: as configured, or what most nodes say."""
-        if configured != "auto":
-            return configured
-        units = Counter(node.unit_mib for node in self.nodes.values() if node.unit_mib)
-        if not units:
-            return "auto"
-        return "MiB" if units.most_common(1)[0][0] == 1 else "GiB"
 
     def _compare(self, before: Node, node: Node) -> None:
         """Remember the most that each GPU has shown, while the node shows less."""

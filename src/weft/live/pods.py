@@ -39,8 +39,8 @@ Key = tuple[str, str]
 
 class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
-    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
-
+    each new reason, and "" when it is over; `on_doubt` hears what contradicts itself in a bound
+    pod, or "". `decided` says what the engine holds for a UID.
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words. `occupants` are the UIDs that the
     engine charges on a GPU of a node. `deciding` is off while another process decides: pending
@@ -54,9 +54,10 @@ class PodView:
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
         self.faults = 0
-        self.settings = Settings()
+        self.settings = Settings(gpushare_unit="node")
         self.deciding = False
         self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
+        self.on_doubt: Callable[[Pod, str], None] = lambda pod, why: None
         self.decided: Callable[[str], Placement | None] = lambda uid: None
         self.wall_ns: Callable[[], int] = lambda: 0
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
@@ -230,6 +231,7 @@ class PodView:
         node = self._nodes.nodes.get(pod.spec.node_name)
         held = self._charge(pod, None) if node is None else self._held(pod, node)
         self._note_assumed(pod.metadata.uid, held.why)
+        self.on_doubt(pod, held.doubt)
         return self._seen(pod, held.placement)
 
     def _note_bound(self, pod: Pod) -> None:
@@ -258,7 +260,7 @@ class PodView:
         """
         name = pod.spec.node_name
         placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
-        if placed is None or placed.node != name or name not in self._nodes.nodes:
+        if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
             return None
         said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
         same = all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)

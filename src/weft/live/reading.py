@@ -13,6 +13,7 @@ from weft.live.constraints import Volumes, constraints_of, ports_of
 from weft.model import (
     BadInputError,
     Constraints,
+    Node,
     PodRequest,
     Shape,
     parse_cpu_milli,
@@ -38,8 +39,14 @@ def read_asked(pod: Pod, settings: Settings) -> PodRequest:
 
 
 def read_bound(pod: Pod, settings: Settings) -> PodRequest:
-    """A pod that has a node: only what it holds there matters."""
+    """A pod that has a node, whichever: only what it holds there matters."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
+
+
+def read_there(pod: Pod, node: Node, settings: Settings) -> tuple[PodRequest, str]:
+    """The same as this node of its counts, and in words what contradicts itself in that."""
+    request = read_bound(pod, settings)
+    return registry.dialect(request.dialect).on_node(pod, request, node, settings)
 
 
 def plain_shape(pod: Pod, settings: Settings) -> Shape:

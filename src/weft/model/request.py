@@ -17,7 +17,7 @@ import msgspec
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
 from weft.model.slack import Slack
 
-MemoryKind = Literal["none", "mib", "units", "percent", "whole"]
+MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
 
 
@@ -30,7 +30,9 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
 
     kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has
     M // unit_mib of them (half_up: rounded to the nearest), and all of them together are the
-    whole card. `percent`: of the card. `whole`: all of it. `none`: nothing is charged.
+    whole card. `node-units`: `value` of what the node counts in (`on_node`); `unit_mib` is the
+    unit where the node does not say. `percent`: of the card. `whole`: all of it. `none`: nothing
+    is charged.
     """
 
     kind: MemoryKind = "none"
@@ -38,12 +40,22 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
     unit_mib: int = 1
     half_up: bool = False
 
+    def on_node(self, unit_mib: int) -> "Memory":
+        """The same on a node that counts in units of `unit_mib` MiB, 0 where it does not say."""
+        if self.kind != "node-units":
+            return self
+        unit_mib = unit_mib or self.unit_mib
+        return Memory("mib", self.value) if unit_mib == 1 else Memory("units", self.value, unit_mib)
+
     def units_on(self, card_mib: int) -> int:
         """How many of this dialect's units a card of `card_mib` MiB advertises."""
         return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
 
     def mib_on(self, card_mib: int) -> int:
-        """MiB that this asks of a card of `card_mib` MiB; more than the card if it can't fit."""
+        """MiB that this asks of a card of `card_mib` MiB; more than the card if it can't fit.
+
+        Of `node-units` as on a node that does not say its unit: ask `on_node` first.
+        """
         if self.kind == "mib":
             return self.value
         if self.kind == "none":
@@ -126,14 +138,15 @@ ANY_DEVICE = DeviceRule()
 class Shape(msgspec.Struct, frozen=True, gc=False):
     """Everything about a request that filters and scores may read; hashable, so cacheable.
 
-    `claims` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs) are
-    what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
-    but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod
-    was written in, if it has one. `application` and `job_class` matter to interference-aware
-    policies only; `trace_spec` keeps the raw model string of a trace (FGD counts pods by it).
-    `expected_s` is how long the pod takes alone, rounded by `about_s`, 0 where it does not say.
-    `slack` is how much slower than that it may get by its SLO, where it is latency-critical.
-    `constraints` are Kubernetes' own: taints, selectors, affinity, ports, volumes.
+    `claims` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs) are what
+    the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU but must
+    run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was written
+    in: it is kept off nodes that count in another. 0: each node's own counts. `application` and
+    `job_class` matter to interference-aware policies only; `trace_spec` keeps the raw model string
+    of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
+    `about_s`, 0 where it does not say. `slack` is how much slower than that it may get by its SLO,
+    where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
+    ports, volumes.
     """
 
     claims: tuple[GpuClaim, ...] = ()

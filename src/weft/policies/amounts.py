@@ -31,7 +31,7 @@ def asked_milli(query: Query) -> Ints | int:
     """What the pod asks for in all, thousandths of a card: [n], or one number for all nodes."""
     if not by_memory(query):
         return query.demand.milli
-    sizes = np.array([max(mib, 1) for _, mib, _ in query.table.kinds], dtype=np.int64)
+    sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
     asked = [need.count * (need.memory_mib * 1000 // sizes) for need in query.demand.needs]
     return np.asarray(np.sum(asked, axis=0).take(query.node_kind))
 

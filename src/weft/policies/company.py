@@ -101,8 +101,8 @@ def asking_on(query: Query) -> list[Resident]:
     shape = query.demand.shape
     return [
         Resident(
-            shape.application, shape.job_class, own_percent(shape.job_class, shape.slack, kind[0]),
-            small,
+            shape.application, shape.job_class,
+            own_percent(shape.job_class, shape.slack, kind.model), small,
         )
         for kind, small in zip(query.table.kinds, query.demand.small, strict=True)
     ]  # fmt: skip
@@ -143,7 +143,7 @@ class ByCompany:
         self._number(table.residents.members)
         each = asking_on(query) if who is None else [who] * len(table.kinds)
         at = self._index.take(query.device_company)
-        judged = [self._of(one, kind[0]) for one, kind in zip(each, table.kinds, strict=True)]
+        judged = [self._of(one, kind.model) for one, kind in zip(each, table.kinds, strict=True)]
         if len(judged) == 1:
             return judged[0].take(at)
         every = np.concatenate([one.now for one in judged], axis=1)

@@ -156,7 +156,7 @@ class Fgd(Policy):
         kept = self._kept
         if kept is not None and kept.table is table:
             return kept.pattern
-        return Fragments(self.typical, [model for model, _, _ in table.kinds])
+        return Fragments(self.typical, [kind.model for kind in table.kinds])
 
 
 def _alike(states: Ints) -> tuple[Ints, Ints]:

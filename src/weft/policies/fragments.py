@@ -253,7 +253,7 @@ class NodeShares:
 
     def __init__(self, pattern: Fragments, table: Table, count: int | None = None) -> None:
         self.pattern, self.table, self.version = pattern, table, -1
-        self._card_mib = [max(mib, 1) for _, mib, _ in table.kinds]
+        self._card_mib = [max(kind.memory_mib, 1) for kind in table.kinds]
         self._nothing: Demand | None = None
         count = table.count if count is None else count
         sizes = len(pattern.sizes)

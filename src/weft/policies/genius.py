@@ -104,7 +104,7 @@ class _Cards:
             seen.share(f"{what}_ratio.last", f"{what}_ratio") for what in ("encoder", "decoder")
         ]
         self.use = [seen.power, *codecs]
-        kinds = np.array([features(model) for model, _, _ in table.kinds]).reshape(-1, 4)
+        kinds = np.array([features(kind.model) for kind in table.kinds]).reshape(-1, 4)
         told = kinds.take(table.device_kind, axis=0).T
         self.features: Floats = np.concatenate([seen.total.reshape(1, -1), told])
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -82,7 +82,7 @@ class Remaining:
         self.who: Ints = np.full(shape, view.unknown)
         self._since_ns: Ints = np.zeros(shape, dtype=np.int64)
         self._expected_s, self._done_s, self._speed = (np.zeros(shape) for _ in range(3))
-        cards = [view.of(model) for model, _, _ in table.kinds]
+        cards = [view.of(kind.model) for kind in table.kinds]
         self._speeds = [_speed(card, view) for card in cards]
         self.believed: Floats = np.array([_believed(card, self._caution) for card in cards])
 

@@ -14,6 +14,7 @@ from weft.live.nodes import NodeView
 from weft.live.pods import PodView
 from weft.live.recall import Recall
 from weft.live.stuck import Stuck
+from weft.live.units import Units
 
 
 class Observed(LiveCluster, Protocol):
@@ -24,6 +25,7 @@ class Observed(LiveCluster, Protocol):
     recall: Recall
     ends: Ends
     lessons: Lessons
+    units: Units
 
     @property
     def client(self) -> ApiClient:

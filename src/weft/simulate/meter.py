@@ -19,7 +19,7 @@ class Meter:
         self._engine = engine
         self._capacity = max(1, capacity_milli)
         table = engine.ledger.table
-        pattern = Fragments(typical, [model for model, _, _ in table.kinds])
+        pattern = Fragments(typical, [kind.model for kind in table.kinds])
         self._nodes = NodeShares(pattern, table)
         self._arrived, self._used = [0], [0]
         self._bin = 0
@@ -107,9 +107,9 @@ class Meter:
         total = np.bincount(kinds, weights=np.array(table.milli_total, dtype=np.float64))
         used = np.bincount(kinds, weights=np.array(table.milli_used, dtype=np.float64))
         sums: dict[str, list[float]] = {}
-        for kind, (model, _, _) in enumerate(table.kinds):
-            if kind < len(total) and total[kind]:
-                cell = sums.setdefault(model or "unknown", [0.0, 0.0])
-                cell[0] += float(used[kind])
-                cell[1] += float(total[kind])
+        for number, kind in enumerate(table.kinds):
+            if number < len(total) and total[number]:
+                cell = sums.setdefault(kind.model or "unknown", [0.0, 0.0])
+                cell[0] += float(used[number])
+                cell[1] += float(total[number])
         return {model: round(100 * u / t, 2) for model, (u, t) in sorted(sums.items())}

@@ -2,8 +2,6 @@
 
 from collections.abc import Container, Mapping
 
-from msgspec.structs import replace
-
 from weft.dialects.dialect import Settings
 from weft.dialects.nvidia import Nvidia
 from weft.dialects.registry import parse_pod, read_placement
@@ -21,8 +19,6 @@ def given_to(
     Nobody writes down the cards of `nvidia.com/gpu` pods that another scheduler placed: they get
     the first that are not `taken`, as far as there are any.
     """
-    if settings.gpushare_unit == "auto" and node.unit_mib:
-        settings = replace(settings, gpushare_unit="MiB" if node.unit_mib == 1 else "GiB")
     try:
         request = parse_pod(pod, settings)
         placement = read_placement(pod, node, settings)

@@ -122,6 +122,7 @@ def random_memory(random: Random) -> Memory:
             Memory("mib", random.choice((1, 4096, 8192, 16_160, 20_480, 40_960))),
             Memory("units", random.randint(1, 40), unit_mib=1024),
             Memory("units", random.randint(1, 16), unit_mib=1024, half_up=True),
+            Memory("node-units", random.choice((4, 15, 40, 9000)), random.choice((1, 1024))),
             Memory("percent", random.choice((10, 33, 50, 100))),
             Memory("whole"),
         )

@@ -16,9 +16,13 @@ FAR = 1 << 62
 
 @dataclass
 class GpuAccount:
-    """One GPU: what holdings sum to, and what that leaves (nothing where it is not usable)."""
+    """One GPU: what holdings sum to, and what that leaves (nothing where it is not usable).
+
+    `unit_mib` is its node's.
+    """
 
     gpu: Gpu
+    unit_mib: int = 0
     memory_used: int = 0
     milli_used: int = 0
     pods: set[str] = field(default_factory=set)
@@ -68,7 +72,7 @@ class ReferenceLedger:
         node = self.nodes[name]
         here = [held.placement for held in self.held.values() if held.placement.node == name]
         extended = dict(node.extended)
-        gpus = {gpu.index: GpuAccount(gpu) for gpu in node.gpus}
+        gpus = {gpu.index: GpuAccount(gpu, node.unit_mib) for gpu in node.gpus}
         for placement in here:
             for resource, amount in placement.extended:
                 if resource in extended:

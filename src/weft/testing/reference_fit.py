@@ -86,13 +86,16 @@ def _holds(account: Account, claims: Sequence[GpuClaim], chosen: Sequence[Sequen
 
 def charged_mib(entry: GpuAccount, claim: GpuClaim) -> int:
     """What a claim takes of this card."""
-    card = entry.gpu.memory_mib
-    return card if claim.whole else claim.memory.mib_on(card)
+    return entry.gpu.memory_mib if claim.whole else _asked_mib(entry, claim)
+
+
+def _asked_mib(entry: GpuAccount, claim: GpuClaim) -> int:
+    return claim.memory.on_node(entry.unit_mib).mib_on(entry.gpu.memory_mib)
 
 
 def _takes(entry: GpuAccount, claim: GpuClaim) -> bool:
     """A card must be as large as is asked of it (overcommit or not), and idle for `whole`."""
-    asked = max(charged_mib(entry, claim), claim.memory.mib_on(entry.gpu.memory_mib))
+    asked = max(charged_mib(entry, claim), _asked_mib(entry, claim))
     large = asked + claim.headroom_mib <= entry.gpu.memory_mib
     return large and (entry.idle or not claim.whole)
 

@@ -2,15 +2,18 @@ import json
 
 import pytest
 from manifests import EXACT, ask, asks, box, node, parsed, place, pod
+from msgspec.structs import replace
 
+from weft.dialects import shares
 from weft.dialects.dialect import Settings
 from weft.dialects.gpushare import gpushare_unit_of
-from weft.dialects.registry import read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.dialects.registry import dialect, parse_pod, read_placement, write
+from weft.model import BadInputError, GpuClaim, Memory, Share
 
 MEM = "aliyun.com/gpu-mem"
 AUTO = Settings()
 MIB = Settings(gpushare_unit="MiB")
+NODE = Settings(gpushare_unit="node")
 TABLE = Settings(gpushare_unit="MiB", interference_table=True)
 
 
@@ -138,6 +141,79 @@ def test_a_pod_the_original_placed_is_read_back(marks, gpu):
         assert found is None
     else:
         assert [(s.gpu, s.memory_mib) for s in found.shares] == [(gpu, 2 * 16160 // 15)]
+
+
+def units_of_a_node(number: int, guessed: int) -> Memory:
+    return Memory("node-units", number, guessed)
+
+
+@pytest.mark.parametrize(("number", "guessed"), [(8, 1024), (192, 1024), (193, 1)])
+def test_where_each_node_counts_nothing_is_decided_yet(number, guessed):
+    request = parsed(ask(MEM, number), settings=NODE)
+    assert request.shape.unit_mib == 0
+    assert request.shape.claims[0].memory == units_of_a_node(number, guessed)
+    assert request.warnings == ()
+
+
+@pytest.mark.parametrize(("counts", "mib", "card"), [(1024, 8 * 16160 // 15, 15), (1, 8, 16160)])
+def test_marks_are_in_the_units_of_the_node_and_read_back_so(counts, mib, card):
+    on = replace(node(16160), unit_mib=counts)
+    request = parsed(ask(MEM, 8), settings=NODE)
+    placement = shares.placement_of(request, on, [Share(0, 0, mib, 0, on.gpus[0].uuid)])
+    marks = write(request, placement, on, 0).annotations
+    assert marks["ALIYUN_COM_GPU_MEM_POD"] == "8"
+    assert marks["ALIYUN_COM_GPU_MEM_DEV"] == str(card)
+    del marks["weft.dev/placement"]
+    assert read_placement(pod(ask(MEM, 8), annotations=marks), on, NODE) == placement
+
+
+@pytest.mark.parametrize(
+    ("asked", "counts", "card", "setting", "mib", "doubted"),
+    [
+        (8, 1024, "15", "node", 8 * 16160 // 15, ""),
+        (8, 1, "16160", "node", 8, ""),
+        (8, 1, "", "node", 8, ""),
+        # Switched since: the larger, if the card can hold it.
+        (8, 1, "15", "node", 8 * 16160 // 15, "its node counts in MiB, its marks in GiB"),
+        (8, 1024, "16160", "node", 8 * 16160 // 15, "its node counts in GiB, its marks in MiB"),
+        (800, 1024, "16160", "node", 800, "its node counts in GiB, its marks in MiB"),
+        (800, 1024, "", "node", 16161, ""),  # as the node says, more than it has
+        # The node says nothing: the marks, else the setting, else the number.
+        (100, 0, "16160", "node", 100, ""),
+        (8, 0, "15", "node", 8 * 16160 // 15, ""),
+        (8, 0, "", "node", 8 * 16160 // 15, ""),
+        (800, 0, "", "auto", 800, ""),
+        (8, 0, "", "MiB", 8, ""),
+        (8, 0, "15", "MiB", 8 * 16160 // 15, "gpushareUnit counts in MiB, its marks in GiB"),
+        # The setting contradicts the node.
+        (8, 1024, "15", "MiB", 8 * 16160 // 15, ""),
+        (8, 1, "", "GiB", 8 * 16160 // 15, ""),
+        (800, 1, "16160", "GiB", 800, ""),
+        # Marks that are nothing.
+        (8, 1, "-15", "node", 8, ""),
+        (8, 1, "0", "node", 8, ""),
+        (8, 1, "9" * 30, "node", 8, ""),
+    ],
+)
+def test_a_bound_pod_is_read_as_its_node_counts(asked, counts, card, setting, mib, doubted):
+    marks = {"ALIYUN_COM_GPU_MEM_IDX": "0"} | ({"ALIYUN_COM_GPU_MEM_DEV": card} if card else {})
+    manifest, on = pod(ask(MEM, asked), annotations=marks), replace(node(16160), unit_mib=counts)
+    settings = Settings(gpushare_unit=setting)
+    found = read_placement(manifest, on, settings)
+    assert [share.memory_mib for share in found.shares] == [mib]
+    request = parse_pod(manifest, settings)
+    doubt = dialect("gpushare").on_node(manifest, request, on, settings)[1]
+    assert doubted in doubt
+    assert bool(doubt) == bool(doubted)
+
+
+def test_the_marks_of_another_pod_say_no_unit():
+    other = {"weft.dev/placement": json.dumps({"pod": "other", "node": "n", "shares": []})}
+    marks = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_DEV": "15", **other}
+    manifest, on = pod(ask(MEM, 8), annotations=marks), replace(node(16160), unit_mib=1)
+    request = parse_pod(manifest, NODE)
+    found, doubt = dialect("gpushare").on_node(manifest, request, on, NODE)
+    assert (found.shape.claims[0].memory, doubt) == (Memory("mib", 8), "")
 
 
 def test_coscheml_is_gpushare_with_an_application_where_a_table_is():

@@ -260,3 +260,20 @@ def test_whatever_is_bound_no_gpu_runs_over(asks: list[tuple[int, str]]) -> None
     assert audit(cluster.engine.ledger) == []
     bound = sum(not load(reply)["Error"] for reply in replies)
     assert bound == len(cluster.bound) == len(cluster.engine.ledger.holdings)
+
+
+def test_gpushare_is_answered_and_bound_by_the_unit_of_each_node() -> None:
+    cards = {"gpus": 1, "memory_mib": 16_384}
+    nodes = [node("gib", unit_mib=1024, **cards), node("mib", unit_mib=1, **cards)]
+    cluster = StubCluster(nodes, unit="node")
+    extender, table = Extender(cluster), cluster.engine.ledger.table
+    large = args(manifest("large", aliyun_com__gpu_mem=9_000), ["gib", "mib"])
+    answer = msgspec.json.decode(extender.filter(GPUSHARE, large).body)
+    assert answer["NodeNames"] == ["mib"]
+    twelve = args(manifest("twelve", aliyun_com__gpu_mem=12), ["gib", "mib"])
+    answer = msgspec.json.decode(extender.filter(GPUSHARE, twelve).body)
+    assert answer["NodeNames"] == ["gib", "mib"]
+    for name, on in (("large", "mib"), ("twelve", "gib")):
+        reply = asyncio.run(extender.bind(GPUSHARE, bind_args(name, on)))
+        assert reply.status == 200, reply.body
+    assert table.memory_used == [12 * 1024, 9_000]

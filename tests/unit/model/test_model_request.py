@@ -37,6 +37,14 @@ def test_a_unit_too_many_never_fits():
     assert gpushare(1).mib_on(1000) > 1000
 
 
+def test_units_of_the_node_are_whatever_it_counts_in():
+    asked = Memory("node-units", 8, unit_mib=GIB)
+    assert asked.on_node(GIB) == asked.on_node(0) == gpushare(8)
+    assert asked.on_node(1) == Memory("mib", 8)
+    assert asked.mib_on(16160) == gpushare(8).mib_on(16160)
+    assert gpushare(8).on_node(1) == gpushare(8), "what is decided stays"
+
+
 def test_the_other_kinds():
     assert Memory("mib", 300).mib_on(16160) == 300
     assert Memory("percent", 50).mib_on(16161) == 8080

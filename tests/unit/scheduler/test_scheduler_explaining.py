@@ -50,6 +50,22 @@ def test_a_pod_that_others_bound_says_what_is_charged() -> None:
     on_cluster(check)
 
 
+def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
+    async def check(it: World) -> None:
+        add_node(it.server, "n", gpus=1)
+        units = {"aliyun.com/gpu-mem": "16000", "aliyun.com/gpu-count": "1"}
+        it.server.update("nodes", "n", {"status": {"capacity": units}})
+        marks = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+        asks = {"limits": {"aliyun.com/gpu-mem": "8"}}
+        add_pod(it.server, "p", by="default-scheduler", meta={"annotations": marks}, nodeName="n",
+                containers=[{"name": "c", "resources": asks}])  # fmt: skip
+        await it.lead()
+        (note,) = (await it.explain("p")).notes
+        assert note.startswith("it asks for 8 aliyun.com/gpu-mem: its node counts in MiB, its")
+
+    on_cluster(check)
+
+
 def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
     async def check(it: World) -> None:
         add_node(it.server, "a", gpus=1)

@@ -125,7 +125,7 @@ def test_fragments_at_the_end_are_those_of_a_ledger_laid_out_afresh(seed: int) -
         if at % 3 == 0:
             handle(PodGone(str(at // 2)), at)
     table = engine.ledger.table
-    pattern = Fragments(world.typical(), [model for model, _, _ in table.kinds])
+    pattern = Fragments(world.typical(), [kind.model for kind in table.kinds])
     fresh = NodeShares.of_query(pattern, Query(table, Demand(Shape(), table)))
     assert meter.fragments_milli() == pytest.approx(float(fresh.fragments.sum()))
     assert meter.used_milli() == sum(table.milli_used)
