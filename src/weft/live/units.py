@@ -6,7 +6,7 @@ is said in `dialects/gpushare.py`; people must hear of it, for only they know wh
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from weft.dialects.gpushare import GPU_MEM, UNIT_MIB, UNIT_NAME
 from weft.kube.pods import Pod
@@ -33,10 +33,13 @@ class Units:
         for notice in (*self.of_nodes.values(), *self.of_pods.values()):
             self._say(notice)
 
-    def look(self, new: Iterable[Node], gone: Iterable[str]) -> None:
+    def look(self, new: Iterable[Node], gone: Collection[str]) -> None:
         """At nodes that are new or other than before, and at who is gone."""
         for name in gone:
             self.of_nodes.pop(name, None)
+        for uid, notice in list(self.of_pods.items()) if gone else ():
+            if notice.pod is not None and notice.pod.spec.node_name in gone:
+                del self.of_pods[uid]
         for node in new:
             why = self._doubt(node)
             self._note(self.of_nodes, node.name, Notice("UnitMismatch", why, node=node.name))
