@@ -10,18 +10,28 @@ from control_plane import ControlPlane
 from kube_api import ApiError, Object
 from weft_process import EXTENDER, Weft, all_bound, audited, bound, nodes, pod
 
-MANIFEST = Path(__file__).parents[2] / "deploy" / "scheduler.yaml"
+from weft.config.form import Configuration
+from weft.config.read import decode
+from weft.extender.configured import listening_of
+from weft.serving.door import Door
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 USER = "system:serviceaccount:weft-system:weft-scheduler"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")
 
 
-def objects() -> list[Object]:
-    return list(yaml.safe_load_all(MANIFEST.read_text()))
+def objects(*files: str) -> list[Object]:
+    texts = [(DEPLOY / f"{file}.yaml").read_text() for file in files or ("scheduler",)]
+    return [item for text in texts for item in yaml.safe_load_all(text)]
 
 
 @pytest.fixture
 def installed(control_plane: ControlPlane) -> None:
-    for item in objects():
+    install(control_plane, "scheduler")
+
+
+def install(control_plane: ControlPlane, *files: str) -> None:
+    for item in objects(*files):
         version = item.get("apiVersion", "v1")
         meta = item["metadata"]
         path = control_plane.api.path(item["kind"], meta.get("namespace"), version)
@@ -91,11 +101,14 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     assert not re.search("forbidden|Traceback", process.said), process.said
 
 
-def test_its_rights_suffice_to_find_a_metrics_server_and_exporters(
+def test_its_rights_suffice_to_find_exporters_and_with_one_more_a_metrics_server(
     control_plane: ControlPlane, installed: None
 ) -> None:
     api = control_plane.api_for(USER, *GROUPS)
     try:
+        with pytest.raises(ApiError, match="forbidden"):
+            api.request("GET", "/api/v1/services")
+        install(control_plane, "discover")
         for listed in ("services", "pods"):
             assert api.request("GET", f"/api/v1/{listed}")["kind"].endswith("List")
         with pytest.raises(ApiError, match="forbidden"):  # asked directly: no need for the proxy
@@ -118,11 +131,64 @@ def test_its_rights_suffice_to_keep_what_was_observed_and_nothing_else(
         api.close()
 
 
-def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:
+@pytest.mark.parametrize(("verb", "path"), [
+    ("GET", "/api/v1/secrets"), ("GET", "/api/v1/namespaces/kube-system/secrets"),
+    ("GET", "/api/v1/nodes/node-0"), ("PATCH", "/api/v1/nodes/node-0"),
+    ("DELETE", "/api/v1/namespaces/default/pods/p"), ("POST", "/api/v1/namespaces/default/pods"),
+    ("POST", "/api/v1/namespaces/weft-system/serviceaccounts/weft-explain/token"),
+    ("GET", "/api/v1/namespaces/default/configmaps"), ("GET", "/explain/pods/d/p"),
+    ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/weft"),
+])  # fmt: skip
+def test_it_may_not_do_what_it_does_not_do(
+    control_plane: ControlPlane, installed: None, verb: str, path: str
+) -> None:
+    api = control_plane.api_for(USER, *GROUPS)
+    try:
+        with pytest.raises(ApiError, match="forbidden"):
+            api.request(verb, path, {} if verb in ("POST", "PATCH") else None)
+    finally:
+        api.close()
+
+
+def test_only_the_port_of_health_and_metrics_is_reached_and_nothing_else_is_served() -> None:
     found = {(item["kind"], item["metadata"]["name"]): item for item in objects()}
+    shipped = found["ConfigMap", "weft-config"]["data"]["weft.yaml"]
+    config = decode(shipped.encode(), "weft-config")
+    assert config == Configuration()
+    assert not config.extender.enabled
+    assert not config.http.anyone_may_explain
+    pod = found["Deployment", "weft-scheduler"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["weft", "scheduler", "--config=/etc/weft/config/weft.yaml"]
+    policy = found["NetworkPolicy", "weft-scheduler"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"ports": [{"port": config.http.port}]}]
+
+
+def test_with_its_comments_taken_away_the_extender_answers_certificates_alone() -> None:
+    found = {(item["kind"], item["metadata"]["name"]): item
+             for item in objects("scheduler", "extender")}  # fmt: skip
+    shipped = found["ConfigMap", "weft-config"]["data"]["weft.yaml"]
+    settings = decode(shipped.replace("#", "").encode(), "weft-config").extender
+    assert settings.enabled
+    assert listening_of(settings).door == Door(certificate=True)
+    pod = found["Deployment", "weft-scheduler"]["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    for file in (settings.certificate_file, settings.key_file, settings.client_authority_file):
+        assert Path(file).parent == Path(mounts["extender-tls"])
+    ports = found["NetworkPolicy", "weft-extender"]["spec"]["ingress"][0]["ports"]
+    service = found["Service", "weft-extender"]["spec"]["ports"]
+    assert [port["port"] for port in ports] == [settings.port]
+    assert [port["targetPort"] for port in service] == [settings.port]
+
+
+def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:
+    found = {(item["kind"], item["metadata"]["name"]): item
+             for item in objects("scheduler", "extender")}  # fmt: skip
     template = found["Deployment", "weft-scheduler"]["spec"]["template"]
     labels = template["metadata"]["labels"]
-    named = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    named = {port["name"] for port in template["spec"]["containers"][0]["ports"]} | {39_999}
     for name, extra in (("weft-scheduler", {}), ("weft-extender", {"weft.dev/role": "leader"})):
         service = found["Service", name]["spec"]
         assert service["selector"] == {**labels, **extra}

@@ -1,29 +1,30 @@
 """The scheduler's own pages, on a real control plane; `weft explain pod` through its proxy."""
 
+import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 from control_plane import ControlPlane
-from kube_api import Objects
+from kube_api import ApiError, Objects
 from weft_process import all_bound, nodes, pod, weft
 
+from weft.testing.addresses import own_address
+
 PORT = 10_259
+RBAC = "rbac.authorization.k8s.io/v1"
+MANIFEST = Path(__file__).parents[2] / "deploy" / "scheduler.yaml"
 
 
 def address() -> str:
     """One of this machine's that is not loopback: endpoints must not be."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            pytest.skip("this machine has no address that a Service could lead to")
-        return str(probe.getsockname()[0])
+    return own_address() or pytest.skip("this machine has no address that a Service could lead to")
 
 
 def serve(plane: ControlPlane, namespace: str, port: int) -> None:
@@ -42,6 +43,29 @@ def serve(plane: ControlPlane, namespace: str, port: int) -> None:
     plane.api.create({"kind": "Endpoints", "metadata": meta, "subsets": [subset]})
 
 
+def let_explain(plane: ControlPlane, namespace: str, user: str) -> Path:
+    """The rights of the manifest, in this namespace, for this user; a kubeconfig as that user."""
+    for item in yaml.safe_load_all(MANIFEST.read_text()):
+        if item["metadata"]["name"] != "weft-explain":
+            continue
+        if item["kind"] == "ClusterRoleBinding":
+            item["metadata"]["name"] += f"-{namespace}"
+        for where in (item["metadata"], *item.get("subjects", ())):
+            where["namespace"] = namespace
+        version = item.get("apiVersion", "v1")
+        path = plane.api.path(item["kind"], item["metadata"].get("namespace"), version)
+        with contextlib.suppress(ApiError):  # the ClusterRole of an earlier test
+            plane.api.request("POST", path, item)
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "weft-explain"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    binding = {"apiVersion": RBAC, "kind": "RoleBinding",
+               "metadata": {"name": user, "namespace": namespace}, "roleRef": role,
+               "subjects": [subject]}  # fmt: skip
+    path = plane.api.path("RoleBinding", namespace, RBAC)
+    plane.api.request("POST", path, binding)
+    return plane.kubeconfig_for(user)
+
+
 def explain(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "weft.cli.main", "explain", "pod", *arguments,
@@ -55,7 +79,7 @@ def test_explain_and_metrics_of_a_running_scheduler(
 ) -> None:
     nodes(control_plane, 1)
     limits: dict[str, object] = {"elasticgpu.io/gpu-memory": 10_000}
-    kubeconfig = control_plane.kubeconfig_for("weft", "system:masters")
+    kubeconfig = let_explain(control_plane, namespace, "reader")
     service = f"{namespace}/weft-scheduler:{PORT}"
     with weft(control_plane, tmp_path) as process:
         port = int(process.until(r"health, metrics and explain on \S+:(\d+)")[1])
@@ -84,6 +108,16 @@ def test_explain_and_metrics_of_a_running_scheduler(
         said = explain(kubeconfig, f"{namespace}/late", "--service", f"{namespace}/other:1")
         assert said.returncode == 1
         assert "name the scheduler's Service with --service" in said.stderr
+        at = f"http://{address()}:{port}"
+        for url in (f"{at}/explain/pods/{namespace}/late", f"{at}/explain/pods/{namespace}/none"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(url, timeout=10)
+        proxy = {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]}
+        control_plane.api.patch("Role", "weft-explain", {"rules": [proxy]}, namespace, RBAC)
+        said = explain(kubeconfig, f"{namespace}/late", "--service", service)
+        assert said.returncode == 1, "who reaches the proxy is not yet somebody who may know"
+        assert f"no token of the service account {namespace}/weft-explain was made" in said.stderr
+        assert "late" not in said.stdout
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         assert 'scheduler_schedule_attempts_total{profile="weft",result="scheduled"} 2.0' in text

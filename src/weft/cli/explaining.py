@@ -37,11 +37,13 @@ def ask(source: Source, name: str) -> bytes:
         raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
     where, endpoint, before = _way(source)
     path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
-    answer = asyncio.run(_get(endpoint, before + path, where))
+    of = "" if source.url else source.service.partition("/")[0]
+    answer, lacking = asyncio.run(_get(endpoint, before + path, where, of))
     if answer.code == 200:
         _check_ours(answer.body, where)
         return answer.body
-    raise BadInputError(where, _problem(answer, source))
+    problem = _problem(answer, source)
+    raise BadInputError(where, f"{problem}; {lacking}" if lacking else problem)
 
 
 def _way(source: Source) -> "tuple[str, Endpoint, str]":
@@ -63,14 +65,19 @@ def _way(source: Source) -> "tuple[str, Endpoint, str]":
     return f"service {source.service}", endpoint, before
 
 
-async def _get(endpoint: "Endpoint", path: str, where: str) -> "Answer":
+async def _get(endpoint: "Endpoint", path: str, where: str, namespace: str) -> "tuple[Answer, str]":
+    """The answer, and why it was asked for without a token if it was; `namespace`: the scheduler's
+    behind the API server, none for one that is asked directly."""
+    from weft.cli.passing import NO_PASS, make_pass
     from weft.kube.client import ApiClient, ClientOptions
     from weft.kube.errors import LostError, NotSentError
 
     options = ClientOptions(request_timeout_s=_TIMEOUT_S)
     async with ApiClient(endpoint, options) as client:
         try:
-            return await client.send("GET", path)
+            shown = await make_pass(client, namespace) if namespace else NO_PASS
+            answer = await client.send("GET", path, more_headers=shown.headers)
+            return answer, shown.lacking if answer.code in (401, 403) else ""
         except (NotSentError, LostError) as error:
             what = f"does not answer ({error}); is it running? --url names another address"
             raise BadInputError(f"{where} at {endpoint.url}", what) from error

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -132,7 +133,22 @@ def config(
     names = tuple(filter(None, (name.strip() for name in dialects.split(","))))
     wishes = Wishes(names, url, tls, weight, timeout_s, not unreported, profiles)
     print(yaml.safe_dump(configuration(wishes), sort_keys=False), end="")
+    _warn_of_open_door(url, tls)
     _warn(taken_twice(wishes))
+
+
+def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
+    """Weft answers other machines by certificate alone, unless its configuration says otherwise."""
+    from weft.serving.door import is_loopback
+
+    if is_loopback(urlsplit(url).hostname or "") or (tls is not None and tls.certificate):
+        return
+    lacking = "--cert-file and --key-file" if tls else "--ca-file, --cert-file and --key-file"
+    print(
+        f"weft: warning: without {lacking} Weft turns kube-scheduler away, unless it is on the "
+        "same machine or extender.anyoneMayBind is true in Weft's configuration",
+        file=sys.stderr,
+    )
 
 
 def _warn(twice: list[str]) -> None:

@@ -5,6 +5,7 @@ configuration ──▶ client, lease ──▶ Cluster ──▶ Process(record
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import uuid
@@ -47,7 +48,10 @@ from weft.scheduler.metrics import Metrics
 from weft.scheduler.process import Part, Process, told_to_stop
 from weft.scheduler.recording import Recording
 from weft.scheduler.role import Role
+from weft.serving.door import Door
 from weft.signals.telemetry.source import Source
+
+log = logging.getLogger("weft.scheduler")
 
 
 class Hosting(msgspec.Struct, frozen=True):
@@ -68,6 +72,7 @@ class Hosting(msgspec.Struct, frozen=True):
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `Process.run`."""
+    _tell_open_doors(config)
     files = files_of(config, hosting.where)
     told = files.read()
     elsewhere = config.interference.predicted
@@ -99,7 +104,8 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
         role = Role(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
         process = Process(live, teller, role, elector)
         pages = Pages(live, [Metrics(live, lease=config.lease.name)],
-                      address=config.http.address, port=config.http.port)  # fmt: skip
+                      address=config.http.address, port=config.http.port,
+                      door=Door(anyone=config.http.anyone_may_explain))  # fmt: skip
         process.early.append(pages)
         if hosting.decisions is not None:
             header = Header(
@@ -131,6 +137,19 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
             pages.collectors.append(extender.server.metrics)
             process.parts.append(extender)
         await process.run(told_to_stop())
+
+
+def _tell_open_doors(config: Configuration) -> None:
+    if config.extender.enabled and config.extender.anyone_may_bind:
+        log.warning(
+            "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces",
+            config.extender.address, config.extender.port,
+        )  # fmt: skip
+    if config.http.anyone_may_explain:
+        log.warning(
+            "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
+            "where they are", config.http.address, config.http.port,
+        )  # fmt: skip
 
 
 def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
@@ -186,7 +205,7 @@ class _Extender(Part):
     """kube-scheduler's extender."""
 
     def __init__(self, live: Cluster, routes: list[Route], wish: Listening) -> None:
-        self.server, self._wish = Server(Extender(live), routes), wish
+        self.server, self._wish = Server(Extender(live), routes, door=wish.door), wish
 
     async def start(self) -> str:
         """Open its ports."""

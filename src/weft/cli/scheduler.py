@@ -41,7 +41,7 @@ HttpPort = Annotated[
     ),
 ]  # fmt: skip
 Address = Annotated[
-    str, typer.Option(help="The extender's address.  [default: as configured, 0.0.0.0]")
+    str, typer.Option(help="The extender's address.  [default: as configured, 127.0.0.1]")
 ]
 OriginalPorts = Annotated[
     bool, typer.Option("--original-ports", help="The extender also on 39999 and 12345.")

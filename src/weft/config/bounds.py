@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.config.addresses import EVERYWHERE, is_host, is_label, is_subdomain
-from weft.config.form import Configuration
+from weft.config.form import Configuration, ExtenderSettings
 from weft.model import BadInputError
+from weft.serving.door import is_loopback
 
 # More than any node has, as in what nodes say of themselves (`weft.kube.sources`).
 MOST_GPUS = 1_024
@@ -48,6 +49,7 @@ def check_bounds(found: Configuration) -> None:
             raise BadInputError(field, f"{port} is no port; write 1 to 65535, or 0 for a free one")
     _check_names(found)
     _check_ports(found)
+    _check_door(found.extender)
 
 
 def _bounds(found: Configuration) -> Iterator[Bound]:
@@ -110,3 +112,16 @@ def _check_ports(found: Configuration) -> None:
     if extender.original_ports and http.port in _ORIGINAL_PORTS:
         what = f"{http.port} is one of extender.originalPorts'; write another"
         raise BadInputError("http.port", what)
+
+
+def _check_door(found: ExtenderSettings) -> None:
+    """Whoever is let in binds pods, of every namespace: other machines only by certificate."""
+    if not found.enabled or is_loopback(found.address):
+        return
+    if not (found.client_authority_file or found.anyone_may_bind):
+        what = (
+            f"{found.address} lets whoever reaches it bind any pod; write certificateFile, keyFile "
+            "and clientAuthorityFile, or 127.0.0.1 where kube-scheduler is on the same machine, or "
+            "anyoneMayBind: true where everybody on that network may"
+        )
+        raise BadInputError("extender.address", what)

@@ -77,6 +77,7 @@ class HttpSettings(Form, frozen=True):
 
     address: str = "0.0.0.0"
     port: int = 10_259
+    anyone_may_explain: bool = False
 
 
 class EventSettings(Form, frozen=True):
@@ -100,7 +101,7 @@ class ExtenderSettings(Form, frozen=True):
     """Whether, where and how kube-scheduler is answered."""
 
     enabled: bool = False
-    address: str = "0.0.0.0"
+    address: str = "127.0.0.1"
     port: int = 39_999
     original_ports: bool = False
     routes: dict[str, str] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
@@ -108,6 +109,7 @@ class ExtenderSettings(Form, frozen=True):
     certificate_file: str = ""
     key_file: str = ""
     client_authority_file: str = ""
+    anyone_may_bind: bool = False
 
 
 class OwnMetric(Form, frozen=True):

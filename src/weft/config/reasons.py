@@ -45,10 +45,13 @@ REASONS: dict[str, str] = {
     "are charged, and the most that pods like each other used, so that a restarted Weft knows; "
     "empty keeps it in memory alone",
     "http.address": "all addresses, so that the kubelet's probes and Prometheus reach it",
+    "http.anyoneMayExplain": "lets whoever reaches http.port read why pods of all namespaces are "
+    "where they are; off: loopback, or whom the API server lets read /explain",
     "http.port": "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a "
     "free one",
     "extender.enabled": "whether kube-scheduler may ask; off, for nothing listens unasked",
-    "extender.address": "all addresses, for kube-scheduler comes from another machine",
+    "extender.address": "loopback, for kube-scheduler on the same machine; any other address "
+    "needs clientAuthorityFile: who is answered may bind every pod",
     "extender.port": "Elastic GPU's, so that its kube-scheduler configuration needs no other; 0 "
     "for a free one",
     "extender.originalPorts": "also on 39999 and 12345, as Elastic GPU and gpushare had it; off, "
@@ -63,7 +66,9 @@ REASONS: dict[str, str] = {
     "originals",
     "extender.keyFile": "PEM, of the certificate",
     "extender.clientAuthorityFile": "PEM; only clients with a certificate that it signed are "
-    "answered. None: whoever reaches the port may ask and bind",
+    "answered. None: only loopback is",
+    "extender.anyoneMayBind": "lets whoever reaches the extender bind pods of all namespaces, as "
+    "the originals did; off, for every pod of the cluster reaches it",
     "events.intervalSeconds": "least time between two events or two conditions of one pod and "
     "reason; people read events in minutes",
     "events.scheduled": "an event for every pod that is bound, as kube-scheduler writes",

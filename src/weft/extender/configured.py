@@ -49,7 +49,7 @@ def listening_of(settings: ExtenderSettings) -> Listening:
     return Listening(
         settings.address, settings.port, settings.original_ports,
         _path(settings.certificate_file), _path(settings.key_file),
-        _path(settings.client_authority_file),
+        _path(settings.client_authority_file), settings.anyone_may_bind,
     )  # fmt: skip
 
 

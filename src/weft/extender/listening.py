@@ -1,4 +1,8 @@
-"""Where the extender listens: its own port, on wish the originals' too, with or without TLS."""
+"""Where the extender listens: its own port, on wish the originals' too, with or without TLS.
+
+Whoever is let in may bind any pod. So what other machines can reach is behind a client certificate,
+unless somebody said in so many words that it need not be.
+"""
 
 from pathlib import Path
 
@@ -8,23 +12,30 @@ from weft.extender.routes import ORIGINAL_PORTS
 from weft.extender.server import Server
 from weft.extender.tls import server_tls
 from weft.model import BadInputError
+from weft.serving.door import Door
 
 
 class Listening(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `host`: all addresses, because kube-scheduler comes from another machine. `port`: Elastic GPU's.
-    `original_ports`: also 39999 and 12345, so that kube-schedulers configured for the originals go
-    on. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`: answer only
-    clients with a certificate that it signed.
+    `host`: loopback, for whoever reaches it may bind. `port`: Elastic GPU's. `original_ports`: also
+    39999 and 12345, so that kube-schedulers configured for the originals go on. `certificate`,
+    `key`: PEM files; without them plain HTTP. `client_authority`: answer only clients with a
+    certificate that it signed. `anyone`: answer whoever reaches it.
     """
 
-    host: str = "0.0.0.0"
+    host: str = "127.0.0.1"
     port: int = ORIGINAL_PORTS[0]
     original_ports: bool = False
     certificate: Path | None = None
     key: Path | None = None
     client_authority: Path | None = None
+    anyone: bool = False
+
+    @property
+    def door(self) -> Door:
+        """Who is let in."""
+        return Door(self.client_authority is not None, self.anyone)
 
 
 async def listen(server: Server, wish: Listening) -> list[int]:
@@ -40,9 +51,7 @@ async def listen(server: Server, wish: Listening) -> list[int]:
     extra = ORIGINAL_PORTS if wish.original_ports else ()
     for port in dict.fromkeys((wish.port, *extra)):
         try:
-            opened = await server.listen(
-                wish.host, port, tls, client_auth=wish.client_authority is not None
-            )
+            opened = await server.listen(wish.host, port, tls)
         except OSError as error:
             raise BadInputError(f"port {port}", f"can't be listened on: {error}") from error
         found.append(opened)

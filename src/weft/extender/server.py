@@ -21,6 +21,7 @@ from weft.extender.reports import inspect, status
 from weft.extender.routes import PRIORITIZE_VERBS, Route
 from weft.extender.service import Extender, Reply
 from weft.serving.connection import Connection
+from weft.serving.door import Door
 
 log = logging.getLogger("weft.extender")
 
@@ -45,12 +46,14 @@ Answering = Callable[[bytes], Awaitable[Reply]]
 
 
 class Server:
-    """Serves one extender on any number of ports."""
+    """Serves one extender on any number of ports: to whom its `door` admits, health to all."""
 
     def __init__(
-        self, extender: Extender, routes: Sequence[Route], options: ServerOptions | None = None
-    ) -> None:
+        self, extender: Extender, routes: Sequence[Route], options: ServerOptions | None = None,
+        door: Door | None = None,
+    ) -> None:  # fmt: skip
         self.options = options or ServerOptions()
+        self._door = door or Door()
         self.metrics = Metrics()
         self._opened: set[Connection] = set()
         self._extender = extender
@@ -61,18 +64,11 @@ class Server:
         self._binding: set[asyncio.Future[Reply]] = set()
         self._listening: list[asyncio.Server] = []
         self._manager = web.Server(self._serve)
-        self._needs_certificate = False
         for route in routes:
             self._add(route)
 
-    async def listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, client_auth: bool = False
-    ) -> int:
-        """Open a port (0: any free one); which one it is.
-
-        `client_auth`: answer nobody without a certificate that `tls` trusts, but for health.
-        """
-        self._needs_certificate = self._needs_certificate or client_auth
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Open a port (0: any free one); which one it is."""
         loop = asyncio.get_running_loop()
         found = await loop.create_server(self._connection, host, port, ssl=tls, backlog=512)
         self._listening.append(found)
@@ -183,8 +179,8 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest) -> Http:
         path = request.path
-        if path not in _OPEN and not self._trusts(request):
-            raise _TurnedAwayError(403, "certificate", "show a client certificate")
+        if path not in _OPEN and not self._door.admits(request.transport):
+            raise _TurnedAwayError(403, "door", _SHUT)
         page = self._page(path)
         if page is not None:
             return page()
@@ -208,12 +204,6 @@ class Server:
         if folder in self._inspects and node:
             return lambda: self._inspect(node)
         return self._gets.get(path)
-
-    def _trusts(self, request: web.BaseRequest) -> bool:
-        if not self._needs_certificate:
-            return True
-        transport = request.transport
-        return transport is not None and bool(transport.get_extra_info("peercert"))
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         """The body, within its limits."""
@@ -259,6 +249,10 @@ class Server:
 _NO_PPROF = (
     "Weft is no Go program and has no pprof; /metrics has durations, and `py-spy top --pid` on "
     "the process shows where time goes"
+)
+_SHUT = (
+    "come by loopback, or show a client certificate that extender.clientAuthorityFile signed (then "
+    "loopback is not enough): docs/howto/run-the-extender.md"
 )
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 

@@ -3,7 +3,7 @@
     /healthz, /livez             the event loop turns
     /readyz                      everything there was has been read; followers are ready too
     /metrics                     in Prometheus' text format
-    /explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere
+    /explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere; to those who may know
 
 Only what a restart would mend makes /livez fail: with `?verbose` the other parts are told, and an
 API server that is down is one of them. Whoever asks may be broken or hostile: heads, times and
@@ -27,7 +27,9 @@ from weft.model import BadInputError
 from weft.scheduler.connection import HttpOptions, PageConnection
 from weft.scheduler.explaining import Explainer
 from weft.scheduler.observed import Observed
+from weft.scheduler.permission import Permission
 from weft.serving.connection import Connection
+from weft.serving.door import Door
 
 log = logging.getLogger("weft.scheduler")
 
@@ -66,17 +68,19 @@ class Pages:
     """The pages of one process; a `Part` of it (`process.py`).
 
     `collectors` are asked for metrics, in order; others' may be added. `explainer` explains pods.
-    `port` 0 is any free one; after `start` it is the one that is listened on.
+    `port` 0 is any free one; after `start` it is the one that is listened on. Whom `door` does not
+    admit must have the right to have a pod explained.
     """
 
     def __init__(
         self, live: Observed, collectors: Sequence[Collector], *, address: str = "0.0.0.0",
-        port: int = 10_259, options: HttpOptions | None = None,
+        port: int = 10_259, options: HttpOptions | None = None, door: Door | None = None,
     ) -> None:  # fmt: skip
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
         self._live, self.explainer = live, Explainer(live)
+        self._permission = Permission(live.client, door or Door())
         self._opened: set[Connection] = set()
         self._manager: web.Server | None = None
         self._server: asyncio.Server | None = None
@@ -154,7 +158,7 @@ class Pages:
             return await page(request)
         match request.path.split("/"):
             case ["", "explain", "pods", namespace, name] if namespace and name:
-                return await self._explain(namespace, name)
+                return await self._explain(request, namespace, name)
         pages = ", ".join((*self._pages, "/explain/pods/NAMESPACE/NAME"))
         return _error(404, f"there is no such page; there are {pages}")
 
@@ -188,13 +192,16 @@ class Pages:
             text = await asyncio.to_thread(generate_latest, _Families(families))
         return Answer(200, text, _METRICS)
 
-    async def _explain(self, namespace: str, name: str) -> Answer:
+    async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> Answer:
         if not self._live.ready:
             return _error(503, _NOT_READY)
         if self._explaining >= self.options.most_explaining:
             return _error(503, "too many ask for explanations at once; ask again")
         self._explaining += 1
         try:
+            refusal = await self._permission.refusal(request, f"/explain/pods/{namespace}/{name}")
+            if refusal is not None:
+                return _error(*refusal)
             async with self._explaining_one:
                 found = await self.explainer.explain(namespace, name)
         finally:

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from weft.testing import api_writes
+from weft.testing.api_access import Access
 from weft.testing.api_faults import Fault, Faults
 from weft.testing.api_http import Connection, Request, listen
 from weft.testing.api_store import KINDS, Json, Key, Kind, Refusal, Store
@@ -44,6 +45,7 @@ class FakeApiServer:
     ) -> None:
         self.store = Store()
         self.faults = Faults()
+        self.access = Access()
         self.token = token
         self.requests: dict[str, int] = {}
         self.on_request: Callable[[Request], None] | None = None
@@ -215,6 +217,9 @@ class FakeApiServer:
             return 200, dict(VERSION)
         if parts[0] in ("healthz", "readyz", "livez"):
             return 200, api_writes.success(200)
+        told = self.access.answer(request)
+        if told is not None:
+            return 201, told
         parts = parts[2:] if parts[0] == "api" else parts[3:]
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":

@@ -27,6 +27,12 @@ def config(text: str) -> Configuration:
         ("certificateFile: /c", "weft.yaml: extender.certificateFile: belongs together"),
         ("keyFile: /k", "weft.yaml: extender.certificateFile: belongs together"),
         ("clientAuthorityFile: /a", "weft.yaml: extender.clientAuthorityFile: needs a certificate"),
+        ("enabled: true, address: 0.0.0.0", "weft.yaml: extender.address: 0.0.0.0 lets whoever"),
+        ("enabled: true, address: weft.local", "weft.yaml: extender.address: weft.local lets"),
+        (
+            "enabled: true, address: '::', certificateFile: /c, keyFile: /k",
+            "weft.yaml: extender.address: :: lets whoever reaches it bind any pod; write",
+        ),
     ],
 )
 def test_a_wrong_section_is_told_by_field(text: str, told: str) -> None:
@@ -42,3 +48,12 @@ def test_a_route_names_a_policy_or_a_profile() -> None:
     assert len(profiles(good, built_in())) == 5
     with pytest.raises(BadInputError, match=r"weft.yaml: extender.routes\[/a\].*nobody.*fgd"):
         profiles(config("routes: {/a: nobody}"), built_in(), "weft.yaml")
+
+
+@pytest.mark.parametrize("text", [
+    "enabled: true", "enabled: true, address: '::1'", "enabled: true, address: localhost",
+    "address: 0.0.0.0", "enabled: true, address: 0.0.0.0, anyoneMayBind: true",
+    "enabled: true, address: 0.0.0.0, certificateFile: /c, keyFile: /k, clientAuthorityFile: /a",
+])  # fmt: skip
+def test_a_shut_door_is_good_and_so_is_one_that_is_open_in_so_many_words(text: str) -> None:
+    assert config(text)

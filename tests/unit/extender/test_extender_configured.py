@@ -11,6 +11,7 @@ from weft.extender.listening import Listening
 from weft.extender.routes import Route, default_routes, route_profiles
 from weft.model import BadInputError
 from weft.policies.catalog import built_in
+from weft.serving.door import Door
 
 KNOWN = built_in().names()
 
@@ -88,4 +89,7 @@ def test_files_of_tls() -> None:
         ExtenderSettings(port=1, original_ports=True, certificate_file="/c", key_file="/k",
                          client_authority_file="/a")
     )  # fmt: skip
-    assert found == Listening("0.0.0.0", 1, True, Path("/c"), Path("/k"), Path("/a"))
+    assert found == Listening("127.0.0.1", 1, True, Path("/c"), Path("/k"), Path("/a"))
+    assert found.door == Door(certificate=True)
+    assert listening_of(ExtenderSettings()).door == Door()
+    assert listening_of(ExtenderSettings(anyone_may_bind=True)).door == Door(anyone=True)

@@ -20,6 +20,7 @@ from weft.scheduler.connection import HttpOptions
 from weft.scheduler.explaining import Explanation
 from weft.scheduler.http import Pages
 from weft.scheduler.metrics import Metrics
+from weft.serving.door import Door
 from weft.testing.api_server import FakeApiServer
 
 MIB = 16_000
@@ -61,12 +62,14 @@ class World:
 
     def __init__(
         self, server: FakeApiServer, client: ApiClient, options: HttpOptions, policy: Policy,
-        limits: Limits,
+        limits: Limits, address: str = "127.0.0.1", door: Door | None = None,
     ) -> None:  # fmt: skip
         self.server = server
         self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
         self.metrics = Metrics(self.live)
-        self.pages = Pages(self.live, [self.metrics], address="127.0.0.1", port=0, options=options)
+        self.pages = Pages(
+            self.live, [self.metrics], address=address, port=0, options=options, door=door
+        )
         self.session: aiohttp.ClientSession
 
     async def lead(self) -> None:
@@ -105,14 +108,17 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(
-    options: HttpOptions | None = None, policy: Policy | None = None, limits: Limits = STRICT
-) -> AsyncIterator[World]:
+    options: HttpOptions | None = None, policy: Policy | None = None, limits: Limits = STRICT,
+    address: str = "127.0.0.1", door: Door | None = None,
+) -> AsyncIterator[World]:  # fmt: skip
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, Fixed())) as client,
         aiohttp.ClientSession() as session,
     ):
-        it = World(server, client, options or HttpOptions(), policy or BestFit(), limits)
+        it = World(
+            server, client, options or HttpOptions(), policy or BestFit(), limits, address, door
+        )
         it.session = session
         await it.pages.start()
         try:

@@ -18,6 +18,7 @@ from aiohttp import web
 from scheduler_world import MIB, World, add_node, add_pod, world
 
 from weft.cli.main import main
+from weft.testing.addresses import own_address
 
 PREFIX = "/api/v1/namespaces/weft-system/services/http:weft-scheduler:10259/proxy"
 BUSY = "/api/v1/namespaces/weft-system/services/http:busy:10259/proxy"
@@ -52,7 +53,7 @@ class Scheduler:
 
     async def _live(self) -> None:
         self._stop = asyncio.Event()
-        async with world() as it:
+        async with world(address="0.0.0.0") as it:
             self.port = it.pages.port
             if self._ready:
                 await self._fill(it)
@@ -65,6 +66,9 @@ class Scheduler:
             await proxy.shutdown(1)
 
     async def _fill(self, it: World) -> None:
+        it.server.access.accounts.add(("weft-system", "weft-explain"))
+        user = "system:serviceaccount:weft-system:weft-explain"
+        it.server.access.rights.add((user, "/explain/pods/d/"))
         add_node(it.server, "n", gpus=1)
         add_node(it.server, "dead", gpus=1, ready=False)
         add_pod(it.server, "p", 10_000)
@@ -75,13 +79,25 @@ class Scheduler:
         await it.until(lambda: uid in it.live.engine.queue)
 
     async def _pass_on(self, it: World, request: web.BaseRequest) -> web.Response:
+        if request.path.endswith("/token"):
+            return await self._to(request, it.server.url + request.path)
         if request.path.startswith(PREFIX):
-            address = f"http://127.0.0.1:{it.pages.port}{request.path.removeprefix(PREFIX)}"
-            async with aiohttp.ClientSession() as session, session.get(address) as answer:
-                return web.Response(status=answer.status, body=await answer.read())
+            host = own_address() or "127.0.0.1"
+            return await self._to(
+                request, f"http://{host}:{it.pages.port}{request.path.removeprefix(PREFIX)}"
+            )
         code = 503 if request.path.startswith(BUSY) else 404
         status = {"kind": "Status", "status": "Failure", "message": "no such thing", "code": code}
         return web.json_response(status, status=code)
+
+    async def _to(self, request: web.BaseRequest, url: str) -> web.Response:
+        """Every header but Authorization, which the API server keeps."""
+        kept = {k: v for k, v in request.headers.items() if k not in ("Authorization", "Host")}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, url, headers=kept, data=await request.read()) as answer,
+        ):
+            return web.Response(status=answer.status, body=await answer.read())
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +242,16 @@ def test_another_server_is_told_in_one_line(
     assert told.count("\n") == 1
     assert told.startswith(f"weft: error: {url}")
     assert "is no Weft scheduler" in told or "does not answer" in told
+
+
+def test_who_may_not_know_is_told_what_would_help(
+    scheduler: Scheduler, kubeconfig: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    host = own_address() or pytest.skip("this machine has no address but loopback")
+    code, said = explain(capsys, monkeypatch, "other/p", "--kubeconfig", kubeconfig)
+    assert code == 1
+    assert "may not get /explain/pods/other/p (RBAC, nonResourceURLs)" in said
+    code, said = explain(capsys, monkeypatch, "d/p", "--url", f"http://{host}:{scheduler.port}")
+    assert code == 1
+    assert "explains pods only to those who may: `weft explain` with a kubeconfig" in said

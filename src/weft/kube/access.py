@@ -1,0 +1,96 @@
+"""Who somebody is and what they may, as the API server says: tokens, and the rights behind them.
+
+A token is made for one purpose, its audience: one that is shown to Weft opens nothing else.
+"""
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.model.manifest import Api
+
+LIFETIME_S = 600
+"""Of a token; the API server makes none that is shorter-lived."""
+
+_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class User(Api, frozen=True):
+    """Whom the API server knows by a token."""
+
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenStatus(Api, frozen=True):
+    authenticated: bool = False
+    user: User = User()
+    audiences: list[str] | None = None
+
+
+class _TokenReview(Api, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+class _AccessStatus(Api, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(Api, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+class _MadeStatus(Api, frozen=True):
+    token: str = ""
+
+
+class _Made(Api, frozen=True):
+    status: _MadeStatus = _MadeStatus()
+
+
+class Account(NamedTuple):
+    """A service account."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+async def make_token(client: ApiClient, account: Account, audience: str) -> str:
+    """A short-lived token of this service account, good for this audience alone; `ApiError` where
+    whoever asks may not `create` its `serviceaccounts/token`."""
+    namespace, name = (quote(part, safe="") for part in account)
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    spec = {"audiences": [audience], "expirationSeconds": LIFETIME_S}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    made = await client.call("POST", path, msgspec.json.encode(body))
+    return msgspec.json.decode(made, type=_Made).status.token
+
+
+async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
+    """Whose token it is; None for one that is not good, or was made for another audience."""
+    spec = {"token": token, "audiences": [audience]}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+    answer = await client.call("POST", _TOKEN_REVIEWS, msgspec.json.encode(body))
+    status = msgspec.json.decode(answer, type=_TokenReview).status
+    # A server that knows no audiences names none: then the token was not made for us.
+    good = status.authenticated and status.user.username and audience in (status.audiences or ())
+    return status.user if good else None
+
+
+async def may_get(client: ApiClient, user: User, path: str) -> bool:
+    """Whether RBAC, or whatever decides there, lets this user `get` this path (nonResourceURLs)."""
+    spec = {
+        "user": user.username, "uid": user.uid, "groups": user.groups or [],
+        "extra": user.extra or {}, "nonResourceAttributes": {"path": path, "verb": "get"},
+    }  # fmt: skip
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = await client.call("POST", _ACCESS_REVIEWS, msgspec.json.encode(body))
+    return msgspec.json.decode(answer, type=_AccessReview).status.allowed

@@ -1,0 +1,62 @@
+"""Tokens, and what their owners may read, of the fake API server."""
+
+import base64
+import itertools
+import re
+from typing import Any
+
+import msgspec
+
+from weft.testing.api_http import Request
+from weft.testing.api_store import Json, Refusal
+
+_TOKEN = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/([^/]+)/token")
+_TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class Access:
+    """Makes and reviews tokens of service accounts. `accounts` are those there are, `rights` which
+    user may read what begins with which path."""
+
+    def __init__(self) -> None:
+        self.accounts: set[tuple[str, str]] = set()
+        self.rights: set[tuple[str, str]] = set()
+        self._tokens: dict[str, tuple[str, list[str]]] = {}
+        self._numbers = itertools.count(1)
+
+    def token(self, user: str, *audiences: str) -> str:
+        """A good token of this user."""
+        parts = (b"{}", user.encode(), b"%d" % next(self._numbers))
+        made = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+        self._tokens[made] = (user, list(audiences))
+        return made
+
+    def answer(self, request: Request) -> Json | None:
+        """The answer to such a request; None where it is another."""
+        account = _TOKEN.fullmatch(request.path)
+        if request.method != "POST" or not (
+            account or request.path in (_TOKEN_REVIEW, _ACCESS_REVIEW)
+        ):
+            return None
+        spec = msgspec.json.decode(request.body)["spec"]
+        if account:
+            return self._make(account[1], account[2], spec)
+        if request.path == _TOKEN_REVIEW:
+            return {"kind": "TokenReview", "status": self._review(spec)}
+        path = spec["nonResourceAttributes"]["path"]
+        allowed = any(user == spec["user"] and path.startswith(to) for user, to in self.rights)
+        return {"kind": "SubjectAccessReview", "status": {"allowed": allowed}}
+
+    def _make(self, namespace: str, name: str, spec: dict[str, Any]) -> Json:
+        if (namespace, name) not in self.accounts:
+            raise Refusal(404, "NotFound", f'serviceaccounts "{name}" not found')
+        token = self.token(f"system:serviceaccount:{namespace}:{name}", *spec["audiences"])
+        return {"kind": "TokenRequest", "status": {"token": token}}
+
+    def _review(self, spec: dict[str, Any]) -> Json:
+        user, audiences = self._tokens.get(spec["token"], ("", []))
+        both = [audience for audience in audiences if audience in spec["audiences"]]
+        if not both:
+            return {"user": {}, "error": "[invalid bearer token]"}
+        return {"authenticated": True, "user": {"username": user}, "audiences": both}
