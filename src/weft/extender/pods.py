@@ -1,52 +1,56 @@
 """Each pod is parsed once: kube-scheduler sends it whole, with filter and with prioritize.
 
-At a bind only the pod's name and UID come; what filter was asked about is what will be bound.
+What is known of a pod is known by all that was said of it, never by a name that it gives itself:
+whoever sends another pod's UID with other content is answered about that content, and leaves the
+other pod's answer as it is.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from hashlib import blake2b
 
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 
 LARGE_BYTES = 65_536
-"""Of a pod's JSON. Pods have some kB, and memory must be bounded whatever somebody sends; a larger
-one is bound as the watch shows it."""
+"""Of a pod's JSON. Pods have some kB, and memory must be bounded whatever somebody sends."""
 
 
 class PodCache:
-    """The requests of pods seen lately, by UID; the least recently asked about are forgotten.
+    """The requests of pods seen lately; the least recently asked about are forgotten.
 
-    A pod is parsed again when its resourceVersion or `settings` (what a dialect's reading depends
-    on) moved. `parsed` counts parses.
+    A pod is parsed again when its content or `settings` (what a dialect's reading depends on)
+    moved. `parsed` counts parses.
     """
 
     def __init__(self, parse: Callable[[Pod], PodRequest], keep: int = 10_000) -> None:
         self.parsed = 0
         self._parse = parse
         self._keep = keep
-        self._known: OrderedDict[str, tuple[str, Hashable, PodRequest]] = OrderedDict()
+        self._known: OrderedDict[Hashable, PodRequest] = OrderedDict()
 
-    def request(self, pod: Pod, settings: Hashable, size: int = 0) -> PodRequest:
-        """The pod's request; `BadInputError` where the pod contradicts itself.
+    def told(self, pod: Pod, raw: bytes, settings: Hashable) -> PodRequest:
+        """The request of a pod that somebody sent as `raw`; `BadInputError` where it contradicts
+        itself. What is larger than `LARGE_BYTES` is not remembered."""
+        if len(raw) > LARGE_BYTES:
+            return self._parsed(pod)
+        return self._request(pod, (blake2b(raw, digest_size=16).digest(), settings))
 
-        `size` is how long its JSON was: what is larger than `LARGE_BYTES` is not remembered.
-        """
-        uid, version = pod.metadata.uid, pod.metadata.resource_version
-        known = self._known.get(uid)
-        if known is not None and version and known[0] == version and known[1] == settings:
-            self._known.move_to_end(uid)
-            return known[2]
-        request = self._parse(pod)
-        self.parsed += 1
-        if uid and size <= LARGE_BYTES:
-            self._known[uid] = (version, settings, request)
-            self._known.move_to_end(uid)
+    def watched(self, pod: Pod, settings: Hashable) -> PodRequest:
+        """The request of a pod that the API showed: its version says all of its content."""
+        meta = pod.metadata
+        return self._request(pod, (meta.uid, meta.resource_version, settings))
+
+    def _request(self, pod: Pod, key: Hashable) -> PodRequest:
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._parsed(pod)
             if len(self._known) > self._keep:
                 self._known.popitem(last=False)
-        return request
+        else:
+            self._known.move_to_end(key)
+        return known
 
-    def seen(self, uid: str) -> PodRequest | None:
-        """The request of the pod with this UID, if it was asked about lately."""
-        known = self._known.get(uid)
-        return known[2] if known else None
+    def _parsed(self, pod: Pod) -> PodRequest:
+        self.parsed += 1
+        return self._parse(pod)

@@ -26,13 +26,13 @@ Fields = dict[str, msgspec.Raw]
 class Args(msgspec.Struct, frozen=True, gc=False):
     """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
 
-    `pod_bytes` is how long the pod's JSON was, `raw_names` the names as they came.
+    `raw_pod` and `raw_names` are the pod and the names as they came.
     """
 
     pod: Pod
     names: list[str]
     nodes: dict[str, msgspec.Raw] | None = None
-    pod_bytes: int = 0
+    raw_pod: bytes = b""
     raw_names: bytes = b""
 
 
@@ -56,6 +56,7 @@ class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
     """Whom kube-scheduler would end for the pod, by node."""
 
     pod: Pod
+    raw_pod: bytes
     victims: dict[str, Victims]
 
 
@@ -137,15 +138,15 @@ class ArgsReader:
     def read(self, body: bytes) -> Args:
         """The arguments; `BadInputError` where the body is no such thing."""
         fields = _fold(body, "the request")
-        pod, size = _read_pod(fields), len(bytes(fields["pod"]))
+        pod, raw_pod = _read_pod(fields)
         whole = fields.get("nodes", _NULL)
         if whole == _NULL:
             raw = bytes(fields.get("nodenames", _NULL))
-            return Args(pod, self._read_names(raw), None, size, raw)
+            return Args(pod, self._read_names(raw), None, raw_pod, raw)
         items = _read(_raws, _fold(whole, "Nodes").get("items", _NULL), "Nodes.items") or []
         _not_too_many(len(items), "Nodes.items")
         nodes = {_read(_named, item, "Nodes.items").metadata.name: item for item in items}
-        return Args(pod, [*nodes], nodes, size)
+        return Args(pod, [*nodes], nodes, raw_pod)
 
     def _read_names(self, raw: bytes) -> list[str]:
         for known, names in self._known:
@@ -181,13 +182,14 @@ def read_bind(body: bytes) -> BindArgs:
 def read_preempt(body: bytes) -> PreemptArgs:
     """ExtenderPreemptionArgs, in whichever of its two forms it came."""
     fields = _fold(body, "the request")
-    pod = _read_pod(fields)
+    pod, raw_pod = _read_pod(fields)
     by_uid = fields.get("nodenametometavictims", _NULL)
     in_full = by_uid == _NULL
     told = fields.get("nodenametovictims", _NULL) if in_full else by_uid
     nodes = {} if told == _NULL else _read(_fields, told, "victims")
     _not_too_many(len(nodes), "victims")
-    return PreemptArgs(pod, {name: _read_victims(raw, in_full) for name, raw in nodes.items()})
+    victims = {name: _read_victims(raw, in_full) for name, raw in nodes.items()}
+    return PreemptArgs(pod, raw_pod, victims)
 
 
 def _read_victims(raw: msgspec.Raw, in_full: bool) -> Victims:
@@ -201,11 +203,12 @@ def _read_victims(raw: msgspec.Raw, in_full: bool) -> Victims:
     return Victims(uids, _read(_number, fields.get("numpdbviolations", _NULL), "victims") or 0)
 
 
-def _read_pod(fields: Fields) -> Pod:
+def _read_pod(fields: Fields) -> tuple[Pod, bytes]:
+    """The pod, and its JSON as it came."""
     raw = fields.get("pod", _NULL)
     if raw == _NULL:
         raise BadInputError("the request", "has no Pod")
-    return _read(_pod, raw, "Pod")
+    return _read(_pod, raw, "Pod"), bytes(raw)
 
 
 def _not_too_many(nodes: int, where: str) -> None:

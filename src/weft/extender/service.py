@@ -67,7 +67,7 @@ class Extender:
             return _no_body()
         try:
             args = self._reader.read(body)
-            pod, profile = self._asked(route, args.pod, args.pod_bytes)
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
         except BadInputError as error:
             return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
         found = self._where_held(pod, args.names) or which_fit(
@@ -93,7 +93,7 @@ class Extender:
         except BadInputError as error:
             return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
-            pod, profile = self._asked(route, args.pod, args.pod_bytes)
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
             found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
         except BadInputError:
             found = [0] * len(args.names)
@@ -106,7 +106,7 @@ class Extender:
             return _no_body()
         try:
             args = protocol.read_preempt(body)
-            pod, profile = self._asked(route, args.pod)
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
         except BadInputError as error:
             return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
         kept = {
@@ -165,13 +165,12 @@ class Extender:
         if watched is not None:
             return watched.metadata.namespace, watched.metadata.name
         placed = self.cluster.engine.placed.get(uid)
-        pod = placed.pod if placed is not None else self.pods.seen(uid)
-        return (pod.namespace, pod.name) if pod is not None else ("", uid)
+        return (placed.pod.namespace, placed.pod.name) if placed is not None else ("", uid)
 
-    def _asked(self, route: Route, pod: Pod, size: int = 0) -> tuple[PodRequest, Profile]:
+    def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
         if not self.cluster.ready:
             raise BadInputError("", NOT_READY)
-        request = self.pods.request(pod, self.cluster.settings, size)
+        request = self.pods.told(pod, raw, self.cluster.settings)
         return request, self._profile(route, request)
 
     def _beside(self, profile: Profile) -> list[PodRequest]:
@@ -179,7 +178,7 @@ class Extender:
         found = []
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
             try:
-                found.append(self.pods.request(pod, self.cluster.settings))
+                found.append(self.pods.watched(pod, self.cluster.settings))
             except BadInputError:  # it is told so when it is asked about
                 continue
         return found

@@ -344,10 +344,35 @@ def test_large_pods_are_not_remembered() -> None:
     """Or ten thousand of them would fill the memory."""
     large = elastic("large") | {"more": "x" * 70_000}
     extender = Extender(world())
-    for pod in (large, elastic("small")):
+    for pod in (large, elastic("small")) * 2:
         assert json.loads(extender.filter(ROUTES[0], args(pod, ["n1"])).body)["NodeNames"]
-    assert extender.pods.seen("u-large") is None
-    assert extender.pods.seen("u-small") is not None
+    assert extender.pods.parsed == 3, "the large one twice"
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+def test_another_pods_name_uid_and_version_with_other_content_are_another_pod(verb: str) -> None:
+    """A pod asks for more than there is; the forged one for next to nothing, and the other way
+    round: neither answer depends on who asked before."""
+    cluster = StubCluster(
+        [node("n1", gpus=2, memory_mib=1_000), node("n2", gpus=2, memory_mib=2_000)]
+    )
+    large, small = elastic(memory=1_500), elastic(memory=100)
+
+    def answers(pods: list[dict[str, Any]]) -> list[bytes]:
+        extender = Extender(cluster)
+        ask = getattr(extender, verb)
+        more: Any = {"NodeNameToMetaVictims": {"n1": None, "n2": None}}
+        return [
+            ask(
+                ROUTES[1], msgspec.json.encode({"Pod": pod, "NodeNames": ["n1", "n2"], **more})
+            ).body
+            for pod in pods
+        ]
+
+    alone = [answers([pod])[0] for pod in (large, small)]
+    assert alone[0] != alone[1]
+    assert answers([large, small, large]) == [alone[0], alone[1], alone[0]]
+    assert answers([small, large, small]) == [alone[1], alone[0], alone[1]]
 
 
 def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
