@@ -19,7 +19,7 @@ from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
 from weft.model import BadInputError, WeftError
-from weft.signals.telemetry.answers import Answer, TelemetryError, shown
+from weft.signals.telemetry.answers import Answer, TelemetryError, labels_of, shown
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import (
     ALIASES,
@@ -48,8 +48,6 @@ _MOST_SAID, _MOST_SHOWN = 1000, 500
 _BY = ", ".join((*NODE_LABELS, *UUID_LABELS, *INDEX_LABELS, *MIG_LABELS, *MIG_UUID_LABELS))
 _TOLD_BY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.GPU_UTIL_RATIO,
             Metric.SM_ACTIVE_RATIO)  # fmt: skip
-
-_labels = msgspec.json.Decoder(dict[str, str])
 
 
 class Wish(NamedTuple):
@@ -238,5 +236,5 @@ def gpus_in(found: Answer, devices: Devices) -> int:
     """GPUs of the ledger that these series are about; where it has none, whatever is told of."""
     if not len(devices):
         return len(found.labels)
-    rows = {devices.find(_labels.decode(text)) for text in found.labels}
+    rows = {devices.find(labels_of(text)) for text in found.labels}
     return sum(isinstance(row, int) for row in rows)

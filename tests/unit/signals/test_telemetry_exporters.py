@@ -165,3 +165,14 @@ def test_only_a_line_feed_ends_a_line(between: str) -> None:
 def test_a_series_whose_labels_or_value_do_not_end_is_no_series(tail: str) -> None:
     with pytest.raises(TelemetryError, match="no series"):
         parse(f"{USED}{tail}\n".encode(), "a", NOW_S, WANTED, "u")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'%b{gpu="0",pod="\xff"} 5', b'%b{gpu="0",po\xffd="x"} 5', b'%b{gpu="0"} 5\xff', b"%b \xff{"],
+)
+def test_a_byte_that_is_no_text_costs_its_own_line_at_most(line: bytes) -> None:
+    page = line % USED.encode() + f'\n{USED}{{gpu="1"}} 7\n'.encode()
+    found = parse(page, "a", NOW_S, WANTED, "u")
+    (joined,) = Joiner(Devices([node("a", uuids=False)])).join(found)
+    assert dict(zip(joined.rows.tolist(), joined.values.tolist(), strict=True))[1] == 7

@@ -5,6 +5,7 @@ import pytest
 from telemetry_world import NOW_S, answer, node, one
 
 from weft.model import Gpu, Node
+from weft.signals.telemetry.answers import decode, labels_of, readable
 from weft.signals.telemetry.join import Devices, Joiner, Why
 from weft.signals.telemetry.names import Metric
 
@@ -178,3 +179,35 @@ def test_an_example_is_fit_to_be_printed() -> None:
     joiner = Joiner(devices())
     joiner.join(answer(one(USED, 5, Hostname="x\u202e\x9b")))
     assert joiner.examples[Why.NODE].isprintable()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"\xff", b"\xed\xa0\xbd", rb"\ud83d", rb"\uDE00", rb"\\\ud83d", rb"\ud83d\u0041"],
+    ids=repr,
+)
+def test_what_is_no_text_in_a_label_costs_no_other_series(bad: bytes) -> None:
+    """Labels are anybody's; what pods are called goes into every series about them."""
+    series = b",".join(
+        b'{"metric":{"__name__":"%b","Hostname":"a","gpu":"%d","job":"%b"},"values":[[%d,"7"]]}'
+        % (USED.encode(), gpu, bad if gpu == 0 else b"fine", NOW_S)
+        for gpu in range(2)
+    )
+    told = b'{"status":"success","warnings":["%b"],"data":{"resultType":"matrix","result":[%b]}}'
+    found = decode(told % (bad, series), "w")
+    joiner = Joiner(devices(uuids=False))
+    (joined,) = joiner.join(found)
+    assert joined.rows.tolist() == [0, 1]
+    assert joiner.unjoined == {}
+    assert labels_of(found.labels[0])["job"].startswith(("�", "\\�"))
+
+
+def test_text_that_looks_alike_stays_as_it_is() -> None:
+    """A whole character as two escapes, and a backslash that happens to stand before a u."""
+    for good in (rb"\ud83d\ude00", rb"\\ud83d", "😀".encode(), rb"\\\\ud83d"):
+        assert readable(b'{"a":"%b"}' % good) == b'{"a":"%b"}' % good
+
+
+@pytest.mark.parametrize("labels", [b"[]", b'{"a":1}', b'{"a":"\xff"}', b'"x"', b"7", b""])
+def test_labels_that_are_none_are_nobodys(labels: bytes) -> None:
+    assert labels_of(labels) == {}

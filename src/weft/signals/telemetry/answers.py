@@ -7,6 +7,7 @@ The labels of each series are kept as the bytes that came: they are the series' 
 read where a series is seen for the first time (`join`). Numbers never become Python objects.
 """
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -79,6 +80,31 @@ def shown(text: str | bytes, most: int = _MOST_SHOWN) -> str:
 
 
 _response = msgspec.json.Decoder(_Response)
+_labels = msgspec.json.Decoder(dict[str, str])
+_ESCAPED = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def labels_of(text: bytes) -> dict[str, str]:
+    """One series' labels; none where they cannot be read."""
+    try:
+        return _labels.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def readable(body: bytes) -> bytes:
+    """The body with U+FFFD for every byte that is no UTF-8, and every escape of half a character:
+    labels are anybody's, and one of them must not cost all the others."""
+    if not body.isascii():
+        body = body.decode("utf-8", "replace").encode()
+    if _SURROGATE.search(body) is None:
+        return body
+    return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
+
 
 NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
@@ -86,7 +112,7 @@ NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 def decode(body: bytes, where: str) -> Answer:
     """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
     try:
-        found = _response.decode(body)
+        found = _response.decode(readable(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         what = f"{shown(str(error))}: {shown(body)}"
         raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None

@@ -7,18 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from weft.framework.signals import FRESH, MISSING
 from weft.model import Gpu, Node
 from weft.signals.freshness import freshness_of
-from weft.signals.telemetry.answers import Answer
+from weft.signals.telemetry.answers import Answer, labels_of
 from weft.signals.telemetry.join import Joiner, Why
 from weft.signals.telemetry.names import ALIASES, NODE_LABELS, Alias, Metric, subject, without_port
 from weft.signals.telemetry.window import Window
-
-_labels = msgspec.json.Decoder(dict[str, str])
 
 Level = Literal["good", "advice", "wrong"]
 
@@ -64,7 +61,7 @@ def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) 
     found: dict[str, dict[int, str]] = {}
     for answer in answers:
         for text in answer.labels:
-            labels = _labels.decode(text)
+            labels = labels_of(text)
             about = subject(labels)
             node = without_port(next((labels[n] for n in NODE_LABELS if labels.get(n)), ""))
             if node and about.gpu >= 0 and not about.mig and labels.get("__name__") in aliases:
@@ -201,7 +198,7 @@ def _labels_of(looked: Looked) -> Iterable[Finding]:
     total = 0
     for answer in looked.answers:
         for text in answer.labels:
-            about = subject(_labels.decode(text))
+            about = subject(labels_of(text))
             total += 1
             lacks["UUID"] += not about.uuid
     if lacks["UUID"]:
@@ -215,7 +212,7 @@ def _misnamed(looked: Looked) -> str:
     told = set()
     for answer in looked.answers:
         for text in answer.labels:
-            labels = _labels.decode(text)
+            labels = labels_of(text)
             if devices.find(labels) is Why.NODE:
                 told |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
     names = f"they say {_some(told)}" if told else "they name none"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.signals.telemetry.answers import Answer, TelemetryError, shown
+from weft.signals.telemetry.answers import Answer, TelemetryError, labels_of, shown
 from weft.signals.telemetry.join import Devices
 from weft.signals.telemetry.names import (
     ALIASES,
@@ -41,10 +41,9 @@ _LABEL = re.compile(rf"(?<!\w)([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*=[ \t]*{_TEXT}")
 _INNER = re.compile(
     rf"\{{((?:[ \t]*(?:\w++|{_TEXT})[ \t]*=[ \t]*{_TEXT}[ \t]*(?:,|(?=\}})))*+)[ \t]*\}}"
 )
+_NO_TEXT = "\ufffd"
 _ESCAPE = re.compile(r"\\(.)")
 _WHOSE = (*UUID_LABELS, *MIG_LABELS, *MIG_UUID_LABELS)
-
-_labels = msgspec.json.Decoder(dict[str, str])
 
 
 Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
@@ -135,7 +134,8 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
 
     A time on the line itself (milliseconds; seconds in OpenMetrics, which ends by saying so) counts
     instead of `at_s`. The page's own words for the node are left out. `TelemetryError`: a line that
-    is no series, for then nothing on the page can be trusted.
+    is no series, for then nothing on the page can be trusted; one with bytes that are no UTF-8 is
+    passed over instead, for those are somebody's label.
     """
     labels: list[bytes] = []
     times: list[float] = []
@@ -149,6 +149,8 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
         try:
             inner, number, told_s = _sample(line, named.end(), per_s)
         except ValueError:
+            if _NO_TEXT in line:
+                continue
             text = f"{where}: no series: {shown(line)}"
             raise TelemetryError("garbage", text) from None
         values.append(number)
@@ -184,7 +186,7 @@ def of_node(answer: Answer, node: str, devices: Devices) -> Answer:
     verdicts: dict[tuple[str | None, ...], str] = {}
     kept = []
     for text in answer.labels:
-        labels = _labels.decode(text)
+        labels = labels_of(text)
         whose = tuple(map(labels.get, _WHOSE))
         if whose not in verdicts:
             verdicts[whose] = _refused(labels, node, devices)

@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from weft.ledger.table import Ints
 from weft.model import Node
-from weft.signals.telemetry.answers import Answer, shown
+from weft.signals.telemetry.answers import Answer, labels_of, shown
 from weft.signals.telemetry.names import (
     ALIASES,
     NODE_LABELS,
@@ -31,8 +30,6 @@ from weft.signals.telemetry.names import (
     subject,
     without_port,
 )
-
-_labels = msgspec.json.Decoder(dict[str, str])
 
 
 class Why(enum.StrEnum):
@@ -249,10 +246,7 @@ class Joiner:
         """Read labels that were never seen, or not for long."""
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
-        try:
-            labels = _labels.decode(text)
-        except msgspec.DecodeError:
-            labels = {}
+        labels = labels_of(text)
         row = self.devices.find(labels) if labels else Why.LABELS
         about = subject(labels)
         place = (

@@ -17,9 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from weft.signals.telemetry.answers import Answer
+from weft.signals.telemetry.answers import Answer, labels_of
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -39,7 +37,6 @@ _SCRAPED = frozenset({
 })  # fmt: skip
 """Labels that say how a counter was read, and whose it is, but not which one it is."""
 _MOST_KEPT = 100_000
-_labels = msgspec.json.Decoder(dict[str, str])
 
 Samples = list[tuple[float, float]]
 
@@ -124,10 +121,7 @@ class Reader:
 
 
 def _series_of(text: bytes) -> Series | None:
-    try:
-        labels = _labels.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    labels = labels_of(text)
     pod = labels.get("namespace", ""), labels.get("pod", "")
     if not all(pod):
         return None
