@@ -98,7 +98,7 @@ class Query:
     gpus = _NodeColumn("gpus")
     """GPUs on the node, [n]."""
     usable_gpus = _NodeColumn("usable_gpus")
-    """GPUs in service and not blocked by a MIG relative, [n]."""
+    """GPUs in service, not overbooked and not blocked by a MIG relative, [n]."""
     node_kind = _NodeColumn("node_kind")
     """Device kind of the node's first GPU, −1 without GPUs, [n]."""
 
@@ -154,7 +154,7 @@ class Query:
     device_idle = _DeviceFlag("device_idle")
     """Usable and without a pod, [d]."""
     device_usable = _DeviceFlag("device_usable")
-    """In service, and no MIG relative is held, [d]."""
+    """In service, not overbooked, and no MIG relative is held, [d]."""
     device_first = _DeviceFlag("device_first")
     """The first device of its node in its state: scoring these alone is enough for who reads
     requests only, unless the query is `narrowed`, [d]."""

@@ -209,6 +209,7 @@ class Table:
         self._card = totals.tolist()
         self._limit = (totals * limits.overcommit_permille // 1000).tolist()
         self._harvest_limit = (totals * limits.harvest_permille // 1000).tolist()
+        self._most = (totals * max(limits) // 1000).tolist()
         reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
         self._harvest_total = (totals - reserves).tolist()
         self.all_in_service = all(self._serves)
@@ -307,7 +308,10 @@ class Table:
         self.usable_gpus[row] = usable
 
     def _derive_device(self, device: int) -> None:
-        usable = self._serves[device] and not (self.has_parents and self._relative_is_busy(device))
+        usable = (
+            self._serves[device] and not self._overbooked(device)
+            and not (self.has_parents and self._relative_is_busy(device))
+        )  # fmt: skip
         milli = memory = harvest = unpromised = 0
         unneeded = -1
         if usable:
@@ -333,6 +337,13 @@ class Table:
             self.device_unpromised[device], self.device_unneeded[device] = unpromised, unneeded
         self.device_cells[:4, device] = (memory, milli, idle, usable)
         self.device_cells[8:, device] = (harvest, self.pods[device], self.memory_used[device])
+
+    def _overbooked(self, device: int) -> bool:
+        """Whether facts hold more of it than may be promised: then nobody gets any part of it."""
+        return (
+            self.memory_used[device] > self._most[device]
+            or self.milli_used[device] > self.milli_total[device]
+        )
 
     def _relative_is_busy(self, device: int) -> bool:
         """A card and the MIG instances cut from it are never held at the same time."""

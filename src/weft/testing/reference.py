@@ -83,11 +83,12 @@ class ReferenceLedger:
                     gpus[share.gpu].milli_used += share.milli
                     gpus[share.gpu].pods.add(placement.uid)
         for entry in gpus.values():
-            entry.usable = entry.gpu.in_service and not any(
+            limit = entry.gpu.memory_mib * self.overcommit_permille // 1000
+            overbooked = entry.memory_used > limit or entry.milli_used > entry.gpu.milli
+            entry.usable = (entry.gpu.in_service and not overbooked) and not any(
                 other.pods for other in gpus.values() if related(entry.gpu, other.gpu)
             )
             if entry.usable:
-                limit = entry.gpu.memory_mib * self.overcommit_permille // 1000
                 entry.memory_free = max(0, limit - entry.memory_used)
                 entry.milli_free = max(0, entry.gpu.milli - entry.milli_used)
         return Account(
