@@ -17,7 +17,7 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_files_stay_small_and_functions_fit_a_screen(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 400, "split this file: it does more than one thing"
+    assert len(text.splitlines()) <= 500, "split this file: it does more than one thing"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1

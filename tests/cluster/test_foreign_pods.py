@@ -17,7 +17,7 @@ OTHER = "someone-else"
 def mark(made: Object, gpu: int, memory_mib: int, node: str = "node-0") -> dict[str, str]:
     """What Weft writes into a Binding of this pod, as far as its own accounts need it."""
     value = {"pod": made["metadata"]["uid"], "node": node, "shares": [[0, gpu, memory_mib, 0, ""]]}
-    return {"weft.dev/placement": json.dumps(value)}
+    return dict.fromkeys(("weft.dev/placement", "weft.dev/placement-copy"), json.dumps(value))
 
 
 def said(about: str, reason: str) -> Callable[[Objects], str]:

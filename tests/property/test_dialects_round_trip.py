@@ -1,5 +1,7 @@
 """What is written can be read back: with Weft's annotation, and from each system's own marks."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,8 +9,9 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from weft.dialects.dialect import Settings
+from weft.dialects.evidence import Weighed
 from weft.dialects.registry import ALL, choose, dialect, parse_pod, read_placement, write
-from weft.dialects.shares import PLACEMENT, placement_of, share_on
+from weft.dialects.shares import COPY, PLACEMENT, about, decode, placement_of, share_on
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 
 MEM = "aliyun.com/gpu-mem"
@@ -72,9 +75,11 @@ def place(draw, request, node):
     for index, claim in enumerate(request.shape.claims):
         if claim.count > len(node.gpus):
             return None
-        for gpu in draw(st.permutations(node.gpus))[: claim.count]:
+        left = claim.memory.value
+        for number, gpu in enumerate(draw(st.permutations(node.gpus))[: claim.count], 1):
             if claim.split:
-                mib = draw(st.integers(0, claim.memory.value))
+                mib = left if number == claim.count else draw(st.integers(0, left))
+                left -= mib
                 shares.append(Share(index, gpu.index, mib, 0, gpu.uuid))
             else:
                 shares.append(share_on(index, claim, gpu))
@@ -129,6 +134,65 @@ def test_each_systems_own_marks_name_the_same_gpus(name, data):
     if name == "alnair" and placement.shares:
         theirs |= alnairs_plugin_writes(request, placement)
     assert read_placement(bound(manifest, theirs, marks.labels), node, chosen) == placement
+
+
+def charges(placement):
+    """MiB and thousandths by claim and GPU."""
+    return {(s.claim, s.gpu): (s.memory_mib, s.milli) for s in placement.shares}
+
+
+@st.composite
+def edits(draw, text, node):
+    """What an owner may make of Weft's annotation; None: it is removed."""
+    value = json.loads(text)
+    shares = value["shares"]
+    how = draw(st.sampled_from(["gone", "damaged", "another's", "none", "less", "moved", "new"]))
+    if how in ("gone", "damaged"):
+        return None if how == "gone" else draw(st.sampled_from(["", "{", "7", "{}", text[:-1]]))
+    if how == "another's":
+        value["pod"] = "u-2"
+    elif how == "none":
+        value["shares"] = draw(st.sampled_from([[], shares[:-1], [[0, 1]], 7]))
+    else:
+        row = draw(st.sampled_from(shares))
+        if how == "moved":
+            row[1] = draw(st.integers(0, 2 * len(node.gpus)))
+        amounts = st.integers(0, row[2]), st.integers(0, row[3])
+        if how == "less":
+            row[2:4] = [draw(amount) for amount in amounts]
+        if how == "new":
+            value["shares"] = [[0, draw(st.integers(0, len(node.gpus) - 1)), 0, 0, ""]]
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("name", WEFTS_MARK)
+@FEWER
+@given(data=st.data())
+def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
+    manifest = data.draw(pods(WEFTS_MARK[name]))
+    chosen, node = data.draw(settings), data.draw(nodes())
+    request = parse_pod(msgspec.convert(manifest, PodManifest), chosen)
+    placement = place(data.draw, request, node)
+    if placement is None or not placement.shares:
+        return
+    system, marks = dialect(request.dialect), write(request, placement, node, 7)
+    written = {**marks.annotations, COPY: marks.annotations[PLACEMENT]}
+
+    def weighed(annotations):
+        return system.weigh(bound(manifest, annotations, marks.labels), request, node)
+
+    assert weighed(written) == Weighed(placement)
+    key = data.draw(st.sampled_from([PLACEMENT, COPY]))
+    text = data.draw(edits(written[key], node))
+    changed = {k: v for k, v in {**written, key: text}.items() if v is not None}
+    found, before = weighed(changed), charges(placement)
+    after = charges(found.placement)
+    for place_of, amounts in before.items():
+        assert all(a >= b for a, b in zip(after[place_of], amounts, strict=True))
+    said = decode(text, request) if text and about(text) == ("u-1", "n") else None
+    if key == PLACEMENT or text is not None:
+        assert bool(found.edited) == (said != placement.shares)
+    assert (found.placement == placement) or found.edited
 
 
 @given(

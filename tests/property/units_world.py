@@ -79,7 +79,7 @@ class World:
         self.live = await self._started()
         assert self._held(self.live) == self._held(before)
         assert differences(before.engine.ledger.table, self.live.engine.ledger.table) == []
-        assert self.live.units.of_pods.keys() == before.units.of_pods.keys()
+        assert self.live.pods.doubts == before.pods.doubts
 
     def _held(self, live: Cluster) -> dict[str, Placement]:
         """Of a pod whose node is away, nobody says which GPUs it had there."""

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from weft.dialects.containers import Layout, one_card
 from weft.dialects.dialect import Marks, Settings
+from weft.dialects.evidence import records
 from weft.dialects.requests import build
 from weft.dialects.resources import Slot, amount, slots, units
-from weft.dialects.shares import find, placement_of, share_on, stale
+from weft.dialects.shares import find, placement_of, share_on
 from weft.dialects.system import System, by_container
 from weft.model import GpuClaim, Memory, Node, Placement, PodManifest, PodRequest, Shape
 
@@ -102,7 +103,8 @@ class Gpushare(System):
             return request, ""
         claim, card_mib = request.shape.claims[0], _largest_mib(node)
         configured = UNIT_MIB.get(settings.gpushare_unit, 0)
-        marked = 0 if stale(pod, request, node) else _marked_unit_mib(pod, card_mib)
+        foreign = records(pod, request, node) is None
+        marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
         told = node.unit_mib or configured
         asked = Memory("node-units", claim.memory.value, told or claim.memory.unit_mib)
         readings = [asked.on_node(unit_mib) for unit_mib in (0, configured, marked)]

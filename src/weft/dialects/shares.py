@@ -2,8 +2,9 @@
 
 What a claim takes of a card follows from the two alone, so a system's marks need only name the
 cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
-marks and is believed first. It names the pod and the node it was written for: marks that came
-along when someone copied a manifest are worth nothing.
+marks, and once more under another name. It names the pod and the node it was written for: marks
+that came along when someone copied a manifest are worth nothing. What the marks of a bound pod are
+worth besides, `evidence.py` says.
 """
 
 import json
@@ -15,7 +16,6 @@ from weft.model import (
     GpuClaim,
     Node,
     Placement,
-    PodManifest,
     PodRequest,
     Shape,
     Share,
@@ -25,9 +25,12 @@ MOST_LETTERS = 253
 """Of one name, as Kubernetes' own; an annotation may be of 256 kB."""
 
 PLACEMENT = "weft.dev/placement"
+COPY = "weft.dev/placement-copy"
+"""The same text again: whoever changes one of the two is noticed."""
 
 # More than any card has, in MiB and in thousandths: the sum of many pods' still fits 64 bits.
 _MOST = 2**24
+_MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 
 
 def share_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
@@ -35,6 +38,14 @@ def share_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
     if claim.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     return Share(index, gpu.index, claim.memory.mib_on(gpu.memory_mib), claim.milli, gpu.uuid)
+
+
+def asked_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
+    """What claim number `index` asks of this card if it is there; no more than the card has."""
+    if claim.whole:
+        return share_on(index, claim, gpu)
+    mib = min(claim.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
+    return Share(index, gpu.index, mib, min(claim.milli, gpu.milli), gpu.uuid)
 
 
 def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Placement:
@@ -116,40 +127,38 @@ def encode(placement: Placement) -> str:
     )
 
 
-def decode(text: str, request: PodRequest, node: Node) -> Placement | None:
-    """The placement in such a value, whose pod and node `stale` has checked; None if damaged."""
+def about(text: str) -> tuple[str, str] | None:
+    """The pod (UID) and the node that such a value is about; None where it does not say."""
     try:
         value = json.loads(text)
-        rows = value["shares"]
-        if len(rows) > len(request.shape.claims) * len(node.gpus):
-            return None
-        shares = [Share(*_checked(row, request, node)) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError):  # the last: nested too deeply
+    except (ValueError, RecursionError):  # the latter: nested too deeply
         return None
-    return placement_of(request, node, shares)
-
-
-def stale(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """Whether all the pod's marks are another pod's, or speak of another node."""
-    if pod.spec.node_name and pod.spec.node_name != node.name:
-        return True
-    try:
-        value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
-    except (ValueError, RecursionError):
-        return False
     if not isinstance(value, dict):
-        return False
-    return value.get("pod") != request.uid or value.get("node") != node.name
+        return None
+    return str(value.get("pod")), str(value.get("node"))
 
 
-def _checked(row: list[object], request: PodRequest, node: Node) -> tuple[int, int, int, int, str]:
+def decode(text: str, request: PodRequest) -> tuple[Share, ...] | None:
+    """The shares in such a value, on GPUs that the node has or not; None if it is damaged."""
+    try:
+        rows = json.loads(text)["shares"]
+        if len(rows) > len(request.shape.claims) * _MOST_SHARES:
+            return None
+        found = tuple(Share(*_checked(row, request)) for row in rows)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    distinct = {(share.claim, share.gpu) for share in found}
+    return found if len(distinct) == len(found) else None
+
+
+def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int, str]:
     claim, gpu, memory_mib, milli, uuid = row
     numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
         raise ValueError(row)
-    if max(numbers[2:]) > _MOST or len(uuid) > MOST_LETTERS:
+    if max(numbers[1:]) > _MOST or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
     uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
-    if numbers[0] >= len(request.shape.claims) or find(node, str(gpu)) is None:
+    if numbers[0] >= len(request.shape.claims):
         raise ValueError(row)
     return numbers[0], numbers[1], numbers[2], numbers[3], uuid

@@ -4,8 +4,9 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from weft.dialects import shares
+from weft.dialects import evidence, shares
 from weft.dialects.dialect import Marks, Settings, TieBreak
+from weft.dialects.evidence import Weighed
 from weft.dialects.resources import asks_for
 from weft.model import Node, Placement, PodManifest, PodRequest, Share
 
@@ -15,6 +16,8 @@ class System:
 
     `resources` are the names its pods ask with. `asks_by_name`: whether its schedulerName alone
     makes a pod its own, without any resource or label (Genius and Kube-Knots pods have none).
+    `agent_mark` is the annotation, if there is one, into which the system's agent on the node
+    writes the card that it picked itself: Weft never writes it, and `recover` reads it alone.
     """
 
     name: str = ""
@@ -22,6 +25,7 @@ class System:
     tie_break: TieBreak = "first"
     resources: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
+    agent_mark: ClassVar[str] = ""
 
     def carries(self, pod: PodManifest, settings: Settings) -> bool:
         """Whether the pod asks in this system's words, whatever its schedulerName."""
@@ -46,19 +50,28 @@ class System:
         )
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """The placement that the pod's marks say it holds on `node`.
+        """The placement that the pod's marks are charged for on `node`; see `evidence.py`.
 
-        Weft's annotation is believed first, then the system's own marks (a pod that the original
-        system placed). None where neither says, where they are another pod's, or where a GPU they
-        name is not on the node. A pod that asks for no GPU holds the rest of its shape.
+        None where they are another pod's, or do not say of every GPU which one of the node it is.
+        A pod that asks for no GPU holds the rest of its shape.
         """
+        found = self.weigh(pod, request, node)
+        return found.placement if found is not None and not found.anywhere else None
+
+    def weigh(
+        self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
+    ) -> Weighed | None:
+        """The same, with what is wrong with the marks. `bound_with` is the value of Weft's
+        annotation that the pod was seen to be bound with, where that is known."""
         if not request.shape.claims:
-            return shares.placement_of(request, node, ())
-        if shares.stale(pod, request, node):
+            return Weighed(shares.placement_of(request, node, ()))
+        said = evidence.records(pod, request, node, bound_with)
+        if said is None:
             return None
-        text = (pod.metadata.annotations or {}).get(shares.PLACEMENT)
-        own = shares.decode(text, request, node) if text else None
-        return own or self.recover(pod, request, node)
+        own = self.recover(pod, request, node)
+        if own is not None and (self.agent_mark or not said):
+            return Weighed(own, moved=evidence.moved(request, said, own, self.agent_mark))
+        return evidence.weigh(request, node, said, own, self.name) if said else None
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: Settings

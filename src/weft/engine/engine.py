@@ -199,7 +199,7 @@ class Engine:
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
         placement = event.placement
-        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class)
+        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
         placed = self.placed.get(placement.uid)
         if placed is not None:

@@ -34,13 +34,15 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say: for the
     order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
-    knows no better: so the engine can place it on its own clock.
+    knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
+    charged, for its marks are in doubt: nobody else is evicted for it.
     """
 
     placement: Placement
     bound_ns: int = 0
     job_class: str = ""
     held_ns: int = 0
+    unsure: bool = False
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -10,7 +10,8 @@ engine names the same borrower), and the snapshots.
 
 A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
 Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
-numbers send a pod away: not knowing is a reason to lend nothing, and none to evict.
+numbers send a pod away: not knowing is a reason to lend nothing, and none to evict. A pod whose
+marks are in doubt came last, whenever it was bound: what it is charged sends nobody else away.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -108,6 +109,7 @@ class _Terms(msgspec.Struct, frozen=True, gc=False):
     bound_ns: int
     number: int
     job_class: str
+    unsure: bool = False
 
 
 class Lending:
@@ -157,11 +159,11 @@ class Lending:
             closed = dict.fromkeys(self._closed, FAR >> 1)
             self._ledger.hold_back({**self._beyond, **closed})
 
-    def seen_bound(self, uid: str, bound_ns: int, job_class: str) -> None:
-        """The API shows the pod bound, since then."""
+    def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
+        """The API shows the pod bound, since then; `unsure`: with marks that are in doubt."""
         known = self._terms.get(uid)
         job_class = job_class or (known.job_class if known else "")
-        self._terms[uid] = _Terms(bound_ns, known.number if known else 0, job_class)
+        self._terms[uid] = _Terms(bound_ns, known.number if known else 0, job_class, unsure)
 
     def gone(self, uid: str) -> None:
         """The pod holds nothing any more."""
@@ -189,9 +191,11 @@ class Lending:
     def in_order(self, node: str, gpu: int) -> list[Holding]:
         """The pods of a GPU in the order of their binding: what the API says decides."""
 
-        def key(held: Holding) -> tuple[int, int, str]:
+        def key(held: Holding) -> tuple[bool, int, int, str]:
             terms = self._terms.get(held.placement.uid)
-            return (terms.bound_ns, terms.number, held.placement.uid) if terms else (0, 0, "")
+            if terms is None:
+                return (False, 0, 0, "")
+            return terms.unsure, terms.bound_ns, terms.number, held.placement.uid
 
         return sorted(self._on(node, gpu), key=key)
 
@@ -260,6 +264,9 @@ class Lending:
         there = self.in_order(node.name, gpu.index)
         if any(held.placement.uid in self._leaving for held in there):
             return None
+        unsure = [held for held in there if self._unsure(held)]
+        needs = sum(asked - idle for asked, idle in (_on_gpu(one, gpu.index) for one in unsure))
+        suffices = table.short_of(device) <= needs  # that the unsure ones go
         promised, borrowers = 0, []
         for number, held in enumerate(there):
             asked = _on_gpu(held, gpu.index)[0]
@@ -267,8 +274,8 @@ class Lending:
             borrowed = min(asked, promised - table.limit_of(device))
             terms = self._terms.get(held.placement.uid)
             job_class = terms.job_class if terms else ""
-            certain = held.state == "committed"
-            if borrowed > 0 and job_class != LATENCY_CRITICAL and certain:
+            may_go = held.state == "committed" and (held in unsure or not suffices)
+            if borrowed > 0 and job_class != LATENCY_CRITICAL and may_go:
                 refused = held.placement.uid in self._refused
                 rank = (refused, job_class != BEST_EFFORT, -number)
                 borrowers.append((rank, held, borrowed))
@@ -280,6 +287,10 @@ class Lending:
         need = short + table.lendable(device)
         grew = tuple(_growth(there, gpu.index, before, leaves.placement.uid))
         return leaves, Eviction(gpu.index, need, gpu.memory_mib, reserve, borrowed, grew)
+
+    def _unsure(self, held: Holding) -> bool:
+        terms = self._terms.get(held.placement.uid)
+        return terms is not None and terms.unsure
 
     def _on(self, node: str, gpu: int) -> list[Holding]:
         holdings = self._ledger.holdings

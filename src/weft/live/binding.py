@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from weft.dialects import registry
+from weft.dialects.shares import COPY, PLACEMENT
 from weft.engine import Bind
 from weft.kube.bind import BindRequest
 from weft.kube.marks import annotation_bytes
@@ -16,6 +17,8 @@ def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | N
     request, placement = command.pod, command.placement
     marks = registry.write(request, placement, node, now_ns)
     annotations = marks.annotations
+    if PLACEMENT in annotations:
+        annotations = {**annotations, COPY: annotations[PLACEMENT]}
     if annotations and term:
         annotations = {**annotations, TERM: str(term)}
     return BindRequest(

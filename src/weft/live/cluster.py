@@ -108,7 +108,6 @@ class Cluster:
             Notice("FailedScheduling", why, pod=pod, waits=True)
         )
         self.units = Units(self._nodes, gpushare_unit, self._notice)
-        self._pods.on_doubt = self.units.heard
         self._pods.decided = self._decided
         self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
         self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
@@ -332,8 +331,6 @@ class Cluster:
         for number, change in enumerate(changes, 1):
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
-            if gone or pod.ended:
-                self.units.heard(pod, "")
             for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
                 self.handle(end)
             take = self._pods.forget if gone else self._pods.take
@@ -360,6 +357,8 @@ class Cluster:
 
     def _tell_nodes(self) -> None:
         new, gone = self._nodes.changed()
+        for name in gone:
+            self._pods.without(name)
         self.units.look(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:

@@ -4,10 +4,12 @@
                                              │
                                              └─▶ someone else's pod: told, charged, never evicted
 
-Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote is evicted, through
-the Eviction API (disruption budgets hold), with its UID as precondition, and only after every pod
-of that GPU was read afresh. A pod that is being deleted counts as gone: so never two where one is
-enough, and never both. What a smaller node explains is nobody's double booking: told, not mended.
+Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote, and that is as it
+was bound, is evicted or makes another go: one whose marks are in doubt may be elsewhere. Evictions
+pass through the Eviction API (disruption budgets hold), with the UID as precondition, and only
+after every pod of that GPU was read afresh. A pod that is being deleted counts as gone: so never
+two where one is enough, and never both. What a smaller node explains is nobody's double booking:
+told, not mended.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
-from weft.live.holding import placed_by_weft
+from weft.live.holding import Doubt, as_bound, placed_by_weft
 from weft.live.interface import Notice
 from weft.live.nodes import NodeView
 from weft.live.overbooking import (
@@ -82,6 +84,7 @@ class Guard:
         self._touched: set[str] = set()
         self._looked_at = -1
         self._said: dict[str, object] = {}
+        self._doubted: dict[str, tuple[Doubt, ...]] = {}
         self._left: dict[str, tuple[frozenset[str], Node]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -100,7 +103,7 @@ class Guard:
         self._touched = set()
         self._looked_at = self._engine.ledger.version
         for name in names:
-            found = overbooked(self._engine.ledger, name)
+            found = overbooked(self._engine.ledger, name, self._unsure)
             if found:
                 self.over[name] = found
             else:
@@ -109,6 +112,11 @@ class Guard:
             if self.leading and (found or name in self._said):
                 self._report(name, found)
                 self._mend(name)
+        if self.leading:
+            self._report_doubts()
+
+    def _unsure(self, uid: str) -> bool:
+        return uid in self._pods.assumed or self._pods.unsure(uid)
 
     def _changed(self, name: str) -> bool:
         """Whether a node's account changed since the last look."""
@@ -166,6 +174,14 @@ class Guard:
             )
             self._tell(Notice("Overbooked", told, pod=self._pods.by_uid(uid)))
 
+    def _report_doubts(self) -> None:
+        for uid, doubts in self._pods.doubts.items():
+            for doubt in doubts if self._doubted.get(uid) != doubts else ():
+                pod = self._pods.by_uid(uid)
+                log.warning("pod %s: %s", self._name(uid), doubt.text)
+                self._tell(Notice(doubt.reason, doubt.text, pod=pod))
+        self._doubted = dict(self._pods.doubts)
+
     @staticmethod
     def _was_told(before: object, uid: str, gpus: list[int]) -> bool:
         assert isinstance(before, tuple)
@@ -188,13 +204,14 @@ class Guard:
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     def _ours(self, name: str) -> list[Holder]:
-        """Weft's own pods on this node that are not on their way out; when bound is not known."""
+        """Weft's own pods on this node that are as it bound them, and not on their way out; when
+        bound is not known."""
         found = []
         for held in self._engine.ledger.pods_on(name):
             pod = self._pods.by_uid(held.placement.uid)
             if pod is None or pod.metadata.deletion_timestamp or not held.placement.shares:
                 continue
-            if placed_by_weft(pod):
+            if as_bound(pod) and pod.metadata.uid not in self._pods.doubts:
                 found.append(Holder(pod.metadata.uid, held.placement.shares))
         return found
 
@@ -282,8 +299,10 @@ class Guard:
             return None
         pod = PODS.decode(body)
         now = pod.metadata
-        if now.uid != one.uid or pod.ended or now.deletion_timestamp or not placed_by_weft(pod):
+        if now.uid != one.uid or pod.ended or now.deletion_timestamp:
             return None
+        if not as_bound(pod) or as_bound(pod) != as_bound(known):
+            return None  # it was edited: the watch will say so
         bound_at = pod.bound_at or now.creation_timestamp or ""
         term = (now.annotations or {}).get(TERM, "")
         number = int(term) if term.isdecimal() and len(term) < 18 else 0

@@ -1,7 +1,8 @@
 """What a bound pod holds: from its marks, or where these say nothing, the most it may hold.
 
-A pod whose marks name its GPUs holds exactly those. Others were placed by someone who wrote nothing
-down, and whatever is not charged would be given away twice:
+A pod whose marks name its GPUs holds those, as far as marks are believed (`dialects/evidence.py`).
+Others were placed by someone who wrote nothing down, and whatever is not charged would be given
+away twice:
 - whole cards (nvidia.com/gpu): that many cards without pods, the last of the node first, for Weft
   itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
   hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
@@ -10,35 +11,45 @@ down, and whatever is not charged would be given away twice:
 - a pod that cannot be read but names a GPU resource: every card of the node, wholly.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weft.dialects import registry
 from weft.dialects.dialect import Settings
+from weft.dialects.evidence import Weighed
 from weft.dialects.resources import GPU_RESOURCE, slots
-from weft.dialects.shares import PLACEMENT, placement_of, share_on
+from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.live.reading import plain_shape, read_bound, read_there
-from weft.model import BadInputError, Gpu, GpuClaim, Node, Placement, PodRequest, Shape, Share
+from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
 
 Fullness = tuple[int, int, int, int]
 HowFull = Callable[[Gpu], Fullness]
 _IDLE: Fullness = (0, 0, 0, 0)
 
 
+class Doubt(NamedTuple):
+    """Something about a bound pod's GPUs that people must hear: an event's reason and text.
+
+    `unsure`: it may hold less than is charged for it, so nobody else is evicted for that.
+    """
+
+    reason: str
+    text: str
+    unsure: bool = True
+
+
 class Held(NamedTuple):
     """What is charged for a pod. `why` says, where its marks did not, what was assumed.
 
-    `moves`: what other pods of the node hold may change it. `doubt` says what contradicts itself
-    in what the pod asks there.
+    `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
     """
 
     placement: Placement
     why: str = ""
     moves: bool = False
-    doubt: str = ""
+    doubts: tuple[Doubt, ...] = ()
 
 
 class Cards:
@@ -71,28 +82,45 @@ class Cards:
 
 def placed_by_weft(pod: Pod) -> bool:
     """Whether Weft wrote where this bound pod is: for this very pod, on this very node."""
-    try:
-        value = json.loads((pod.metadata.annotations or {}).get(PLACEMENT, "null"))
-    except (ValueError, RecursionError):
-        return False
-    return (
-        isinstance(value, dict)
-        and value.get("pod") == pod.metadata.uid
-        and bool(pod.spec.node_name)
-        and value.get("node") == pod.spec.node_name
+    marks = pod.metadata.annotations or {}
+    here = (pod.metadata.uid, pod.spec.node_name)
+    return bool(pod.spec.node_name) and any(
+        about(marks.get(name, "")) == here for name in (PLACEMENT, COPY)
     )
 
 
-def held_by(pod: Pod, node: Node, settings: Settings, how_full: HowFull) -> Held:
-    """What to charge for this bound pod on its node, whose cards are so full without it."""
+def as_bound(pod: Pod) -> str:
+    """The value of Weft's annotation, if it is as it was bound with: its copy is the same."""
+    marks = pod.metadata.annotations or {}
+    text = marks.get(PLACEMENT, "")
+    return text if text == marks.get(COPY) and placed_by_weft(pod) else ""
+
+
+def held_by(
+    pod: Pod, node: Node, settings: Settings, how_full: HowFull, bound_with: str = ""
+) -> Held:
+    """What to charge for this bound pod on its node, whose cards are so full without it.
+
+    `bound_with` is what it was seen to be bound with: the value of Weft's annotation.
+    """
     try:
-        request, doubt = read_there(pod, node, settings)
+        request, mismatch = read_there(pod, node, settings)
     except BadInputError as error:
         return unreadable(pod, node, settings, str(error))
-    known = registry.dialect(request.dialect).read(pod, request, node)
+    units = (Doubt("UnitMismatch", mismatch),) if mismatch else ()
+    known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
     if known is not None:
-        return Held(known, doubt=doubt)
-    return _guessed(request, node, how_full)._replace(doubt=doubt)
+        return Held(known.placement, doubts=(*units, *_doubts(known, node)))
+    return _guessed(request, node, how_full)._replace(doubts=units)
+
+
+def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
+    if known.edited:
+        text = (
+            "its marks are not as Weft wrote them, or say less than it asks: "
+            f"{known.edited}. The larger amount counts on each GPU; nobody else is evicted for it"
+        )
+        yield Doubt("PlacementDoubted", text)
 
 
 def without_node(pod: Pod, settings: Settings) -> Held:
@@ -119,7 +147,7 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
             shared = shared or any(how_full(gpu) != _IDLE for gpu in taken)
             shares += [share_on(index, claim, gpu) for gpu in taken]
         else:
-            shares += [_upper_bound(index, claim, gpu) for gpu in cards]
+            shares += [asked_on(index, claim, gpu) for gpu in cards]
     moves = any(claim.whole for claim in request.shape.claims)
     why = "does not say which GPUs it has: "
     if lacking:
@@ -131,12 +159,6 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
     else:
         why += "its share is charged on every card of its node"
     return Held(placement_of(request, node, shares), why, moves)
-
-
-def _upper_bound(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
-    """What the claim takes of this card if it is there; no more than the card has."""
-    mib = min(claim.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
-    return Share(index, gpu.index, mib, min(claim.milli, gpu.milli), gpu.uuid)
 
 
 def unreadable(pod: Pod, node: Node, settings: Settings, error: str) -> Held:

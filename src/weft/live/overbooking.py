@@ -14,7 +14,7 @@ In this order each pod stays if it fits beside those that stay: what a careful A
 have answered, had it known GPUs. So never more goes than must.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -28,7 +28,8 @@ TERM = "weft.dev/term"
 class Overbooked(msgspec.Struct, frozen=True, gc=False):
     """A GPU that holds more than it has: by how much, and the UIDs of its pods.
 
-    `split` is a card that is held together with a MIG instance of it.
+    `split` is a card that is held together with a MIG instance of it. `certain`: all its pods are
+    known to be there, with what is charged for them; else it is the most that there may be.
     """
 
     node: str
@@ -37,6 +38,7 @@ class Overbooked(msgspec.Struct, frozen=True, gc=False):
     milli_over: int
     holders: tuple[str, ...]
     split: bool = False
+    certain: bool = True
 
     def __str__(self) -> str:
         parts = []
@@ -46,7 +48,8 @@ class Overbooked(msgspec.Struct, frozen=True, gc=False):
             parts.append(f"{self.milli_over:,} thousandths of its cores")
         if self.split:
             parts.append("a MIG instance beside its card")
-        return f"GPU {self.gpu} holds {' and '.join(parts)} more than it has"
+        holds = "holds" if self.certain else "may hold up to"
+        return f"GPU {self.gpu} {holds} {' and '.join(parts)} more than it has"
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
@@ -68,8 +71,11 @@ class TooLate(msgspec.Struct, frozen=True, gc=False):
     beside: tuple[str, ...]
 
 
-def overbooked(ledger: Ledger, name: str) -> tuple[Overbooked, ...]:
-    """The GPUs of this node that hold more than they have."""
+def overbooked(
+    ledger: Ledger, name: str, unsure: Callable[[str], bool] = lambda uid: False
+) -> tuple[Overbooked, ...]:
+    """The GPUs of this node that hold more than they have. `unsure` pods (UIDs) may hold less, or
+    be elsewhere on the node."""
     table = ledger.table
     row = table.row_of.get(name)
     if row is None:
@@ -89,7 +95,8 @@ def overbooked(ledger: Ledger, name: str) -> tuple[Overbooked, ...]:
             if split and gpu.parent is not None:
                 holders += ledger.occupants(name, gpu.parent)
             over = max(0, memory), max(0, milli)
-            found.append(Overbooked(name, gpu.index, *over, tuple(holders), split))
+            certain = not any(map(unsure, holders))
+            found.append(Overbooked(name, gpu.index, *over, tuple(holders), split, certain))
     return tuple(found)
 
 

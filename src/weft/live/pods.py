@@ -13,7 +13,6 @@ oldest first, and anew with each change of the node's pods. So what is guessed f
 the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
 """
 
-import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
@@ -21,12 +20,22 @@ from msgspec.structs import replace
 
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import CLASS, KEPT_OF_IT
-from weft.dialects.shares import PLACEMENT, encode, keeps
+from weft.dialects.shares import COPY, PLACEMENT, encode, keeps
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
-from weft.live.holding import Cards, Held, HowFull, held_by, unreadable, without_node
+from weft.live.holding import (
+    Cards,
+    Doubt,
+    Held,
+    HowFull,
+    as_bound,
+    held_by,
+    unreadable,
+    without_node,
+)
 from weft.live.nodes import NodeView
+from weft.live.pod_facts import age, bound_ns, same, since
 from weft.live.reading import read
 from weft.live.volumes import VolumeView
 from weft.model import BadInputError, Node, Placement, PodRequest
@@ -39,12 +48,13 @@ Key = tuple[str, str]
 
 class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
-    each new reason, and "" when it is over; `on_doubt` hears what contradicts itself in a bound
-    pod, or "". `decided` says what the engine holds for a UID.
+    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
+
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
-    `assumed` is what is charged for lack of marks, in words. `occupants` are the UIDs that the
-    engine charges on a GPU of a node. `deciding` is off while another process decides: pending
-    pods are then kept, not told. `wall_ns` is the time of day, nanoseconds since 1970.
+    `assumed` is what is charged for lack of marks, in words, `doubts` what is wrong with the marks
+    of bound pods. `occupants` are the UIDs that the engine charges on a GPU of a node. `deciding`
+    is off while another process decides: pending pods are then kept, not told. `wall_ns` is the
+    time of day, nanoseconds since 1970.
     """
 
     def __init__(
@@ -53,11 +63,11 @@ class PodView:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
+        self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
         self.settings = Settings(gpushare_unit="node")
         self.deciding = False
         self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
-        self.on_doubt: Callable[[Pod, str], None] = lambda pod, why: None
         self.decided: Callable[[str], Placement | None] = lambda uid: None
         self.wall_ns: Callable[[], int] = lambda: 0
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
@@ -67,12 +77,17 @@ class PodView:
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._told: dict[str, PodRequest | Placement] = {}
+        self._bound_with: dict[str, str] = {}  # Weft's annotation, as it was seen first
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._regard: set[str] = set()  # nodes where guesses are to be made anew
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
         return self._by_uid.get(uid)
+
+    def unsure(self, uid: str) -> bool:
+        """Whether the pod may hold less than is charged for it: its marks are in doubt."""
+        return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
 
     def take(self, pod: Pod) -> Event | None:
         """The pod as it is now; what to tell the engine, if anything."""
@@ -81,7 +96,7 @@ class PodView:
         self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
         self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
-            if known is not pod and meta.uid in self._told and _same(known, pod):
+            if known is not pod and meta.uid in self._told and same(known, pod):
                 if pod.spec.node_name:
                     self._on_node[pod.spec.node_name][meta.uid] = pod
                 return None  # its status moved, which says nothing of what it asks or holds
@@ -99,6 +114,7 @@ class PodView:
         if known is not None and known.metadata.uid == meta.uid:
             del self.pods[meta.namespace, meta.name]
         self._faulty.pop(meta.uid, None)
+        self._bound_with.pop(meta.uid, None)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
             self._volumes.release(known)
@@ -129,13 +145,19 @@ class PodView:
         for name in sorted(names):
             for uid, held in self._guesses(name, leaving).items():
                 pod = self._by_uid[uid]
+                self._note(pod, held)
                 event = self._seen(pod, held.placement)
-                self._note_assumed(uid, held.why)
                 told += [event] if event is not None else []
         if len(told) < 2:
             return told
         charged = [self._also_before(event) for event in told if isinstance(event, PodSeenBound)]
         return [*charged, *(event for event in told if event not in charged)]
+
+    def without(self, node: str) -> None:
+        """The node is gone: what was assumed and doubted of its GPUs is over."""
+        for uid in self._on_node.get(node, ()):
+            self.assumed.pop(uid, None)
+            self.doubts.pop(uid, None)
 
     def on_node(self, name: str) -> list[Pod]:
         """The pods that hold something of this node, or may."""
@@ -152,7 +174,7 @@ class PodView:
     def pending(self) -> list[Pod]:
         """Ours that wait for a node, the most important first, then the oldest."""
         found = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
-        return sorted(found, key=lambda pod: (-(pod.spec.priority or 0), _age(pod)))
+        return sorted(found, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def unbound(self) -> list[Pod]:
         """All that wait for a node, whoever schedules them."""
@@ -230,8 +252,7 @@ class PodView:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
         held = self._charge(pod, None) if node is None else self._held(pod, node)
-        self._note_assumed(pod.metadata.uid, held.why)
-        self.on_doubt(pod, held.doubt)
+        self._note(pod, held)
         return self._seen(pod, held.placement)
 
     def _note_bound(self, pod: Pod) -> None:
@@ -248,9 +269,9 @@ class PodView:
             return None
         self._told[uid] = placement
         job_class = (pod.metadata.annotations or {}).get(CLASS, "")
-        bound_ns = _bound_ns(pod)
-        held_ns = max(0, self.wall_ns() - bound_ns) if bound_ns else 0
-        return PodSeenBound(placement, bound_ns, job_class, held_ns)
+        at_ns = bound_ns(pod)
+        held_ns = max(0, self.wall_ns() - at_ns) if at_ns else 0
+        return PodSeenBound(placement, at_ns, job_class, held_ns, self.unsure(uid))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked
@@ -263,11 +284,15 @@ class PodView:
         if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
             return None
         said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
-        same = all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
+        alike = all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
         told = self._told.get(pod.metadata.uid)  # it may have changed since it was decided
-        same = same and (not isinstance(told, PodRequest) or keeps(placed, told.shape))
-        same = same and says.get(PLACEMENT) == encode(placed)
-        return placed if same and replace(known.spec, node_name=name) == pod.spec else None
+        alike = alike and (not isinstance(told, PodRequest) or keeps(placed, told.shape))
+        text = says.get(PLACEMENT)
+        alike = alike and text == encode(placed) and says.get(COPY, text) == text
+        if not alike or replace(known.spec, node_name=name) != pod.spec:
+            return None
+        self._bound_with[pod.metadata.uid] = text or ""
+        return placed
 
     def _held(self, pod: Pod, node: Node) -> Held:
         uid = pod.metadata.uid
@@ -281,7 +306,11 @@ class PodView:
         try:
             if node is None or how_full is None:
                 return without_node(pod, self.settings)
-            return held_by(pod, node, self.settings, how_full)
+            uid, text = pod.metadata.uid, as_bound(pod)
+            if text:
+                self._bound_with.setdefault(uid, text)
+            bound_with = self._bound_with.get(uid, "")
+            return held_by(pod, node, self.settings, how_full, bound_with)
         except Exception as error:
             told = self.fault(pod, error).removeprefix("cannot be read: ")
             return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
@@ -306,7 +335,7 @@ class PodView:
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
         found = {}
-        for pod in sorted((here[uid] for uid in uids), key=_since):
+        for pod in sorted((here[uid] for uid in uids), key=since):
             uid = pod.metadata.uid
             found[uid] = self._charge(pod, node, cards.how_full)
             cards.guessed(found[uid].placement.shares)
@@ -321,24 +350,29 @@ class PodView:
         wider = replace(new, shares=new.shares + beside)
         return replace(event, placement=wider) if beside else event
 
-    def _note_assumed(self, uid: str, why: str) -> None:
-        if not why:
-            self.assumed.pop(uid, None)
-        elif self.assumed.get(uid) != why:
+    def _note(self, pod: Pod, held: Held) -> None:
+        """Keep what is to be said of this pod's charge."""
+        uid, why = pod.metadata.uid, held.why
+        told = self.assumed.pop(uid, "")
+        self.doubts.pop(uid, None)
+        if held.doubts:
+            self.doubts[uid] = held.doubts
+        if why:
             self.assumed[uid] = why
-            pod = self._by_uid[uid]
+        if why and why != told:
             log.warning("pod %s/%s on %s %s", pod.metadata.namespace, pod.metadata.name,
                         pod.spec.node_name, why)  # fmt: skip
 
     def _over(self, uid: str) -> Event | None:
-        """The pod holds nothing any more; also one that an extender bound, which was never told
-        where no watch showed it bound."""
+        """It holds nothing any more; also one that an extender bound and no watch showed bound."""
         holds = self.decided(uid) is not None
         return self._gone(uid) or (self._end(uid) if holds else None)
 
     def _gone(self, uid: str) -> Event | None:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
+        self.doubts.pop(uid, None)
+        self._bound_with.pop(uid, None)
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
@@ -361,37 +395,6 @@ class PodView:
                 self._guessed_on.pop(name, None)
             if not here:
                 del self._on_node[name]
-
-
-def _same(known: Pod, pod: Pod) -> bool:
-    """Whether the pod asks, holds and is the same as before. Most changes are of its status."""
-    was, now = known.metadata, pod.metadata
-    return (
-        known.ended == pod.ended
-        and was.deletion_timestamp == now.deletion_timestamp
-        and was.annotations == now.annotations
-        and was.labels == now.labels
-        and was.owner_references == now.owner_references
-        and known.spec == pod.spec
-    )
-
-
-def _bound_ns(pod: Pod) -> int:
-    """When it was bound (else made), by the API, nanoseconds since 1970; 0 where it is unknown."""
-    text = pod.bound_at or pod.metadata.creation_timestamp or ""
-    try:
-        return int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
-    except ValueError:
-        return 0
-
-
-def _age(pod: Pod) -> tuple[str, str]:
-    return pod.metadata.creation_timestamp or "", pod.metadata.name
-
-
-def _since(pod: Pod) -> tuple[str, str]:
-    """The oldest first, and of those by UID: everybody's order."""
-    return pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
 def _uid(event: Event) -> str:

@@ -64,6 +64,8 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
                 continue
             if pod.metadata.deletion_timestamp or pod.ended:
                 continue
+            if live.pods.unsure(pod.metadata.uid):
+                continue  # nobody goes for it: it may be on another GPU
             gpus = tuple(dict.fromkeys((node, share.gpu) for share in held.placement.shares))
             beside = {uid for gpu in gpus for uid in on[gpu]} - {held.placement.uid}
             cards = known.gpus if known is not None else ()

@@ -222,8 +222,7 @@ class Explainer:
             notes.append(f"node {node} is gone: the pod's GPUs are nobody's until it is back")
         if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
             notes.append(f"it {why}")
-        if (doubt := live.units.of_pods.get(pod.metadata.uid)) is not None:
-            notes.append(f"it {doubt.text}")
+        notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
         for over in live.guard.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")

@@ -14,7 +14,6 @@ from weft.live.nodes import NodeView
 from weft.live.pods import PodView
 from weft.live.recall import Recall
 from weft.live.stuck import Stuck
-from weft.live.units import Units
 
 
 class Observed(LiveCluster, Protocol):
@@ -25,7 +24,6 @@ class Observed(LiveCluster, Protocol):
     recall: Recall
     ends: Ends
     lessons: Lessons
-    units: Units
 
     @property
     def client(self) -> ApiClient:

@@ -268,3 +268,17 @@ def test_what_was_tried_in_vain_for_a_loan_does_not_rest_beside_room() -> None:
     assert life.bound(life.tell(PodGone("tiny"))) == {}  # it is tried, and rests
     assert life.bound(life.tell(PodGone("small"))) == {}  # it is woken, but rests
     assert "waits" in life.bound(life.tell(PodGone("large")))
+
+
+@pytest.mark.parametrize("unsure", [True, False])
+def test_nobody_else_goes_for_a_pod_whose_marks_are_in_doubt(unsure: bool) -> None:
+    life = lent()
+    life.tell(PodSeenBound(placement("edited", "a", 0, memory_mib=3_000), 1, unsure=unsure))
+    assert leaves(life.look(lender=6_000)) == (["edited"] if unsure else ["borrower"])
+
+
+def test_a_borrower_goes_where_it_must_also_beside_such_a_pod() -> None:
+    life = lent(job_class="best-effort")
+    life.tell(PodSeenBound(placement("edited", "a", 0, memory_mib=1_000), 1, unsure=True))
+    assert leaves(life.look(lender=6_000)) == []
+    assert leaves(life.look(lender=2_000)) == ["borrower"]

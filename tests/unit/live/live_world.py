@@ -79,7 +79,7 @@ def bind(
     uid: str = server.get("pods", name, "d")["metadata"]["uid"]
     if gpu is not None:
         value = {"pod": uid, "node": node, "shares": [[0, gpu, memory_mib, 0, ""]]}
-        marks["weft.dev/placement"] = json.dumps(value)
+        marks["weft.dev/placement"] = marks["weft.dev/placement-copy"] = json.dumps(value)
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
     change = {
         "metadata": {"annotations": marks},

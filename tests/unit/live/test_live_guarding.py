@@ -90,7 +90,7 @@ def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
             bind(made.server, "foreign", None, seconds_ago(0))
             (on_pod, on_node) = await until(lambda: made.told("Overbooked")[::-1])
             assert on_pod.startswith("bound to n by someone else than Weft: GPU 0 there may hold")
-            assert "GPU 0 holds 4,000 MiB more than it has (d/ours, d/foreign)" in on_node
+            assert "GPU 0 may hold up to 4,000 MiB more than it has (d/ours, d/foreign)" in on_node
             about = [notice.pod and notice.pod.metadata.name for notice in made.notices]
             assert about == [None, "foreign"]
             made.server.update("pods", "foreign", {"status": {"phase": "Running"}}, "d")
@@ -121,7 +121,8 @@ def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
 def test_what_a_smaller_node_explains_is_left_alone() -> None:
     async def life() -> None:
         async with world() as made:
-            add(made, "first", "later")
+            made.server.add("pods", pod("first", 8_000, scheduler="other"))
+            made.server.add("pods", pod("later", 8_000, scheduler="other"))
             bind(made.server, "first", 0, seconds_ago(30), memory_mib=8_000)
             bind(made.server, "later", 0, seconds_ago(10), memory_mib=8_000)
             await until(lambda: len(made.live.engine.ledger.holdings) == 2)

@@ -7,6 +7,7 @@ import pytest
 from live_world import run, until
 from observing_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
+from weft.dialects.shares import COPY, PLACEMENT
 from weft.live.looking import Looking
 from weft.signals.telemetry.answers import TelemetryError
 
@@ -236,9 +237,9 @@ def test_who_follows_tells_nobody() -> None:
 def test_a_pod_that_weft_did_not_place_is_not_evicted() -> None:
     async def life() -> None:
         async with api() as server, scene(server) as made:
-            server.update("pods", "train", {"metadata": {"annotations": {
-                "weft.dev/placement": json.dumps({"pod": "other", "node": "n", "shares": [
-                    [0, 0, 4_000, 0, ""]]})}}}, "d")  # fmt: skip
+            marks = {"pod": "other", "node": "n", "shares": [[0, 0, 4_000, 0, ""]]}
+            copied = dict.fromkeys((PLACEMENT, COPY), json.dumps(marks))
+            server.update("pods", "train", {"metadata": {"annotations": copied}}, "d")
             await made.slow()
             await made.idle()
             assert not made.deleting("train")

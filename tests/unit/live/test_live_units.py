@@ -137,7 +137,7 @@ def test_of_a_switched_node_the_larger_is_charged_and_told() -> None:
             assert any("its node counts in MiB, its marks in GiB" in text for text in told)
             made.server.update("pods", "eight", {"status": {"phase": "Succeeded"}}, "d")
             await until(lambda: not used(made.live, "a"))
-            assert len(made.live.units.of_pods) == 1
+            assert len(made.live.pods.doubts) == 1
 
     run(life())
 

@@ -1,0 +1,179 @@
+"""What the marks of a bound pod are worth: nobody's word alone makes a charge smaller.
+
+Whoever may change a pod may change its annotations, and the ledger is made of them. So what is
+charged is the largest that anybody says, and never less than the pod's spec asks:
+
+    who says where a pod is        `weft.dev/placement`, its copy, what the running process saw at
+                                   the binding, the system's own marks
+    they agree                     that is charged
+    they contradict each other     on each GPU the largest that one of them says: an edit moves
+                                   nothing and frees nothing
+    less than the spec asks        what the spec asks
+    fewer GPUs than the spec asks  what is missing, on every card of the node
+    a GPU that the node lacks      kept for its return, if both of Weft's annotations say so
+
+All of it follows from the API's objects, but for what a process saw: that only ever adds.
+A system whose agent picks the card when the container starts (`System.agent_mark`) is right about
+it, wherever Weft put the pod.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, decode, placement_of
+from weft.model import GpuClaim, Node, Placement, PodManifest, PodRequest, Share
+
+BINDING = "its Binding"
+Records = dict[str, tuple[Share, ...] | None]
+"""What each of Weft's annotations says, by name; None for one that cannot be read."""
+
+
+class Weighed(NamedTuple):
+    """What is charged for a bound pod by its marks.
+
+    `edited`: what is wrong with them, in words, "" for nothing. `moved`: which GPUs its system's
+    agent gave it instead of Weft's, in words. `lost`: the GPUs that it has and the node has not.
+    `anywhere`: a part of it is charged on every card of the node, for nobody says on which it is.
+    """
+
+    placement: Placement
+    edited: str = ""
+    moved: str = ""
+    lost: tuple[int, ...] = ()
+    anywhere: bool = False
+
+
+def records(
+    pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
+) -> Records | None:
+    """What Weft's annotations say of this pod on this node; none where it has none of them.
+
+    None where they are another pod's, or speak of another node: then the system's own marks came
+    from there as well. `bound_with` is the text that it was seen to be bound with.
+    """
+    if pod.spec.node_name and pod.spec.node_name != node.name:
+        return None
+    marks = pod.metadata.annotations or {}
+    texts = {name: marks[name] for name in (PLACEMENT, COPY) if name in marks}
+    if bound_with and set(texts.values()) != {bound_with}:
+        texts[BINDING] = bound_with
+    whose = {text: about(text) for text in set(texts.values())}
+    here = (request.uid, node.name)
+    if texts and all(found not in (None, here) for found in whose.values()):
+        return None
+    said = {text: decode(text, request) if found == here else None for text, found in whose.items()}
+    return {name: said[text] for name, text in texts.items()}
+
+
+def weigh(
+    request: PodRequest, node: Node, said: Records, own: Placement | None, system: str
+) -> Weighed:
+    """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them."""
+    voices = {name: shares for name, shares in said.items() if shares is not None}
+    faults = _contradictions(said, own, system)
+    sure = COPY in said and set(said.values()) == {said[COPY]}
+    if own is not None:
+        voices[f"{system}'s own marks"] = own.shares
+    here = {gpu.index for gpu in node.gpus}
+    held: dict[tuple[int, int], Share] = {}
+    for name, shares in voices.items():
+        for share in shares:
+            if sure or share.gpu in here:
+                _raise(held, share)
+            else:
+                faults.append(f"{name} names GPU {share.gpu}, which its node does not show")
+    anywhere = False
+    for index, claim in enumerate(request.shape.claims):
+        named = [share for share in held.values() if share.claim == index]
+        faults += _less(index, claim, node, held, grown=sure)
+        if _too_few(claim, named):
+            anywhere = True
+            faults.append(f"{_amounts(named)} is less than it asks: the rest may be on any card")
+            for gpu in node.gpus:
+                if gpu.parent is None:
+                    _raise(held, asked_on(index, claim, gpu))
+    lost = tuple(sorted({gpu for _, gpu in held if gpu not in here}))
+    placement = placement_of(request, node, tuple(held.values()))
+    return Weighed(placement, "; ".join(faults), lost=lost, anywhere=anywhere)
+
+
+def moved(request: PodRequest, said: Records, own: Placement, mark: str) -> str:
+    """Where the system's agent put the pod on other GPUs than Weft, in words; "" where not."""
+    for shares in said.values():
+        if shares and _places(shares) != _places(own.shares):
+            return (
+                f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark}), Weft had chosen "
+                f"{_gpus(shares)}"
+            )
+    return ""
+
+
+def _contradictions(said: Records, own: Placement | None, system: str) -> list[str]:
+    faults = [
+        f"{name} is damaged or another pod's" for name, shares in said.items() if shares is None
+    ]
+    if PLACEMENT not in said:
+        faults.append(f"{PLACEMENT} is missing")
+    heard = {name: shares for name, shares in said.items() if shares is not None}
+    first = next(iter(heard), "")
+    for name, shares in heard.items():
+        if shares != heard[first]:
+            faults.append(f"{first} says {_amounts(heard[first])}, {name} {_amounts(shares)}")
+    if own is not None and heard and _places(own.shares) != _places(heard[first]):
+        faults.append(
+            f"{first} says {_gpus(heard[first])}, {system}'s own marks {_gpus(own.shares)}"
+        )
+    return faults
+
+
+def _less(
+    index: int, claim: GpuClaim, node: Node, held: dict[tuple[int, int], Share], *, grown: bool
+) -> list[str]:
+    """Charge no less than this claim asks of each GPU; what was less, in words.
+
+    `grown`: a part of a card is not called too little, for the card may have been smaller.
+    """
+    grown = grown and (claim.whole or claim.memory.kind not in ("mib", "none"))
+    faults = []
+    for gpu in () if claim.split else node.gpus:
+        known = held.get((index, gpu.index))
+        if known is None:
+            continue
+        asked = asked_on(index, claim, gpu)
+        _raise(held, asked)
+        if known.milli < asked.milli or (known.memory_mib < asked.memory_mib and not grown):
+            faults.append(f"{_amounts([known])} is less than it asks, {_amounts([asked])}")
+    return faults
+
+
+def _too_few(claim: GpuClaim, named: Sequence[Share]) -> bool:
+    """Whether these are not all GPUs of the claim."""
+    told_mib = sum(share.memory_mib for share in named)
+    return len(named) < claim.count or (claim.split and told_mib < claim.memory.value)
+
+
+def _raise(held: dict[tuple[int, int], Share], share: Share) -> None:
+    """Hold at least this share."""
+    known = held.setdefault((share.claim, share.gpu), share)
+    memory_mib, milli = max(known.memory_mib, share.memory_mib), max(known.milli, share.milli)
+    if (memory_mib, milli) != (known.memory_mib, known.milli):
+        held[share.claim, share.gpu] = replace(known, memory_mib=memory_mib, milli=milli)
+
+
+def _places(shares: Sequence[Share]) -> set[tuple[int, int]]:
+    return {(share.claim, share.gpu) for share in shares}
+
+
+def _gpus(shares: Sequence[Share]) -> str:
+    return "GPU " + ", ".join(map(str, sorted({s.gpu for s in shares}))) if shares else "no GPU"
+
+
+def _amounts(shares: Sequence[Share]) -> str:
+    parts = [
+        f"{share.memory_mib:,} MiB{f' and {share.milli:,} thousandths' if share.milli else ''} "
+        f"of GPU {share.gpu}"
+        for share in shares
+    ]
+    return " and ".join(parts[:4]) + (" and more" if len(parts) > 4 else "") or "nothing"
