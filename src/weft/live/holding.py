@@ -121,6 +121,13 @@ def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
             f"{known.edited}. The larger amount counts on each GPU; nobody else is evicted for it"
         )
         yield Doubt("PlacementDoubted", text)
+    if known.lost:
+        which = ", ".join(map(str, known.lost))
+        text = (
+            f"was placed on GPU {which} of node {node.name}, which the node does not show any "
+            "more: its share of it is kept for when it is back, and charged to no other GPU"
+        )
+        yield Doubt("GPULost", text, unsure=False)
 
 
 def without_node(pod: Pod, settings: Settings) -> Held:
@@ -149,7 +156,7 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
         else:
             shares += [asked_on(index, claim, gpu) for gpu in cards]
     moves = any(claim.whole for claim in request.shape.claims)
-    why = "does not say which GPUs it has: "
+    why = "does not say which of its node's GPUs it has: "
     if lacking:
         why += f"{lacking} of its whole cards are not to be had: its node has too few"
     elif shared:
