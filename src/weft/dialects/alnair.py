@@ -2,7 +2,8 @@
 
 The scheduler compares the pod's total with one card, so one card serves the whole pod. The
 original's device plugin picks memory and cores on unrelated cards; Weft keeps both on the card it
-chose, under the names the original writes.
+chose, under the names the original writes. Where that plugin has picked all the same, its word is
+the truth.
 """
 
 import hashlib
@@ -43,6 +44,7 @@ class Alnair(System):
     scheduler_names = ("alnair-cost-saving", "alnair-high-performance")
     tie_break = "uuid"
     resources = (MEMORY, COMPUTE)
+    agent_mark = GPU_ID
 
     def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
         """The pod's total on one card."""
@@ -80,16 +82,21 @@ class Alnair(System):
         return Marks(annotations={TIMESTAMP: str(now_ns)}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the device IDs; the original may have mixed the pod's units over several cards."""
+        """From the device IDs; the original may have mixed the pod's units over several cards.
+
+        Fewer IDs than the pod asks units do not say how these are mixed: each card may have all.
+        """
         text = (pod.metadata.annotations or {}).get(GPU_ID, "")
-        chunks = Counter(part.rpartition("_")[0] for part in text.split(",") if part)
+        ids = dict.fromkeys(part for part in text.split(",") if part)
+        chunks = Counter(part.rpartition("_")[0] for part in ids)
         cards = [(find(node, uuid), n) for uuid, n in chunks.items()]
         claim = request.shape.claims[0]
+        all_said = len(ids) >= claim.memory.value
         shares: list[Share] = []
         for gpu, n in cards:
             if gpu is None:
                 return None
-            if len(cards) == 1:
+            if len(cards) == 1 or not all_said:
                 shares.append(share_on(0, claim, gpu))
                 continue
             part = Memory("units", n, claim.memory.unit_mib, claim.memory.half_up)

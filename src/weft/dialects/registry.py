@@ -38,6 +38,8 @@ ALL: tuple[System, ...] = (
 NONE = Plain()
 RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
 """Every extended resource that some dialect reads as asking for GPUs."""
+AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
+"""Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 
 _BY_NAME: dict[str, System] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.

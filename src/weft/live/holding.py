@@ -121,6 +121,9 @@ def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
             f"{known.edited}. The larger amount counts on each GPU; nobody else is evicted for it"
         )
         yield Doubt("PlacementDoubted", text)
+    if known.moved:
+        text = f"{known.moved}. It is charged where it is, and nobody is evicted for it"
+        yield Doubt("PlacementMoved", text)
     if known.lost:
         which = ", ".join(map(str, known.lost))
         text = (

@@ -2,7 +2,13 @@
 
 import datetime
 
+from msgspec.structs import replace
+
+from weft.dialects.registry import AGENT_MARKS
+from weft.dialects.requests import KEPT_OF_IT
+from weft.dialects.shares import COPY, PLACEMENT, encode
 from weft.kube.pods import Pod
+from weft.model import Placement
 
 
 def same(known: Pod, pod: Pod) -> bool:
@@ -15,6 +21,20 @@ def same(known: Pod, pod: Pod) -> bool:
         and was.labels == now.labels
         and was.owner_references == now.owner_references
         and known.spec == pod.spec
+    )
+
+
+def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
+    """Whether the pod comes back from this placement's Binding as it went into it: asking what it
+    asked, saying what it said, and with the marks that were written, no agent's among them."""
+    said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
+    text = says.get(PLACEMENT)
+    return (
+        all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
+        and says.keys().isdisjoint(AGENT_MARKS)
+        and text == encode(placed)
+        and says.get(COPY, text) == text
+        and replace(known.spec, node_name=placed.node) == pod.spec
     )
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from msgspec.structs import replace
 
 from weft.dialects.dialect import Settings
-from weft.dialects.requests import CLASS, KEPT_OF_IT
-from weft.dialects.shares import COPY, PLACEMENT, encode, keeps
+from weft.dialects.requests import CLASS
+from weft.dialects.shares import encode, keeps
 from weft.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.kube.pods import Pod
 from weft.live.constraints import claims_of, keeps_away
@@ -35,7 +35,7 @@ from weft.live.holding import (
     without_node,
 )
 from weft.live.nodes import NodeView
-from weft.live.pod_facts import age, bound_ns, same, since
+from weft.live.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.live.reading import read
 from weft.live.volumes import VolumeView
 from weft.model import BadInputError, Node, Placement, PodRequest
@@ -283,15 +283,12 @@ class PodView:
         placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
         if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
             return None
-        said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
-        alike = all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
         told = self._told.get(pod.metadata.uid)  # it may have changed since it was decided
-        alike = alike and (not isinstance(told, PodRequest) or keeps(placed, told.shape))
-        text = says.get(PLACEMENT)
-        alike = alike and text == encode(placed) and says.get(COPY, text) == text
-        if not alike or replace(known.spec, node_name=name) != pod.spec:
+        if isinstance(told, PodRequest) and not keeps(placed, told.shape):
             return None
-        self._bound_with[pod.metadata.uid] = text or ""
+        if not came_as_decided(known, pod, placed):
+            return None
+        self._bound_with[pod.metadata.uid] = encode(placed)
         return placed
 
     def _held(self, pod: Pod, node: Node) -> Held:

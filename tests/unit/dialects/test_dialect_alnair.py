@@ -95,3 +95,20 @@ def test_the_pods_own_variables_that_compete_are_named():
         "container proxy sets NVIDIA_VISIBLE_DEVICES but asks for no GPU",
     ]
     assert parsed(box(env={"NVIDIA_VISIBLE_DEVICES": "void"})).warnings == ()
+
+
+def test_fewer_ids_than_units_may_be_all_of_it_on_each_card():
+    for text in ("GPU-0_4,GPU-1_2", "GPU-0_4,GPU-0_4,GPU-1_2"):
+        bound = pod(asks("a", {MEMORY: 3, COMPUTE: 20}), annotations={GPU_ID: text})
+        found = read_placement(bound, node(16160, 16384), SANE)
+        assert [(s.gpu, s.memory_mib, s.milli) for s in found.shares] == [
+            (0, 3030, 200), (1, 3072, 200),
+        ]  # fmt: skip
+
+
+def test_the_plugins_word_goes_before_wefts_own():
+    request = parsed(ask(MEMORY, 2))
+    on = node(16160, 16160)
+    marks = write(request, place(request, on, 0), on, 0).annotations
+    bound = pod(ask(MEMORY, 2), annotations={**marks, GPU_ID: "GPU-1_0,GPU-1_1"})
+    assert read_placement(bound, on, SANE) == place(request, on, 1)
