@@ -115,7 +115,7 @@ class Gpushare(System):
         if marked and told and marked != told:
             who = "its node" if node.unit_mib else "gpushareUnit"
             doubt = (
-                f"asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its marks "
+                f"it asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its marks "
                 f"in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
             )
         claims = (replace(claim, memory=most),)
