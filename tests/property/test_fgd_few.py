@@ -61,7 +61,7 @@ def a_ledger(dice: Random) -> Ledger:
 @given(st.randoms(use_true_random=True))
 def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(dice: Random) -> None:
     table, typical = a_ledger(dice).table, TypicalPods(some_shapes(dice))
-    pattern = Fragments(typical, [model for model, _, _ in table.kinds])
+    pattern = Fragments(typical, [kind.model for kind in table.kinds])
     arrays = NodeShares.of_query(pattern, Query(table, Demand(Shape(), table)))
     single = NodeShares(pattern, table)
     last = int(table.changed_at.max())
