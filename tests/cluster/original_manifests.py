@@ -271,7 +271,7 @@ spec:
 def pods_of(text: str) -> Objects:
     """The pods of these documents: a template's as often as its workload wants replicas."""
     found: Objects = []
-    for _, document in split(text):
+    for document in split(text):
         whole = load(document)
         for one in pods_in(whole):
             replicas = whole.get("spec", {}).get("replicas", 1) if one.kind != "Pod" else 1

@@ -1,5 +1,6 @@
 """`weft`: the commands, and how errors end."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 import weft
+from weft.files.words import is_text
 from weft.model.errors import BadInputError
 
 app = typer.Typer(
@@ -71,12 +73,23 @@ def _register() -> None:
 _register()
 
 
+def _check_arguments(words: list[str]) -> None:
+    """Bytes that are no text could be neither shown nor asked about."""
+    for word in words:
+        if not is_text(word):
+            raise BadInputError(ascii(word), "is no UTF-8 text; give the file or pod another name")
+
+
 def main() -> None:
     """Entry point: bad input is one line on stderr and exit 1, never a traceback."""
     # Matrices are small: a second thread of BLAS waits more than it works, and on a busy machine
     # learning takes ten times as long with it.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
     try:
+        _check_arguments(sys.argv)
         app()
     except BadInputError as error:
         print(f"weft: error: {error}", file=sys.stderr)

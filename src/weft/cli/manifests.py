@@ -10,15 +10,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
+from weft.files import yaml_text
 from weft.model import BadInputError, PodManifest
-
-ALIASED_NODES = 100_000
-"""How many nodes aliases may add to a document: a few lines of them can stand for billions."""
-
-DEPTH = 200
-"""How deep a document may nest; the API's own objects stay far below."""
 
 WORKLOADS = {
     **dict.fromkeys(
@@ -44,11 +38,16 @@ class Pod(NamedTuple):
     containers: tuple[str, ...] = ("spec", "containers")
 
 
-def split(text: str) -> Iterator[tuple[str, str]]:
-    """The documents of a file with their places, each to be read whatever the others hold.
+class Document(NamedTuple):
+    """One document of a file: its place, its text, and in which line (from 0) it begins."""
 
-    Lines are kept where they are, by empty ones before them, so that errors name the right line.
-    """
+    place: str
+    text: str
+    first_line: int = 0
+
+
+def split(text: str) -> Iterator[Document]:
+    """The documents of a file, each to be read whatever the others hold."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
     number = 0
@@ -56,7 +55,7 @@ def split(text: str) -> Iterator[tuple[str, str]]:
         part = lines[start:end]
         if any(map(_says_something, part)):
             number += 1
-            yield f"document {number}", "\n" * start + "\n".join(part)
+            yield Document(f"document {number}", "\n".join(part), start)
 
 
 def _says_something(line: str) -> bool:
@@ -65,106 +64,19 @@ def _says_something(line: str) -> bool:
     return bool(rest) and not rest.startswith("#")
 
 
-class Loader(yaml.SafeLoader):
-    """Without YAML 1.1's dates, and refusing what can't be one plain object."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and kind
-        first: [(tag, regexp) for tag, regexp in found if not tag.endswith(":timestamp")]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def get_single_node(self) -> yaml.Node | None:
-        """The document before it becomes values, when endless aliases still do no harm."""
-        root = super().get_single_node()
-        if root is not None:
-            graph = _Graph()
-            size, depth = graph.measure(root, "")
-            # Told apart from the nodes that are written out: a dump of a large cluster may be long.
-            if size - len(graph.measured) > ALIASED_NODES:
-                raise BadInputError(
-                    "", f"aliases (*) repeat more than {ALIASED_NODES:,} values; write fewer"
-                )
-            if depth > DEPTH:
-                raise _too_deep()
-        return root
-
-
-def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
-    """As YAML has it, up to 64 bits: Python refuses to print the longest, and nobody means one."""
-    number = loader.construct_yaml_int(node)
-    if number.bit_length() > 64:
-        problem = "a number of more than 64 bits"
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    return number
-
-
-Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
-
-
-class _Graph:
-    """The nodes of a document, which aliases make a graph; each is looked at once."""
-
-    def __init__(self) -> None:
-        self.measured: dict[yaml.Node, tuple[int, int]] = {}
-        self.inside: set[yaml.Node] = set()
-
-    def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
-        """How many nodes `node` stands for with every alias followed, and how deep they nest."""
-        if node in self.inside:
-            what = "an alias (*) to a value from inside that value never ends; write the value out"
-            raise BadInputError(place, what)
-        if node not in self.measured:
-            self.inside.add(node)
-            size = depth = 0
-            for below, where in _below(node):
-                more, deep = self.measure(below, where)
-                size, depth = size + more, max(depth, deep)
-            self.inside.remove(node)
-            self.measured[node] = size + 1, depth + 1
-        return self.measured[node]
-
-
-def _below(node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
-    """The nodes right below one, with their places; refuses a key written twice."""
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield item, f"line {node.start_mark.line + 1}"
-    elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            line = f"line {key.start_mark.line + 1}"
-            yield key, line
-            scalar = isinstance(key, yaml.ScalarNode)
-            if scalar and key.value in seen:
-                problem = f"{key.value} is written twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            if scalar:
-                seen.add(key.value)
-            yield value, f"{line}, {key.value}" if scalar else line
-
-
-def load(text: str) -> Any:
+def load(document: Document) -> Any:
     """One YAML document as plain values; times stay text, as the Kubernetes API has them."""
     try:
-        return yaml.load(text, Loader)
-    except yaml.MarkedYAMLError as broken:
-        mark = broken.problem_mark or broken.context_mark
-        raise _bad_yaml(text, mark.line if mark else 0, broken.problem or "invalid YAML") from None
-    except RecursionError:
-        raise _too_deep() from None
-    except (yaml.YAMLError, ValueError) as broken:
-        raise BadInputError("", f"is not YAML: {broken}") from None
-    except (AttributeError, LookupError, TypeError):  # PyYAML's, on a !!tag its value can't have
-        raise BadInputError("", "is not YAML: a value is not what its !!tag says") from None
+        return yaml_text.load(document.text, document.first_line)
+    except yaml_text.BrokenYamlError as broken:
+        if broken.line is None:
+            raise BadInputError("", f"is not YAML: {broken}") from None
+        raise _bad_yaml(document, broken.line, broken.problem) from None
 
 
-def _too_deep() -> BadInputError:
-    return BadInputError("", f"nests more than {DEPTH} levels deep, which no object does")
-
-
-def _bad_yaml(text: str, line: int, problem: str) -> BadInputError:
+def _bad_yaml(document: Document, line: int, problem: str) -> BadInputError:
     """Names the line, and what to do about the mistakes that old READMEs teach."""
-    lines = text.splitlines()
+    lines, first = document.text.splitlines(), document.first_line
     # A broken line is often reported at the next one.
     near = [n for n in (line, line - 1) if 0 <= n < len(lines)]
     for n in near:
@@ -172,18 +84,19 @@ def _bad_yaml(text: str, line: int, problem: str) -> BadInputError:
         if "//" in value and value.partition("//")[0].strip():
             good = value.partition("//")[0].strip()
             return BadInputError(
-                f"line {n + 1}, {field.strip(' -')}",
+                f"line {first + n + 1}, {field.strip(' -')}",
                 f"{value.strip()!r} is not YAML: // starts no comment; write {good} "
                 "(a comment starts with #)",
             )
-    shown = lines[line].strip() if line < len(lines) else "the end"
+    whole = lines[line] if line < len(lines) else "the end"
+    shown = whole.strip()
     field = shown.partition(":")[0].strip(" -") if ":" in shown else ""
     fix = "check quotes and indentation here"
-    if "written twice" in problem:
-        fix = "keep one of the two"
-    elif "\\t" in problem:
+    if "\t" in whole[: len(whole) - len(whole.lstrip())]:
         fix = "indent with spaces"
-    place = f"line {line + 1}, {field}" if field else f"line {line + 1}"
+    elif "escape" in problem:
+        fix = "write the character itself"
+    place = f"line {first + line + 1}" + (f", {field}" if field else "")
     return BadInputError(place, f"{shown!r} is not YAML ({problem}); {fix}")
 
 

@@ -95,14 +95,16 @@ def read_file(file: str, settings: Settings, rows: list[Row], errors: list[BadIn
     from weft.cli.manifests import load, pods_in, split
 
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as broken:
         what = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
         errors.append(BadInputError(file, f"can't be read: {what}"))
         return
-    for where, part in split(text):
+    for document in split(text):
+        where = document.place
         try:
-            pods = list(pods_in(load(part)))
+            pods = list(pods_in(load(document)))
         except BadInputError as error:
             errors.append(_at(f"{file}: {where}", error))
             continue

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from weft.config.form import (
     InterferenceSettings,
 )
 from weft.config.telemetry import check_telemetry, telemetry_files
-from weft.config.text import load
+from weft.files.yaml_text import BrokenYamlError, load
 from weft.framework import Plugin, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
@@ -41,7 +42,7 @@ def read(path: Path) -> Configuration:
 def decode(text: bytes, where: str) -> Configuration:
     """The configuration in this text; `where` names it in errors."""
     try:
-        told = load(text, where)
+        told = _load(text, where)
         if not isinstance(told, dict):
             raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
         _check_version(told, where)
@@ -52,6 +53,16 @@ def decode(text: bytes, where: str) -> Configuration:
         raise BadInputError(_place(where, at), what + _legal(what, at)) from error
     _check(found, where)
     return found
+
+
+def _load(text: bytes, where: str) -> Any:
+    try:
+        return load(text)
+    except BrokenYamlError as error:
+        at = "" if error.line is None else f"line {error.line + 1}"
+        raise BadInputError(_place(where, at), f"is no YAML: {error}") from None
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.what) from None
 
 
 def profiles(found: Configuration, registry: Registry, where: str = "") -> list[Profile]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 
 
@@ -123,8 +124,8 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, File]]:
         except OSError as error:
             raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
         try:
-            file = msgspec.yaml.decode(text, type=File)
-        except msgspec.DecodeError as error:
+            file = msgspec.convert(load(text), File)
+        except (msgspec.ValidationError, BrokenYamlError, BadInputError) as error:
             raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
         found.append((path, file))
     if not found:

@@ -6,8 +6,6 @@ decisions it led to. Large snapshots of signals are in a folder beside it (`side
 replay needs.
 """
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -27,6 +25,7 @@ from weft.engine import (
     Unschedulable,
 )
 from weft.engine.records import LEAVES
+from weft.files.reading import UNREADABLE, open_plain, read_line
 from weft.framework import Plugin, Profile
 from weft.ledger import Limits
 from weft.model import BadInputError
@@ -100,7 +99,7 @@ class _MadeBy(msgspec.Struct, frozen=True):
     weft: str = "(version unknown)"
 
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError, zlib.error)
+_UNREADABLE = (msgspec.DecodeError, RecursionError, *UNREADABLE)
 """What comes of lines that are no JSON or of another form, and of a broken gzip file."""
 
 
@@ -209,7 +208,7 @@ def skim(path: Path) -> tuple[Header, Iterator[FileLine]]:
     """As `read`, but for the snapshots beside the file, which nobody opens."""
     try:
         with _open(path) as file:
-            header = _header(path, file.readline())
+            header = _header(path, read_line(file, f"{path}, line 1"))
     except _UNREADABLE as error:
         raise BadInputError(f"{path}, line 1", f"not a decisions header: {error}") from None
     return header, _lines(path)
@@ -229,15 +228,9 @@ def _header(path: Path, first: bytes) -> Header:
 def _open(path: Path) -> BinaryIO:
     """The file, unpacked where it is gzipped."""
     try:
-        file = path.open("rb")
+        return open_plain(path)
     except OSError as error:
         raise BadInputError(str(path), error.strerror or "cannot be read") from None
-    magic = file.read(2)
-    file.seek(0)
-    if magic != b"\x1f\x8b":
-        return file
-    file.close()
-    return gzip.open(path)  # type: ignore[return-value]
 
 
 def _lines(path: Path) -> Iterator[FileLine]:
@@ -245,8 +238,8 @@ def _lines(path: Path) -> Iterator[FileLine]:
     with _open(path) as file:
         number = 1
         try:
-            file.readline()
-            for text in file:
+            read_line(file, str(path))
+            while text := read_line(file, f"{path}, line {number + 1}"):
                 number += 1
                 yield decoder.decode(text.replace(_EVICTED, _LEAVES))
         except _UNREADABLE as error:

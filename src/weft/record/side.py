@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from weft.files.reading import inflate
 from weft.framework.signals import SignalsSnapshot
 
 SUFFIX = ".signals"
@@ -106,7 +107,7 @@ class Unpacker:
         if hashlib.sha256(packed).hexdigest() != told.blob:
             raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
         try:
-            blob = msgspec.msgpack.decode(zlib.decompress(packed), type=Blob)
+            blob = msgspec.msgpack.decode(inflate(packed), type=Blob)
             self._before = self._joined(told, blob)
         except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
             raise SideError(f"blob {path} is of another form: {error}") from None

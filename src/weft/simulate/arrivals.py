@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from weft.files.reading import read_text
 from weft.model import BadInputError
-from weft.simulate.openb import TracePod, read_text
+from weft.simulate.openb import TracePod
 
 DEMAND = 1.3
 """Arrived GPU demand over capacity in FGD's experiments."""

@@ -5,14 +5,14 @@ memory of `NOMINAL_MIB`; its pods ask for none, and policies that rank by memory
 """
 
 import csv
-import gzip
 import io
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from weft.files.reading import read_text
+from weft.files.words import whole_number
 from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
 
 NOMINAL_MIB = {
@@ -58,7 +58,7 @@ class _Row:
         if not text and optional:
             return None
         try:
-            value = int(text)
+            value = whole_number(text)
         except ValueError:
             raise self.error(column, f"{text!r} is not a whole number") from None
         if not low <= value <= high:
@@ -161,18 +161,3 @@ def _header(path: Path, header: list[str] | None, wanted: tuple[str, ...]) -> li
             f"{path}, line 1", f"column {missing[0]} is missing; need {', '.join(wanted)}"
         )
     return header
-
-
-def read_text(path: Path) -> str:
-    """A text file, plain or gzipped; `BadInputError` where there is none."""
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        return raw.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise BadInputError(str(path), "no such file") from None
-    except IsADirectoryError:
-        raise BadInputError(str(path), "is a directory; name a file") from None
-    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
-        raise BadInputError(str(path), f"cannot be read: {error}") from None

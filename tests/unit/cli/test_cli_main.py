@@ -27,6 +27,17 @@ def test_the_version_and_nothing_else(weft: Weft) -> None:
     assert weft("--version") == (0, f"weft {package.__version__}\n", "")
 
 
+def test_words_that_are_no_text_are_one_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "weft.cli.main", "parse", b"\xff.yaml"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "weft: error: '\\udcff.yaml': is no UTF-8 text; give the file or pod another name\n"
+    )
+
+
 def test_help_names_every_command(weft: Weft) -> None:
     said = weft("--help")
     assert said.code == 0

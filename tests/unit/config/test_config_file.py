@@ -68,7 +68,7 @@ def test_default_profiles_can_be_made() -> None:
             "interference: {observed: weft-lessons}",
             "weft.yaml: interference.observed: is lessons.name too; give it another name",
         ),
-        ("a: [", "weft.yaml: is no YAML"),
+        ("a: [", "weft.yaml: line 4: is no YAML"),
     ],
 )
 def test_a_wrong_file_is_told_by_field(text: str, told: str) -> None:

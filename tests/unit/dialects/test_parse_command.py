@@ -281,7 +281,7 @@ def test_aliases_that_stand_for_too_much_are_refused():
     assert "aliases (*) repeat more than 100,000 values" in error(bomb(8, 9))
     assert rows(bomb(3, 9))[0]["name"] == "plain"
     # One level each, written flat: deep only once the aliases are followed.
-    assert "more than 200 levels deep" in error(bomb(400, 1))
+    assert "more than 100 levels deep" in error(bomb(400, 1))
 
 
 def test_deep_nesting_is_one_error():
@@ -387,3 +387,23 @@ def test_keys_and_numbers_that_kubernetes_has_otherwise():
     assert "labels[7]: 2: expected `str`" in error(text.replace("7: b", "7: 2"))
     limits = PLAIN.replace("name: a", "name: a, resources: {limits: {x: 1, y: [1]}}")
     assert "limits[y]: expected" in error(limits)
+
+
+@pytest.mark.parametrize(
+    "meta", ['name: "x\\ud83d"', 'uid: "\\uDE00"', 'annotations: {a: "\\ud83d"}', '"\\ud83d": a']
+)
+def test_half_a_character_is_one_error_with_a_way_out(meta):
+    line = error(f"kind: Pod\nmetadata: {{{meta}}}\nspec: {{containers: [{{name: a}}]}}\n")
+    assert line.startswith("weft: error: -: document 1: line 2, metadata: ")
+    assert "write the character itself" in line
+
+
+def test_documents_cost_what_they_are_long_however_many_come_before():
+    """What is handed to the reader adds up to the file: nothing is read twice."""
+    from weft.cli.manifests import split
+
+    text = "---\n".join([PLAIN] * 400)
+    parts = list(split(text))
+    assert len(parts) == 400
+    assert sum(len(part.text) for part in parts) <= len(text)
+    assert [part.first_line for part in parts[:3]] == [0, 3, 7]

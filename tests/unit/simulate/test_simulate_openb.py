@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from traces import NODES, PODS, write
 
+from weft.files.reading import read_text
 from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
-from weft.simulate.openb import OTHER_MIB, TracePod, read_nodes, read_pods, read_text, shape_of
+from weft.simulate.openb import OTHER_MIB, TracePod, read_nodes, read_pods, shape_of
 
 
 def error_of(read, path: Path) -> str:  # type: ignore[no-untyped-def]
@@ -106,6 +107,8 @@ def test_a_missing_column_is_named_with_those_needed(tmp_path: Path, missing: st
         ("", "'' is not a whole number"),
         ("1.5", "'1.5' is not a whole number"),
         ("1e3", "'1e3' is not a whole number"),
+        ("１００", "'１００' is not a whole number"),
+        ("1_000", "'1_000' is not a whole number"),
         ("-1", "-1 is not between 0 and 1000000000"),
         ("99999999999", "99999999999 is not between 0 and 1000000000"),
     ],

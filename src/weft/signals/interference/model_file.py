@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from weft.files.reading import unpack
 from weft.model.errors import BadInputError
 from weft.signals.interference import trees
 from weft.signals.interference.ladder import Cell
@@ -41,8 +42,7 @@ def encode(model: Model) -> bytes:
 def decode(body: bytes, where: str) -> Model:
     """`BadInputError` says what is wrong with the file."""
     try:
-        if body[:2] == b"\x1f\x8b":
-            body = gzip.decompress(body)
+        body = unpack(body, where)
         schema = msgspec.json.decode(body, type=_Schema).schema
         if schema != SCHEMA:
             raise BadInputError(

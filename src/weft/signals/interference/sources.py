@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from weft.files.words import decimal_number
 from weft.model.errors import BadInputError
 from weft.signals.interference.records import FASTEST, Measured, Run, Solo, solo
 
@@ -97,11 +98,13 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
     try:
-        value = float(row[name])
+        value = decimal_number(row[name])
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise BadInputError(f"{where}, line {line}, field {name}", f"{row[name]!r} is no rate")
+        raise BadInputError(
+            f"{where}, line {line}, field {name}", f"{row[name]!r} is no rate; write digits 0 to 9"
+        )
     return value
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from weft.files.words import decimal_number
 from weft.framework.interference import Floats
 from weft.model import BadInputError, Gpu, Node
 from weft.model.request import BEST_EFFORT
@@ -85,12 +86,13 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
     at = {kind: index for index, kind in enumerate(kinds)}
     speed = np.zeros((len(kinds), len(kinds)))
-    rates = {row[f"job_{side}"]: float(row[f"iso_{side}_steps_per_s"])
+    rates = {row[f"job_{side}"]: _number(path, row, f"iso_{side}_steps_per_s")
              for row in rows for side in "ab"}  # fmt: skip
     for row in rows:
         if row["feasible"] != "0":
             one, other = at[row["job_a"]], at[row["job_b"]]
-            speed[one, other], speed[other, one] = float(row["norm_a"]), float(row["norm_b"])
+            speed[one, other] = _number(path, row, "norm_a")
+            speed[other, one] = _number(path, row, "norm_b")
     asks = tuple(requests_mib(speed))
     alone = tuple(rates[kind] for kind in kinds)
     return PairTable(kinds, tuple(map(tuple, speed.tolist())), asks, alone)
@@ -177,6 +179,14 @@ def requests_mib(speed: Floats) -> list[int]:
         bounds=[(-1.0, 1.0)] * count + [(0.0, None)] * len(good),
     )  # fmt: skip
     return [CARD_MIB // 2 + int(np.floor(SWING_MIB * size)) for size in found.x[:count]]
+
+
+def _number(path: Path, row: dict[str, str], column: str) -> float:
+    try:
+        return decimal_number(row[column])
+    except ValueError:
+        where = f"{path}, {row['job_a']} beside {row['job_b']}, column {column}"
+        raise BadInputError(where, f"{row[column]!r} is no number; write digits 0 to 9") from None
 
 
 def _rows(path: Path) -> Sequence[dict[str, str]]:

@@ -1,0 +1,86 @@
+"""Files into memory, unpacked where they are packed, and never more than is meant to be there.
+
+Some kB of gzip can stand for gigabytes: it is unpacked piece by piece, no further than the bound.
+"""
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from weft.model import BadInputError
+
+MOST_MIB = 256
+"""Of a whole file, or one line of a file that is read line by line, unpacked. Traces of millions of
+pods, and snapshots of clusters of ten thousand GPUs, stay below."""
+
+MOST_BYTES = MOST_MIB << 20
+UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)
+"""What comes of a file that is no text, or is packed badly."""
+
+_MAGIC = b"\x1f\x8b"
+_PIECE = 1 << 20
+
+
+def read_text(path: Path) -> str:
+    """A text file, plain or gzipped; `BadInputError` where there is none."""
+    try:
+        with open_plain(path) as file:
+            return _whole(file, str(path)).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise BadInputError(str(path), "no such file") from None
+    except IsADirectoryError:
+        raise BadInputError(str(path), "is a directory; name a file") from None
+    except UNREADABLE as error:
+        raise BadInputError(str(path), f"cannot be read: {error}") from None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """The file, to be read unpacked where it is gzipped; `OSError` where it can't be opened."""
+    file = path.open("rb")
+    magic = file.read(len(_MAGIC))
+    file.seek(0)
+    if magic != _MAGIC:
+        return file
+    file.close()
+    return gzip.open(path)  # type: ignore[return-value]
+
+
+def read_line(file: BinaryIO, where: str) -> bytes:
+    """The next line, b"" at the end; `BadInputError` for one that is longer than `MOST_MIB`."""
+    line = file.readline(MOST_BYTES + 1)
+    if len(line) > MOST_BYTES:
+        raise _too_large(where, "this line has")
+    return line
+
+
+def unpack(body: bytes, where: str) -> bytes:
+    """What was read already, unpacked where it is gzipped."""
+    if body[: len(_MAGIC)] != _MAGIC:
+        return body
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+        return _whole(file, where)
+
+
+def inflate(body: bytes) -> bytes:
+    """zlib's own form; `zlib.error` for what is none, cut off, or larger than `MOST_MIB`."""
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(body, MOST_BYTES)
+    if not unpacking.eof:
+        raise zlib.error(f"it is cut off, or has more than {MOST_MIB} MiB")
+    return found
+
+
+def _whole(file: BinaryIO | gzip.GzipFile, where: str) -> bytes:
+    pieces, size = [], 0
+    while piece := file.read(_PIECE):
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise _too_large(where, "it has")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(where: str, what: str) -> BadInputError:
+    return BadInputError(where, f"{what} more than {MOST_MIB} MiB, unpacked; split the file")

@@ -1,0 +1,30 @@
+"""The words of files: numbers as everybody writes them, and text that can be shown.
+
+Python's `int` and `float` take more for a number than a table may mean: digits of all scripts,
+`1_000`, blanks around.
+"""
+
+import re
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def whole_number(text: str) -> int:
+    """ASCII digits with or without a sign; else `ValueError`."""
+    if _WHOLE.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
+
+
+def decimal_number(text: str) -> float:
+    """The same, with a fraction after a point and a power of ten behind `e`; else `ValueError`."""
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(text)
+    return float(text)
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written anywhere: half a character (a lone surrogate) can not."""
+    return _SURROGATE.search(text) is None
