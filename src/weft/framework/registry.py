@@ -5,8 +5,11 @@ installed plugins is not done here (that is I/O); `register_entry_points` takes 
 """
 
 import inspect
+import math
+import re
 from collections.abc import Iterable
-from typing import Any, Protocol
+from types import UnionType
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -60,7 +63,7 @@ class Registry:
         self._known[policy.name] = policy
 
     def create(self, name: str, **options: Any) -> Policy:
-        """A policy of this name; `BadInputError` names the valid names or options."""
+        """A policy of this name; `BadInputError` names the valid names, options or values."""
         policy = self._known.get(name)
         if policy is None:
             valid_names = _listed(self.names())
@@ -77,6 +80,12 @@ class Registry:
         ]  # fmt: skip
         if missing:
             raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
+        kinds = _kinds(policy)
+        for option, value in options.items():
+            try:
+                _check(value, kinds.get(option, Any))
+            except BadInputError as error:
+                raise BadInputError(f"policy {name}, option {option}", error.what) from None
         return policy(**options)
 
     def from_spec(self, spec: str) -> Policy:
@@ -110,8 +119,48 @@ class Registry:
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
+
+
+def _kinds(policy: type[Policy]) -> dict[str, Any]:
+    """What each parameter of the constructor may be, where it says so in a way we can read."""
+    try:
+        return get_type_hints(policy.__init__, include_extras=True)
+    except Exception:  # whatever a plugin writes there: its constructor has the last word
+        return {}
+
+
+def _check(value: Any, kind: Any) -> None:
+    """`BadInputError` unless the value is what the parameter says; nothing is converted."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInputError("", f"{value} is no finite number; write one")
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        bound = re.search(r"` ([<>]=? \S+)$", str(error))
+        wrong = "is unknown" if get_origin(kind) is Literal else "is not what it takes"
+        expected = _expected(kind) + (f" {bound[1]}" if bound else "")
+        raise BadInputError("", f"{value!r} {wrong}; write {expected}") from None
+    except TypeError:  # a type that msgspec does not know
+        return
+
+
+def _expected(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_expected, get_args(kind)))
+    return _IN_WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_IN_WORDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text",
+    type(None): "nothing",
+}  # fmt: skip
 
 
 def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:

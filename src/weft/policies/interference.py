@@ -11,8 +11,9 @@ match   where several pods wait, the assignment of pods to GPUs with the largest
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from weft.framework import Demand, Policy, Query
@@ -48,6 +49,8 @@ PRIOR = {LATENCY_CRITICAL: 0.15}
 TRAINING = 0.90
 """GPU utilisation to expect of a pod that nobody knows."""
 CALM_SM = 0.3
+Most = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+"""Pods on a GPU."""
 POINTS = 1_000_000
 """A value of 1 in points; fgd's 0 to 100 only decide between equals."""
 
@@ -68,8 +71,8 @@ class Interference(Policy):
     inputs = frozenset({INPUT, "fgd"})
 
     def __init__(
-        self, critical: float = 1.10, batch: float = 1.30, gain: float = 1.05, most: int = 2,
-        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True, most_small: int = 4,
+        self, critical: float = 1.10, batch: float = 1.30, gain: float = 1.05, most: Most = 2,
+        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True, most_small: Most = 4,
     ) -> None:  # fmt: skip
         bounds = Bounds(critical, batch, gain, most, max(most, most_small))
         for option, value in (

@@ -1,7 +1,8 @@
 """Load-aware: the GPU with the least to do, by measurement; requests alone where none is known."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
 from weft.framework import Policy, Query
@@ -21,6 +22,9 @@ from weft.policies.readings import (
 FULL = 100_000
 """A GPU with nothing to do, in thousandths of a point."""
 
+Bonus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+"""Points; times a thousand they add up within 64 bits."""
+
 
 class LoadAware(Policy):
     """Least load wins, as a mean over the last minute; GPUs that are shared must pass a gate.
@@ -33,7 +37,7 @@ class LoadAware(Policy):
     source = "CARMA's gate; Genius' idea, repaired"
     reads = frozenset({"signals", "occupants"})
 
-    def __init__(self, mode: Literal["spread", "pack"] = "spread", bonus: int = 50) -> None:
+    def __init__(self, mode: Literal["spread", "pack"] = "spread", bonus: Bonus = 50) -> None:
         if mode not in {"spread", "pack"}:
             raise BadInputError(
                 f"policy {self.name}, option mode", f"{mode!r} is unknown; write spread or pack"

@@ -127,3 +127,14 @@ def test_explain_shows_what_is_below() -> None:
     assert len(explain("lease.name")) == 1
     with pytest.raises(BadInputError):
         explain("leases")
+
+
+def test_a_policys_options_are_told_by_path_value_and_what_is_expected() -> None:
+    second = "{name: ferikoglou-safe, options: {round_s: x}}"
+    text = f"profiles: [{{schedulerName: a, policies: [{{name: fgd}}, {second}]}}]"
+    with pytest.raises(BadInputError) as error:
+        profiles(config(text), built_in(), "weft.yaml")
+    assert str(error.value) == (
+        "weft.yaml: profiles[0].policies[1]: policy ferikoglou-safe, option round_s: "
+        "'x' is not what it takes; write a whole number"
+    )

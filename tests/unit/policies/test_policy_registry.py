@@ -127,3 +127,58 @@ def test_plugins_join_and_broken_ones_are_left_out_with_one_line_each():
         "plugin other (package.module:Thing) is left out: "
         "its class calls itself 'mine'; both names must agree",
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("ferikoglou-safe:round_s=x", "round_s: 'x' is not what it takes; write a whole number"),
+        ("ferikoglou-safe:round_s=1.5", "round_s: 1.5 is not what it takes; write a whole number"),
+        ("ferikoglou-safe:round_s=true", "round_s: True is not what it takes"),
+        ("ferikoglou-safe:round_s=[[[[", "round_s: '[[[[' is not what it takes"),
+        ("interference:critical=[1]", "critical: [1] is not what it takes; write a number"),
+        ("interference:overlap=1", "overlap: 1 is not what it takes; write true or false"),
+        (
+            "interference:most=999999999",
+            "most: 999999999 is not what it takes; write a whole number <= 1024",
+        ),
+        ("interference:gain=null", "gain: None is not what it takes; write a number"),
+        ("load-aware:bonus=9000000000000000000", "bonus: 9000000000000000000 is not what it takes"),
+        ("load-aware:mode=both", "mode: 'both' is unknown; write one of spread, pack"),
+        ("genius:compat=Exact", "compat: 'Exact' is unknown; write one of sane, exact"),
+        ("fgd:typical=x", "typical: 'x' is not what it takes; write TypicalPods or nothing"),
+    ],
+)
+def test_an_options_value_is_what_the_policy_says(spec, told):
+    with pytest.raises(BadInputError) as found:
+        built_in().from_spec(spec)
+    assert str(found.value).startswith(f"policy {spec.partition(':')[0]}, option {told}")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_is_finite(value):
+    with pytest.raises(BadInputError, match=f"option trend_above: {value} is no finite number"):
+        built_in().create("kube-knots-pp", trend_above=value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"critical": 2}, {"critical": 2.5, "overlap": False}, {"most": 3}]
+)
+def test_good_values_arrive_as_they_were_written(options):
+    """A decisions file has them as they were: nothing is converted."""
+    made = built_in().create("interference", **options).made_with
+    assert {(key, type(value)) for key, value in made.items()} == {
+        (key, type(value)) for key, value in options.items()
+    }
+
+
+def test_a_plugin_that_says_nothing_readable_of_its_options_checks_them_itself():
+    class Odd(Policy):
+        name = "odd"
+
+        def __init__(self, one, two: "Nowhere" = 2, three: object = 3) -> None:  # noqa: F821
+            self.seen = (one, two, three)
+
+    registry = Registry()
+    registry.register(Odd)
+    assert registry.create("odd", one="a", two="b", three=[]).seen == ("a", "b", [])
