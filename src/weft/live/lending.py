@@ -13,13 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.dialects.requests import CLASS
 from weft.framework.signals import FRESH, Bytes, Floats, SignalsSnapshot, SignalsView
 from weft.kube.pods import Pod
 from weft.ledger import Holding, Ledger
 from weft.ledger.table import Ints, Table
 from weft.live.pods import PodView
-from weft.model.request import LATENCY_CRITICAL
 from weft.signals import holds
 from weft.signals.company import Gpu
 from weft.signals.peaks import Watch
@@ -118,7 +116,6 @@ class Measuring:
     ) -> holds.Residents:
         own = np.full((len(rows.uids), len(slots) + 1), np.nan)
         ages = np.full(len(rows.uids), np.nan)
-        lends = np.ones(len(rows.uids), dtype=np.bool_)
         numbers = slots.tolist()
         for at, (uid, device) in enumerate(zip(rows.uids, rows.gpu.tolist(), strict=True)):
             series = self._own.get((uid, gpus[device]), {})
@@ -128,13 +125,11 @@ class Measuring:
             if newest is not None and newest >= slots[-1] - 1:
                 own[at, -1] = series[newest]
             pod = noted.pods.get(uid)
-            if pod is None:
-                continue
-            ages[at] = _age_s(pod.bound_at, noted.now_s)
-            lends[at] = (pod.metadata.annotations or {}).get(CLASS) != LATENCY_CRITICAL
+            if pod is not None:
+                ages[at] = _age_s(pod.bound_at, noted.now_s)
         warmed = np.array([self._warmed.get(uid, False) for uid in rows.uids], dtype=np.bool_)
         return holds.Residents(
-            rows.gpu, rows.asked_mib, ages, lends, warmed, own, rows.expected_mib
+            rows.gpu, rows.asked_mib, ages, rows.lends, warmed, own, rows.expected_mib
         )
 
     def _watched_s(

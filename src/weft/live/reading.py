@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from weft.dialects import registry
 from weft.dialects.dialect import Settings
+from weft.dialects.requests import CLASS, CLASSES
 from weft.dialects.resources import Slot, amount, node_side, peak, slots
 from weft.kube.pods import Pod, Quantities
 from weft.live.alike import Alike
@@ -50,12 +51,15 @@ def read_there(pod: Pod, node: Node, settings: Settings) -> tuple[PodRequest, st
 
 
 def plain_shape(pod: Pod, settings: Settings) -> Shape:
-    """What a pod takes beside GPUs, as far as that can be read: for pods that are no good."""
+    """What a pod takes beside GPUs, and its class, as far as that can be read: for pods that are
+    no good."""
     try:
         cpu, memory, extended = node_side(pod)
     except BadInputError:
         cpu, memory, extended = 0, 0, ()
-    shape = Shape(cpu_milli=cpu, memory_mib=memory, extended=extended)
+    told = (pod.metadata.annotations or {}).get(CLASS, "")
+    job_class = told if told in CLASSES else ""
+    shape = Shape(cpu_milli=cpu, memory_mib=memory, extended=extended, job_class=job_class)
     return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)), settings)
 
 

@@ -29,6 +29,7 @@ from weft.engine.lending import BEYOND, NEED
 from weft.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsSnapshot
 from weft.ledger import Holding
 from weft.ledger.table import RESERVE_PERMILLE, Bools, Ints, Table
+from weft.model.request import LATENCY_CRITICAL
 from weft.signals.freshness import contradicted
 
 STABLE_PART = 0.02
@@ -296,18 +297,20 @@ def _peak(series: Floats) -> Floats:
 
 class Rows(NamedTuple):
     """Which pod (UID) and device row each row of `Residents` is, what it asked and is expected to
-    need there."""
+    need there, and whether its class lets it lend."""
 
     uids: tuple[str, ...]
     gpu: Ints
     asked_mib: Ints
     expected_mib: Ints
+    lends: Bools
 
 
 def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
     """A row for each pod and GPU; shares of one GPU together."""
     found: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
+    lends: dict[tuple[str, int], bool] = {}
     for held in holdings:
         row = table.row_of.get(held.placement.node)
         for share in held.placement.shares if row is not None else ():
@@ -316,11 +319,13 @@ def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
                 key = held.placement.uid, device
                 found[key] = found.get(key, 0) + share.memory_mib
                 expected[key] = min(found[key], held.expected_mib or found[key])
+                lends[key] = held.placement.job_class != LATENCY_CRITICAL
     return Rows(
         tuple(uid for uid, _ in found),
         np.array([device for _, device in found], dtype=np.int64),
         np.array(list(found.values()), dtype=np.int64),
         np.array(list(expected.values()), dtype=np.int64),
+        np.array(list(lends.values()), dtype=np.bool_),
     )
 
 

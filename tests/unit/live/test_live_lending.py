@@ -129,6 +129,29 @@ def test_a_latency_critical_pod_lends_nothing() -> None:
     run(life())
 
 
+def test_one_that_becomes_latency_critical_lends_no_more() -> None:
+    async def life() -> None:
+        async with looks() as one:
+            assert one.until(120, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
+            critical = {"metadata": {"annotations": {"weft.dev/class": "latency-critical"}}}
+            one.it.server.update("pods", "p", critical, "d")
+            ledger = one.it.live.engine.ledger
+            await until(lambda: ledger.holdings[one.uid].placement.job_class != "")
+            assert one.at(130, used=4_000, own=4_000).idle_mib == {}
+
+    run(life())
+
+
+def test_a_latency_critical_pod_that_cannot_be_read_lends_nothing() -> None:
+    async def life() -> None:
+        marks = {"weft.dev/class": "latency-critical", "weft.dev/isolation": "wishes"}
+        async with looks(**marks) as one:
+            assert one.uid in one.it.live.pods.assumed
+            assert one.until(120, used=4_000, own=4_000).idle_mib == {}
+
+    run(life())
+
+
 def test_without_a_series_of_its_own_the_gpus_stands_for_the_only_pod() -> None:
     async def life() -> None:
         async with looks() as one:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from sharing_worlds import CARD_MIB, job, node
 
 from weft.framework.signals import FRESH, MISSING, STALE, SignalsView
@@ -121,3 +122,13 @@ def test_simulated_pods_warm_up_as_long_as_is_said(warm_s: float, idle_at_s: int
         at for at in range(0, 400, 5) if "a" in world.look(at).source.idle_mib
     )  # 4,000 asked, 3,000 used
     assert first == idle_at_s
+
+
+def test_a_simulated_latency_critical_pod_lends_nothing_as_a_live_one() -> None:
+    world = World(watching=Watching(forecasts=False))
+    for uid, job_class in (("a", "latency-critical"), ("b", "batch")):
+        place = placement(uid, "node", 0, memory_mib=4000)
+        world.ledger.adopt(replace(place, job_class=job_class))
+        world.pipeline.bound_ns[uid] = 0
+    view = world.look(*range(0, 100, 5))
+    assert view.source.idle_mib == {"b": (1_000,)}  # each asked 4,000 and uses 3,000

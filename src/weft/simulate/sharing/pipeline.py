@@ -140,7 +140,7 @@ class Pipeline:
         residents = holds.Residents(
             rows.gpu, rows.asked_mib,
             np.array([self._age_s(uid, now_ns) for uid in rows.uids]),
-            np.ones(len(rows.uids), dtype=np.bool_),
+            rows.lends,
             np.array([self._warmed.get(uid, False) for uid in rows.uids]),
             self._series(rows.uids), rows.expected_mib,
         )  # fmt: skip
