@@ -110,18 +110,25 @@ class Exclusive(Reference):
         return Memory("mib", claim.memory.value + claim.headroom_mib)
 
 
+def standing(machine: Machine, gpu: int, claim: GpuClaim) -> int:
+    if claim.whole:
+        return sum(card.idle for card in machine.cards)
+    return room(machine.cards[gpu], claim)
+
+
 class Binpack(Reference):
     by_device = True
-    sign = -1
 
     def gpu_score(self, machine, gpu, shape, claim):
-        if shape.claims[claim].whole:
-            return self.sign * sum(card.idle for card in machine.cards)
-        return self.sign * room(machine.cards[gpu], shape.claims[claim])
+        return -standing(machine, gpu, shape.claims[claim])
 
 
-class Spread(Binpack):
-    sign = 1
+class Spread(Reference):
+    by_device = True
+
+    def gpu_score(self, machine, gpu, shape, claim):
+        on_node = free(machine, shape) // len(machine.serving)
+        return 1000 * standing(machine, gpu, shape.claims[claim]) + min(on_node, 999)
 
 
 class GpuShare(Reference):

@@ -59,7 +59,7 @@ class ElasticPriority(StrEnum):
 Priority = Annotated[
     ElasticPriority | None,
     typer.Option(
-        help="How /scheduler decides, as Elastic GPU's own option.  [default: as configured]"
+        help="How /scheduler decides: elastic-binpack, spread or random.  [default: as configured]"
     ),
 ]
 Decisions = Annotated[

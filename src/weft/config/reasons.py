@@ -58,7 +58,7 @@ REASONS: dict[str, str] = {
     "for one port is enough where kube-scheduler is told anew",
     "extender.routes": "path: policy. schedulerName lets the pod's own profile decide, auto is "
     "coscheml once there is a table of interference and gpushare otherwise; else a schedulerName "
-    "of profiles, or a policy (the original's -priority spread is elastic-spread, random is "
+    "of profiles, or a policy (the original's -priority spread is spread, random is "
     "random). A path that is left out is not served",
     "extender.interferenceTable": "Co-scheML's table of slowdowns, for routes that are auto; read "
     "only where it is, and where Co-scheML had it",

@@ -25,7 +25,7 @@ ORIGINAL_PORTS = (39999, 12345)
 
 ELASTIC_POLICIES: dict[ElasticPriority, str] = {
     "binpack": "elastic-binpack",
-    "spread": "elastic-spread",
+    "spread": "spread",
     "random": "random",
 }
 

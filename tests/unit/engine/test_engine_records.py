@@ -105,7 +105,7 @@ def test_without_a_wish_for_them_no_top_is_kept() -> None:
 
 
 def test_two_policies_are_normalised_and_weighed() -> None:
-    """BestFit's raw scores are 0 to 100, Spread's thousands of MiB: alone by raw, together by rank.
+    """BestFit's raw scores are 0 to 100, Spread's millions: alone by raw, together by rank.
 
     Nodes: `full` has 1,000 MiB left on its card, `empty` 16,384. Spread wants `empty`, Binpack
     `full`; whoever weighs more wins, however large the raw scores are.
@@ -123,7 +123,7 @@ def test_two_policies_are_normalised_and_weighed() -> None:
     record = choice(3, 4)
     assert (record.node, record.score) == ("empty", 400)
     assert [(top.node, top.score) for top in record.top] == [("empty", 400), ("full", 300)]
-    assert record.top[0].scores["spread"] == 16_384
+    assert record.top[0].scores["spread"] == 16_384_999
     assert choice(1, 1).node == "empty", "equal totals go to the first node"
 
 

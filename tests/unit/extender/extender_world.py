@@ -26,10 +26,10 @@ ROUTES = default_routes()
 WEFT, SCHEDULER, GPUSHARE = ROUTES
 
 
-def profiles() -> list[Profile]:
+def profiles(routes: list[Route]) -> list[Profile]:
     registry = built_in()
     own = [Profile("weft", [registry.create("best-fit")])]
-    return own + route_profiles(ROUTES, registry.create)
+    return own + route_profiles(routes, registry.create)
 
 
 class Watched:
@@ -45,8 +45,10 @@ class Watched:
 class StubCluster:
     """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leader`."""
 
-    def __init__(self, nodes: Iterable[Node] = (), unit: str = "MiB") -> None:
-        self.engine = Engine(profiles(), nodes)
+    def __init__(
+        self, nodes: Iterable[Node] = (), unit: str = "MiB", routes: list[Route] = ROUTES
+    ) -> None:
+        self.engine = Engine(profiles(routes), nodes)
         self.settings = Settings(gpushare_unit=unit)  # type: ignore[arg-type]
         self.ready = self.leader = True
         self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()

@@ -24,7 +24,7 @@ def test_the_defaults_are_the_default_routes() -> None:
 
 @pytest.mark.parametrize(
     ("priority", "policy"),
-    [("binpack", "elastic-binpack"), ("spread", "elastic-spread"), ("random", "random")],
+    [("binpack", "elastic-binpack"), ("spread", "spread"), ("random", "random")],
 )
 def test_the_originals_priority(priority: str, policy: str) -> None:
     settings = with_priority(ExtenderSettings(interference_table=""), priority)  # type: ignore[arg-type]

@@ -72,10 +72,16 @@ def test_binpack_and_spread_take_whole_cards_by_the_nodes_idle_gpus():
     assert run("spread", TWO, whole()) == [("a", [0])]
 
 
-def test_spread_takes_the_emptiest_gpu_anywhere():
+def test_spread_takes_the_emptiest_gpu_anywhere_on_the_emptiest_node():
     assert run("spread", TWO, *[share(1_000)] * 4) == [
-        ("a", [0]), ("a", [1]), ("b", [0]), ("a", [0]),
+        ("a", [0]), ("b", [0]), ("a", [1]), ("a", [0]),
     ]  # fmt: skip
+
+
+def test_spread_takes_the_last_idle_gpu_of_a_full_node_before_one_in_use():
+    nodes = [node("empty", 16_000), node("full", *[16_000] * 8)]
+    pods = [share(6_000), *[share(15_000)] * 7, share(1_000)]
+    assert run("spread", nodes, *pods) == [("empty", [0]), *[("full", [i]) for i in range(8)]]
 
 
 def test_exclusive_gives_whole_cards_to_each_claim():
