@@ -30,6 +30,7 @@ from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
 from weft.live.interface import OnDecision
+from weft.live.leading import Leadership
 from weft.live.nodes import NodeView
 from weft.live.pods import PodView
 from weft.live.volumes import VolumeView
@@ -50,7 +51,8 @@ class Memory:
         profiles += route_profiles(default_routes(), registry.create)
         cards = (node(name, gpus=8, memory_mib=CARD_MIB) for name in names)
         self.engine, self.names = Engine(profiles, cards), names
-        self.settings, self.ready, self.leader = Settings(gpushare_unit="MiB"), True, True
+        self.settings, self.ready = Settings(gpushare_unit="MiB"), True
+        self.leadership = Leadership(here=True)
         self.on_decision: list[OnDecision] = []
         self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
         self._now = itertools.count(1)

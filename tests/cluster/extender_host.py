@@ -27,6 +27,7 @@ from weft.kube.errors import NotFoundError
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.live.interface import OnDecision
+from weft.live.leading import Leadership
 from weft.model import PodRequest
 from weft.policies.catalog import built_in
 
@@ -46,7 +47,7 @@ class Host:
         profiles += route_profiles(default_routes(), registry.create)
         self.engine = Engine(profiles)
         self.settings = Settings(gpushare_unit="GiB")
-        self.ready = self.leader = True
+        self.ready, self.leadership = True, Leadership(here=True)
         self.on_decision: list[OnDecision] = []
         self.url = ""
         self.outcomes: list[Outcome] = []

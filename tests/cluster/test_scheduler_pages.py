@@ -27,17 +27,28 @@ def address() -> str:
     return own_address() or pytest.skip("this machine has no address that a Service could lead to")
 
 
-def serve(plane: ControlPlane, namespace: str, port: int) -> None:
-    """A Service that leads to the process. Its pod is only an object, but one with an address:
-    the API server leads nobody to an address that is no pod's of the namespace."""
+def own_pod(plane: ControlPlane, namespace: str, port: int) -> str:
+    """The process' pod is only an object, but one with an address; its UID."""
     ip, meta = address(), {"name": "weft-scheduler", "namespace": namespace}
-    spec = {"nodeName": "node-0", "containers": [{"name": "weft", "image": "none"}]}
+    ports = [{"name": "http", "containerPort": port}]
+    spec = {
+        "nodeName": "node-0",
+        "containers": [{"name": "weft", "image": "none", "ports": ports}],
+    }
     made = plane.api.create({"kind": "Pod", "metadata": meta, "spec": spec})
     status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}
     plane.api.patch("Pod", "weft-scheduler", {"status": status}, namespace, part="status")
+    return str(made["metadata"]["uid"])
+
+
+def serve(plane: ControlPlane, namespace: str, port: int) -> None:
+    """A Service that leads to the process, by endpoints of that pod: the API server leads nobody
+    to an address that is no pod's of the namespace."""
+    ip, meta = address(), {"name": "weft-scheduler", "namespace": namespace}
+    uid = own_pod(plane, namespace, port)
     ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
     plane.api.create({"kind": "Service", "metadata": meta, "spec": {"ports": ports}})
-    target = {"kind": "Pod", "uid": made["metadata"]["uid"], **meta}
+    target = {"kind": "Pod", "uid": uid, **meta}
     there = [{"ip": ip, "nodeName": "node-0", "targetRef": target}]
     subset = {"addresses": there, "ports": [{"name": "http", "port": port}]}
     plane.api.create({"kind": "Endpoints", "metadata": meta, "subsets": [subset]})
@@ -125,3 +136,31 @@ def test_explain_and_metrics_of_a_running_scheduler(
         assert 'leader_election_master_status{name="weft"} 1.0' in text
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
             assert answer.read() == b"ok"
+
+
+def test_explain_needs_nobody_who_keeps_endpoints(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """There is a Service, as in Weft's manifests, but it leads nowhere: its leader is found by its
+    label. Before it has one, what is said names the Service and the label."""
+    nodes(control_plane, 1)
+    kubeconfig = control_plane.kubeconfig_for("weft", "system:masters")
+    service = ("--service", f"{namespace}/weft-scheduler:{PORT}")
+    meta = {"name": "weft-scheduler", "namespace": namespace}
+    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
+    control_plane.api.create({"kind": "Service", "metadata": meta, "spec": {"ports": ports}})
+    with weft(control_plane, tmp_path) as process:
+        port = int(process.until(r"health, metrics and explain on \S+:(\d+)")[1])
+        own_pod(control_plane, namespace, port)
+        control_plane.create_pods(namespace, [pod("p", "weft", {"elasticgpu.io/gpu-memory": 9})])
+        control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=30)
+        said = explain(kubeconfig, f"{namespace}/p", *service)
+        assert said.returncode == 1
+        assert "there is no such Service, or nobody keeps its endpoints" in said.stderr
+        assert f"no pod of {namespace} is labelled weft.dev/role=leader" in said.stderr
+        leads = {"metadata": {"labels": {"weft.dev/role": "leader"}}}
+        control_plane.api.patch("Pod", "weft-scheduler", leads, namespace)
+        said = explain(kubeconfig, f"{namespace}/p", *service, "--output", "json")
+        assert said.returncode == 0, said.stderr
+        found = json.loads(said.stdout)
+        assert (found["state"], found["node"], found["leader"]) == ("bound", "node-0", True)

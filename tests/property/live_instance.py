@@ -99,7 +99,7 @@ class Instance:
 
     @property
     def leads(self) -> bool:
-        return not self.dead and self.live is not None and self.live.leader
+        return not self.dead and self.live is not None and self.live.leadership.here
 
     def _behind_s(self) -> float:
         """How much longer what the watches tell is on its way."""

@@ -39,7 +39,7 @@ def explain_pod(
     ] = None,
     context: Annotated[str, typer.Option(help="Of the kubeconfig.  [default: its current]")] = "",
     service: Annotated[
-        str, typer.Option(help="The scheduler's Service, asked through the API server.")
+        str, typer.Option(help="The scheduler's Service; through the API server, its leader first.")
     ] = DEFAULT_SERVICE,
     output: _Output = ListOutput.table,
 ) -> None:

@@ -1,6 +1,7 @@
 """`weft explain pod` of a live cluster: asking the scheduler, and its answer as sentences."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -8,24 +9,34 @@ from urllib.parse import quote
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cli.passing import Pass
     from weft.engine.without import Metrics, Place
-    from weft.kube.client import Answer
+    from weft.kube.client import Answer, ApiClient
     from weft.kube.config import Endpoint
     from weft.live.observing import Progress
     from weft.scheduler.explaining import Explanation
 
 DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 _SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
+_PORT_NAME = "http"  # of the scheduler's own pages, in Weft's manifests
 _TIMEOUT_S = 30.0
 
 
 class Source(NamedTuple):
-    """Where the scheduler is: at `url`, or a Service behind the API server of a kubeconfig."""
+    """Where the scheduler is: at `url`, or behind the API server of a kubeconfig, in the namespace
+    of its Service."""
 
     url: str = ""
     kubeconfig: Path | None = None
     context: str = ""
     service: str = DEFAULT_SERVICE
+
+
+class Way(NamedTuple):
+    """Who is asked, a name for people, and what stands before the page's path."""
+
+    where: str
+    before: str
 
 
 def ask(source: Source, name: str) -> bytes:
@@ -35,52 +46,103 @@ def ask(source: Source, name: str) -> bytes:
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
         raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
-    where, endpoint, before = _way(source)
+    endpoint = _endpoint(source)
     path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
-    of = "" if source.url else source.service.partition("/")[0]
-    answer, lacking = asyncio.run(_get(endpoint, before + path, where, of))
-    if answer.code == 200:
-        _check_ours(answer.body, where)
-        return answer.body
-    problem = _problem(answer, source)
-    raise BadInputError(where, f"{problem}; {lacking}" if lacking else problem)
+    return asyncio.run(_ask(endpoint, source, path))
 
 
-def _way(source: Source) -> "tuple[str, Endpoint, str]":
-    """A name for people, whom to ask, and what stands before the page's path."""
+def _endpoint(source: Source) -> "Endpoint":
+    """The scheduler itself, or the API server before it."""
     from weft.config.addresses import check_url
     from weft.kube.config import Endpoint, load
     from weft.kube.credentials import Fixed
 
     if source.url:
         check_url(source.url, "--url")
-        return source.url, Endpoint(source.url.rstrip("/"), Fixed()), ""
-    match = _SERVICE.fullmatch(source.service)
-    if match is None:
+        return Endpoint(source.url.rstrip("/"), Fixed())
+    if _SERVICE.fullmatch(source.service) is None:
         raise BadInputError("--service", f"{source.service!r}: write NAMESPACE/NAME:PORT")
-    paths = (source.kubeconfig,) if source.kubeconfig else ()
-    endpoint = load(source.context, paths=paths)
-    namespace, service, port = match.groups()
-    before = f"/api/v1/namespaces/{namespace}/services/http:{service}:{port}/proxy"
-    return f"service {source.service}", endpoint, before
+    return load(source.context, paths=(source.kubeconfig,) if source.kubeconfig else ())
 
 
-async def _get(endpoint: "Endpoint", path: str, where: str, namespace: str) -> "tuple[Answer, str]":
-    """The answer, and why it was asked for without a token if it was; `namespace`: the scheduler's
-    behind the API server, none for one that is asked directly."""
-    from weft.cli.passing import NO_PASS, make_pass
+async def _ask(endpoint: "Endpoint", source: Source, path: str) -> bytes:
+    """By each way until a scheduler answers; `BadInputError` says why none does."""
+    from weft.cli.passing import NO_PASS
     from weft.kube.client import ApiClient, ClientOptions
+
+    async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
+        if source.url:
+            ways, before, shown = [Way(source.url, "")], "", NO_PASS
+        else:
+            ways, before = await _ways(client, source.service)
+            shown = await _shown(client, source.service.partition("/")[0])
+        for way in ways:
+            answer = await _get(client, way.before + path, way.where, shown.headers)
+            if answer.code == 200:
+                _check_ours(answer.body, way.where)
+                return answer.body
+            own = _own_words(answer)
+            if own or way is ways[-1]:
+                lacking = (
+                    f"; {shown.lacking}" if answer.code in (401, 403) and shown.lacking else ""
+                )
+                problem = own or _problem(answer, source) + before
+                raise BadInputError(way.where, problem + lacking)
+            before = f"; {way.where}: {_said(answer)}"
+    raise AssertionError("there is always a way")
+
+
+async def _shown(client: "ApiClient", namespace: str) -> "Pass":
+    from weft.cli.passing import make_pass
     from weft.kube.errors import LostError, NotSentError
 
-    options = ClientOptions(request_timeout_s=_TIMEOUT_S)
-    async with ApiClient(endpoint, options) as client:
-        try:
-            shown = await make_pass(client, namespace) if namespace else NO_PASS
-            answer = await client.send("GET", path, more_headers=shown.headers)
-            return answer, shown.lacking if answer.code in (401, 403) else ""
-        except (NotSentError, LostError) as error:
-            what = f"does not answer ({error}); is it running? --url names another address"
-            raise BadInputError(f"{where} at {endpoint.url}", what) from error
+    try:
+        return await make_pass(client, namespace)
+    except (NotSentError, LostError) as error:
+        raise _silent("the API server", client, error) from error
+
+
+async def _ways(client: "ApiClient", service: str) -> tuple[list[Way], str]:
+    """The leader's pod, which needs nobody who keeps the Service's endpoints, and then the Service;
+    and what to say of the pod where there is none."""
+    import msgspec
+
+    from weft.kube.errors import ApiError, LostError, NotSentError
+    from weft.kube.services import SERVING_PODS, everything, proxy_path
+    from weft.scheduler.role import LEADER, ROLE
+
+    match = _SERVICE.fullmatch(service)
+    assert match is not None
+    namespace, name, port = match.groups()
+    behind = Way(f"service {service}", proxy_path("services", namespace, name, port))
+    try:
+        pods = await everything(client, SERVING_PODS, namespace, f"{ROLE}={LEADER}")
+    except (NotSentError, LostError) as error:
+        raise _silent("the API server", client, error) from error
+    except (ApiError, msgspec.DecodeError) as error:
+        return [behind], f"; its leader's pod was not asked: {error}"
+    there = [pod for pod in pods if pod.status.pod_ip]
+    if not there:
+        return [behind], f"; no pod of {namespace} is labelled {ROLE}={LEADER}"
+    leader = max(there, key=lambda pod: pod.ready)
+    ports = [one.container_port for one in leader.ports() if one.name == _PORT_NAME]
+    at = str(ports[0]) if ports else port
+    target = proxy_path("pods", namespace, leader.metadata.name, at)
+    return [Way(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
+
+
+async def _get(client: "ApiClient", path: str, where: str, headers: Mapping[str, str]) -> "Answer":
+    from weft.kube.errors import LostError, NotSentError
+
+    try:
+        return await client.send("GET", path, more_headers=headers)
+    except (NotSentError, LostError) as error:
+        raise _silent(where, client, error) from error
+
+
+def _silent(where: str, client: "ApiClient", error: Exception) -> BadInputError:
+    what = f"does not answer ({error}); is it running? --url names another address"
+    return BadInputError(f"{where} at {client.endpoint.url}", what)
 
 
 def _check_ours(body: bytes, where: str) -> None:
@@ -96,26 +158,36 @@ def _check_ours(body: bytes, where: str) -> None:
         raise BadInputError(where, what)
 
 
-def _problem(answer: "Answer", source: Source) -> str:
-    """Why there is no explanation: the scheduler's own words, or what the proxy's mean."""
+def _own_words(answer: "Answer") -> str:
+    """Why there is no explanation, as the scheduler itself says; "" where somebody else answers."""
     import msgspec
 
-    from weft.kube.errors import api_error
     from weft.scheduler.http import Problem
 
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
-        if b'"weft"' in answer.body:  # others have an "error" too
-            return problem.error
     except (msgspec.DecodeError, RecursionError):
-        pass
-    said = api_error(answer.code, answer.body)
+        return ""
+    return problem.error if b'"weft"' in answer.body else ""  # others have an "error" too
+
+
+def _said(answer: "Answer") -> str:
+    from weft.kube.errors import api_error
+
+    return str(api_error(answer.code, answer.body))
+
+
+def _problem(answer: "Answer", source: Source) -> str:
+    """Why nobody explains: what the proxy's words mean."""
+    said = _said(answer)
     if source.url:
         return f"is no Weft scheduler: it answers {said}"
     way_out = {
         401: "the API server does not know you; check the kubeconfig's credentials",
-        403: "you need the right to get services/proxy there, or a port-forward and --url",
-        404: "name the scheduler's Service with --service, or its address with --url",
+        403: "you need the right to list pods and get pods/proxy there, or to get services/proxy, "
+        "or a port-forward and --url",
+        404: "there is no such Service, or nobody keeps its endpoints; name the scheduler's "
+        "Service with --service, or its address with --url",
         503: "no scheduler answers behind it: is one running and ready?",
     }.get(answer.code, "reach the scheduler by a port-forward and --url")
     return f"{said}; {way_out}"

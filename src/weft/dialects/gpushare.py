@@ -115,8 +115,8 @@ class Gpushare(System):
         if marked and told and marked != told:
             who = "its node" if node.unit_mib else "gpushareUnit"
             doubt = (
-                f"it asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its marks "
-                f"in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
+                f"it asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its "
+                f"marks in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
             )
         claims = (replace(claim, memory=most),)
         return replace(request, shape=replace(request.shape, claims=claims)), doubt

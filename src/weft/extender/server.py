@@ -19,7 +19,7 @@ from weft.extender.metrics import Metrics
 from weft.extender.protocol import ErrorAnswer, encode
 from weft.extender.reports import inspect, status
 from weft.extender.routes import PRIORITIZE_VERBS, Route
-from weft.extender.service import Extender, Reply
+from weft.extender.service import NOT_READY, Extender, Reply
 from weft.serving.connection import Connection
 from weft.serving.door import Door
 
@@ -108,8 +108,9 @@ class Server:
 
     def _own_pages(self) -> dict[str, Callable[[], Http]]:
         def ready() -> Http:
-            known = self._extender.cluster.ready
-            return Http(200 if known else 503, b"ok" if known else b"syncing", "text/plain")
+            cluster = self._extender.cluster
+            lacking = cluster.leadership.lacking if cluster.ready else NOT_READY
+            return Http(503 if lacking else 200, (lacking or "ok").encode(), "text/plain")
 
         version = weft.__version__.encode()
         return {

@@ -38,7 +38,7 @@ from weft.model import BadInputError, PodRequest
 from weft.model.reason import TEXT
 
 NOT_READY = "Weft is still reading the cluster; ask again"
-NOT_LEADER = "another Weft process is the leader; the Service should lead there"
+NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
 UNKNOWN_NODE = "node is not known to Weft yet"
 _NO_ARGS = "Please send a request body"
 
@@ -52,10 +52,13 @@ class Reply(NamedTuple):
 
 
 class Extender:
-    """Answers for one live cluster."""
+    """Answers for one live cluster. A bind that comes before this process leads waits so long that
+    kube-scheduler, which gives up after five seconds by default, still hears the answer."""
 
-    def __init__(self, cluster: LiveCluster, *, keep_pods: int = 10_000) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, cluster: LiveCluster, *, keep_pods: int = 10_000, leads_within_s: float = 3.0
+    ) -> None:
+        self.cluster, self._leads_within_s = cluster, leads_within_s
         self.pods = PodCache(cluster.parse_asked, keep_pods)
         self._reader, self._lookup = ArgsReader(), Lookup()
 
@@ -133,8 +136,9 @@ class Extender:
         cluster = self.cluster
         if not cluster.ready:
             return NOT_READY
-        if not cluster.leader:
-            return NOT_LEADER
+        follows = await cluster.leadership.why_not(self._leads_within_s)
+        if follows:
+            return follows
         found = await self._truth(args)
         if found is None:
             return f"pod {args.namespace}/{args.name} ({args.uid}) is not there"
@@ -218,6 +222,6 @@ def _why_not(outcome: Outcome, node: str) -> str:
         case Gone() | Conflict() | WriteRefused():
             return outcome.why or "the pod changed meanwhile"
         case NotLeader():
-            return NOT_LEADER
+            return NO_LEASE
         case _:
             return "the API server did not answer; whether the pod is bound is being looked up"

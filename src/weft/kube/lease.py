@@ -63,10 +63,15 @@ class LeaseOptions(msgspec.Struct, frozen=True):
 
 
 class Observed:
-    """What a candidate has seen of a Lease, and since when. Pure."""
+    """What a candidate has seen of a Lease, and since when. Pure.
+
+    `alive`: it was seen to change, so that somebody holds it now, or did a moment ago: a Lease that
+    is just there may be a dead process's.
+    """
 
     def __init__(self, margin_s: float) -> None:
         self.term = 0
+        self.alive = False
         self._margin_s = margin_s
         self._version = ""
         self._at = 0.0
@@ -75,7 +80,7 @@ class Observed:
     def see(self, lease: Lease, now: float) -> None:
         """The Lease as it was read; the answer came at `now`."""
         if lease.metadata.resource_version != self._version:
-            self._at = now
+            self._at, self.alive = now, bool(self._version)
         spec, self._version = lease.spec, lease.metadata.resource_version
         self.term = max(self.term, spec.lease_transitions or 0)
         self._held_s = 0
@@ -120,6 +125,13 @@ class Elector:
     def leading(self) -> bool:
         """Whether this process is the leader, by its own clock."""
         return self._clock.monotonic() < self._expires_at
+
+    @property
+    def other(self) -> str:
+        """Who leads instead, as far as this process has seen; "" while nobody is known to."""
+        if self.leading or self.holder == self.identity or not self._observed.alive:
+            return ""
+        return self.holder if self._observed.free_in_s(self._clock.monotonic()) > 0 else ""
 
     def may_bind(self, seconds: float) -> bool:
         """Whether a write that takes up to `seconds` ends before the lease does."""
@@ -186,6 +198,7 @@ class Elector:
             lease = await self._read()
         except NotFoundError:
             self._observed.miss(self._clock.monotonic())
+            self.holder = ""
             if self._observed.free_in_s(self._clock.monotonic()) > 0:
                 return False
             return await self._create(self._observed.term + 1)

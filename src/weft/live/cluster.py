@@ -61,6 +61,7 @@ from weft.live.feeds import Feed, Stream
 from weft.live.gathering import Gathering
 from weft.live.guarding import Guard
 from weft.live.interface import Attempt, Keeper, Notice, OnDecision, OnNotice, Written
+from weft.live.leading import Leadership
 from weft.live.lessons import Lessons
 from weft.live.nodes import NodeView, Unit
 from weft.live.pods import PodView
@@ -94,7 +95,7 @@ class Cluster:
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
         self.ready = False
-        self.leader = False
+        self.leadership = Leadership()
         self.term = 0
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
@@ -168,7 +169,8 @@ class Cluster:
             await self._stream.list_again()
         self._gathering.lay()
         self.term = term
-        self._pods.deciding = self.leader = True
+        self._pods.deciding = True
+        self.leadership.begin()
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
@@ -184,7 +186,8 @@ class Cluster:
 
     async def stop(self) -> None:
         """Decide nothing more; return when every write under way has ended."""
-        self._pods.deciding = self.leader = self.ready = False
+        self._pods.deciding = self.ready = False
+        self.leadership.end()
         self._gathering.stop()
         await asyncio.gather(self.guard.stop(), self.recall.stop())
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
@@ -228,7 +231,7 @@ class Cluster:
                     hook(Attempt(command, took))
             if command.pod.uid == asked:
                 left.append(command)
-            elif isinstance(command, Bind) and self.leader:
+            elif isinstance(command, Bind) and self.leadership.here:
                 self._begin(command, versioned=True)
         return left
 

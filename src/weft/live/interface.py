@@ -16,6 +16,7 @@ from weft.dialects.dialect import Settings
 from weft.engine import Bind, Command, Engine, Event, Unschedulable
 from weft.kube.bind import Outcome
 from weft.kube.pods import Pod
+from weft.live.leading import Leadership
 from weft.live.pods import PodView
 from weft.model import PodRequest
 
@@ -69,6 +70,8 @@ class LiveCluster(Protocol):
     """One engine, kept equal to what the API shows."""
 
     on_decision: list[OnDecision]
+    leadership: Leadership
+    """Whether this process may bind now, or who else does."""
 
     @property
     def engine(self) -> Engine:
@@ -83,11 +86,6 @@ class LiveCluster(Protocol):
     @property
     def ready(self) -> bool:
         """Whether everything there was at the start has been taken in."""
-        ...
-
-    @property
-    def leader(self) -> bool:
-        """Whether this process may bind now (always, without a lease)."""
         ...
 
     @property

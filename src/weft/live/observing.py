@@ -163,7 +163,7 @@ class Observing:
         try:
             remembering.experience.ban(slowed.gpu_model, one, other, remembering.now_ns())
             remembering.soon()
-            if self._live.leader:
+            if self._live.leadership.here:
                 self._tell_policies(at_once=True)
         except Exception:
             self.errors += 1
@@ -232,11 +232,11 @@ class Observing:
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
-        if self._live.leader and self.options.trusted:
+        if self._live.leadership.here and self.options.trusted:
             self._quiet = self._after_another(pods.values())
             self._learn(told, pods.values())
             await self._tell([one for one in told if not (self._quiet and one[0].beside)])
-        if self._live.leader:
+        if self._live.leadership.here:
             self._tell_policies()
 
     def _show(

@@ -157,7 +157,7 @@ class Explainer:
         meta = pod.metadata
         return Explanation(
             meta.namespace, meta.name, meta.uid, state, text,
-            pod.spec.scheduler_name or "default-scheduler", self._live.leader, **more,
+            pod.spec.scheduler_name or "default-scheduler", self._live.leadership.here, **more,
         )  # fmt: skip
 
     # --- with a place ---
@@ -289,7 +289,7 @@ class Explainer:
         profile = engine.profile_of(request)
         known = engine.assess(profile, request)
         summary = summarise(engine.ledger.table, known)
-        notes = [] if live.leader else ["this process does not lead: the leader decides"]
+        notes = [] if live.leadership.here else ["this process does not lead: the leader decides"]
         more: dict[str, Any] = {
             "profile": profile.name, "summary": summary, "reason": str(summary),
             "attempt": self._tries(request.uid), "metrics": metrics,

@@ -1,7 +1,7 @@
 """What a scheduler process answers about itself over HTTP. It only reads.
 
     /healthz, /livez             the event loop turns
-    /readyz                      everything there was has been read; followers are ready too
+    /readyz                      all there was has been read, and this process leads or follows one
     /metrics                     in Prometheus' text format
     /explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere; to those who may know
 
@@ -174,6 +174,7 @@ class Pages:
         checks.append(Check("ready", "" if self._live.ready else _NOT_READY))
         if self._live.ready:  # a list that is made afresh takes no readiness away
             checks = [Check(check.part) for check in checks]
+            checks.append(Check("leader", self._live.leadership.lacking))
         return _checked("readyz", checks, self._watches(), "verbose" in request.query)
 
     def _watches(self) -> list[Check]:

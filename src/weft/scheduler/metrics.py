@@ -151,7 +151,7 @@ class Metrics:
         )  # fmt: skip
         yield _gauge(
             "leader_election_master_status", "1 while this process leads.", ("name",),
-            {(self._lease,): int(live.leader)},
+            {(self._lease,): int(live.leadership.here)},
         )  # fmt: skip
         outcomes = dict(live.binder.counts)
         retries = outcomes.pop("version_retries", 0)

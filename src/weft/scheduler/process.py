@@ -62,6 +62,8 @@ class Process:
         self, live: Cluster, teller: Writer, role: Role, elector: Elector | None = None
     ) -> None:
         self.live, self.elector = live, elector
+        if elector is not None:
+            live.leadership.elsewhere = lambda: elector.other
         self.early: list[Part] = []
         self.parts: list[Part] = []
         self.drain_s = 20.0

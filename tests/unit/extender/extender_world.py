@@ -19,6 +19,7 @@ from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
 from weft.live.interface import OnDecision
+from weft.live.leading import Leadership
 from weft.model import Node, PodRequest
 from weft.policies.catalog import built_in
 
@@ -43,14 +44,14 @@ class Watched:
 
 
 class StubCluster:
-    """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leader`."""
+    """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leadership`."""
 
     def __init__(
         self, nodes: Iterable[Node] = (), unit: str = "MiB", routes: list[Route] = ROUTES
     ) -> None:
         self.engine = Engine(profiles(routes), nodes)
         self.settings = Settings(gpushare_unit=unit)  # type: ignore[arg-type]
-        self.ready = self.leader = True
+        self.ready, self.leadership = True, Leadership(here=True)
         self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()
         self.delay_s = 0.0
         self.bound: list[Bind] = []

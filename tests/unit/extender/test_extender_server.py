@@ -171,7 +171,8 @@ def test_every_port_has_every_page_and_path() -> None:
 
 def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
     world = cluster()
-    world.leader = False
+    world.leadership.end()
+    world.leadership.elsewhere = lambda: "weft-b_1"
     world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
 
     async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
@@ -185,7 +186,8 @@ def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
                 assert len(await answer.json()) == 2
             async with session.post(f"{path}/bind", data=bind_args("a", "n2")) as answer:
                 assert answer.status == code
-                assert "leader" in (await answer.json())["Error"]
+                error = (await answer.json())["Error"]
+                assert error == "another Weft process is the leader: weft-b_1; ask there"
         assert not world.bound
 
     on_server(check, world)

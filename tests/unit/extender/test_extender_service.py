@@ -180,7 +180,7 @@ def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
         (AlreadyBound("n2"), "bound to n2"),
         (Gone("there is no such pod"), "no such pod"),
         (Gated(("hold",)), "gates: hold"),
-        (NotLeader(), "leader"),
+        (NotLeader(), "this Weft process's lease runs out"),
     ],
 )
 def test_what_became_of_the_binding_is_said(outcome: Outcome, says: str) -> None:
@@ -206,9 +206,35 @@ def test_before_it_knows_the_cluster_it_answers_with_an_error() -> None:
     extender = Extender(cluster)
     assert "still reading" in load(extender.filter(WEFT, args(elastic(), ["n1"])))["Error"]
     assert "still reading" in bind(extender, WEFT, "a", "n1")
-    cluster.ready, cluster.leader = True, False
+    cluster.ready = True
     assert load(extender.filter(WEFT, args(elastic(), ["n1"])))["NodeNames"] == ["n1"]
-    assert "leader" in bind(extender, WEFT, "a", "n1")
+
+
+def test_while_nobody_leads_a_bind_waits_a_moment_and_then_says_just_that() -> None:
+    cluster = two()
+    cluster.leadership.end()
+    extender = Extender(cluster, leads_within_s=0.01)
+    load(extender.filter(WEFT, args(elastic(), ["n1"])))
+    error = bind(extender, WEFT, "a", "n1")
+    assert error == "no Weft process leads yet; ask again in some seconds"
+    assert not cluster.bound
+
+
+def test_a_bind_that_comes_just_before_this_process_leads_is_carried_out() -> None:
+    cluster = two()
+    cluster.leadership.end()
+    extender = Extender(cluster)
+    load(extender.filter(WEFT, args(elastic(), ["n1"])))
+
+    async def story() -> Reply:
+        asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
+        await asyncio.sleep(0)
+        assert not asked.done()
+        cluster.leadership.begin()
+        return await asked
+
+    assert load(asyncio.run(story())) == {"Error": ""}
+    assert [command.pod.name for command in cluster.bound] == ["a"]
 
 
 def preempt(extender: Extender, pod: dict[str, Any], victims: Any, full: bool = False) -> Any:

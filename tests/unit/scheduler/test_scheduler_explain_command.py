@@ -1,7 +1,7 @@
 """`weft explain pod` against a running scheduler: by its address, or through the API server.
 
-The API server's Service proxy is a fake here: it passes one Service's pages on, and answers for all
-others as the real one does.
+The API server's proxy is a fake here: it passes the pages of one Service and of one pod on, and
+answers for all others as the real one does.
 """
 
 import asyncio
@@ -15,13 +15,34 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from scheduler_world import MIB, World, add_node, add_pod, world
+from scheduler_world import MIB, Json, World, add_node, add_pod, world
 
 from weft.cli.main import main
 from weft.testing.addresses import own_address
 
 PREFIX = "/api/v1/namespaces/weft-system/services/http:weft-scheduler:10259/proxy"
 BUSY = "/api/v1/namespaces/weft-system/services/http:busy:10259/proxy"
+LEADER = "/api/v1/namespaces/no-endpoints/pods/http:weft-b:1234/proxy"
+"""Nobody keeps endpoints there: no Service leads anywhere."""
+
+
+def replica(name: str, ip: str = "10.0.0.7", ready: str = "True") -> Json:
+    """A pod as Weft's manifests have it."""
+    ports = [{"name": "extender", "containerPort": 39999}, {"name": "http", "containerPort": 1234}]
+    conditions = [{"type": "Ready", "status": ready}]
+    return {
+        "metadata": {"name": name, "namespace": "any"},
+        "spec": {"containers": [{"name": "scheduler", "ports": ports}]},
+        "status": {"phase": "Running", "podIP": ip, "conditions": conditions},
+    }
+
+
+LEADERS = {
+    "no-endpoints": [replica("weft-a", ready="False"), replica("weft-b"), replica("weft-c", "")],
+    "gone": [replica("weft-a")],
+    "nobody": [],
+}
+"""Pods that are labelled as the leader, by namespace."""
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -66,9 +87,10 @@ class Scheduler:
             await proxy.shutdown(1)
 
     async def _fill(self, it: World) -> None:
-        it.server.access.accounts.add(("weft-system", "weft-explain"))
-        user = "system:serviceaccount:weft-system:weft-explain"
-        it.server.access.rights.add((user, "/explain/pods/d/"))
+        for namespace in ("weft-system", "no-endpoints"):
+            it.server.access.accounts.add((namespace, "weft-explain"))
+            user = f"system:serviceaccount:{namespace}:weft-explain"
+            it.server.access.rights.add((user, "/explain/pods/d/"))
         add_node(it.server, "n", gpus=1)
         add_node(it.server, "dead", gpus=1, ready=False)
         add_pod(it.server, "p", 10_000)
@@ -81,12 +103,17 @@ class Scheduler:
     async def _pass_on(self, it: World, request: web.BaseRequest) -> web.Response:
         if request.path.endswith("/token"):
             return await self._to(request, it.server.url + request.path)
-        if request.path.startswith(PREFIX):
-            host = own_address() or "127.0.0.1"
-            return await self._to(
-                request, f"http://{host}:{it.pages.port}{request.path.removeprefix(PREFIX)}"
-            )
-        code = 503 if request.path.startswith(BUSY) else 404
+        for prefix in (PREFIX, LEADER):
+            if request.path.startswith(prefix):
+                page = request.path.removeprefix(prefix)
+                host = own_address() or "127.0.0.1"
+                return await self._to(request, f"http://{host}:{it.pages.port}{page}")
+        where = request.path.split("/")[4:]
+        if where[1:] == ["pods"] and where[0] in LEADERS:
+            assert request.query["labelSelector"] == "weft.dev/role=leader"
+            return web.json_response({"metadata": {}, "items": LEADERS[where[0]]})
+        code = 503 if request.path.startswith(BUSY) or where[0] in LEADERS else 404
+        code = 403 if where[0] == "forbidden" else code
         status = {"kind": "Status", "status": "Failure", "message": "no such thing", "code": code}
         return web.json_response(status, status=code)
 
@@ -168,12 +195,49 @@ def test_through_the_api_server(
     )
 
 
+def test_by_the_leaders_pod_where_nobody_keeps_endpoints(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = ("--kubeconfig", kubeconfig, "--service", "no-endpoints/weft-scheduler:10259")
+    code, said = explain(capsys, monkeypatch, "d/p", *way, "--output", "json")
+    assert (code, json.loads(said)["node"]) == (0, "n")
+    code, said = explain(capsys, monkeypatch, "d/none", *way)
+    assert said == "weft: error: pod no-endpoints/weft-b:1234: there is no pod d/none\n"
+
+
+def test_where_no_way_leads_to_a_scheduler_each_is_named(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = ("d/p", "--kubeconfig", kubeconfig, "--service")
+    for namespace, wants in (
+        ("nobody", ("503", "no scheduler answers behind it",
+                    "no pod of nobody is labelled weft.dev/role=leader")),
+        ("gone", ("503", "no scheduler answers behind it", "; pod gone/weft-a:1234: 503")),
+        ("forbidden", ("403", "the right to list pods and get pods/proxy there, or to get services",
+                       "its leader's pod was not asked: ")),
+    ):  # fmt: skip
+        code, said = explain(capsys, monkeypatch, *way, f"{namespace}/weft-scheduler:10259")
+        assert code == 1
+        assert said.startswith(f"weft: error: service {namespace}/weft-scheduler:10259: ")
+        for want in wants:
+            assert want in said, said
+
+
+def test_an_api_server_that_is_not_there_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(KUBECONFIG.replace("PORT", "1"))
+    code, said = explain(capsys, monkeypatch, "d/p", "--kubeconfig", tmp_path / "config")
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith("weft: error: the API server at http://127.0.0.1:1: does not answer")
+
+
 def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
     kubeconfig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = ("d/p", "--kubeconfig", kubeconfig, "--service")
     for service, want in (
-        ("other/weft:1", "404 no such thing; name the scheduler's Service with --service"),
+        ("other/weft:1", "404 no such thing; there is no such Service, or nobody keeps its endp"),
         ("weft-system/busy:10259", "503 no such thing; no scheduler answers behind it"),
         ("weft", "--service: 'weft': write NAMESPACE/NAME:PORT"),
     ):

@@ -35,7 +35,7 @@ async def raw(port: int, data: bytes) -> bytes:
         writer.close()
 
 
-def test_ready_is_synced_whether_it_leads_or_not() -> None:
+def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
     async def check(it: World) -> None:
         add_node(it.server, "n")
         assert (await it.get("/livez"))[0] == 200
@@ -47,8 +47,14 @@ def test_ready_is_synced_whether_it_leads_or_not() -> None:
         assert status == 503
         assert "still reading" in text
         await it.live.start()
-        assert not it.live.leader
+        assert not it.live.leadership.here
+        status, text = await it.get("/readyz")
+        assert status == 503
+        assert "[+]ready ok" in text
+        assert "[-]leader failed: no Weft process leads yet" in text
+        it.live.leadership.elsewhere = lambda: "weft-b_1"
         assert await it.get("/readyz") == (200, "ok")
+        it.live.leadership.elsewhere = lambda: ""
         await it.live.lead()
         assert await it.get("/readyz") == (200, "ok")
         status, text = await it.get("/readyz?verbose")
