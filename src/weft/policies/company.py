@@ -141,6 +141,8 @@ class ByCompany:
             self._table = table
             self._begin(table.residents.epoch)
         self._number(table.residents.members)
+        if not table.kinds:  # no node has had a GPU yet: there are no columns to tell apart
+            return self._crowd[:, :0]
         each = asking_on(query) if who is None else [who] * len(table.kinds)
         at = self._index.take(query.device_company)
         judged = [self._of(one, kind.model) for one, kind in zip(each, table.kinds, strict=True)]

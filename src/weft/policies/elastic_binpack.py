@@ -41,7 +41,7 @@ class ElasticBinpack(Policy):
         return self._rate(
             (query.max(memory, 0), query.min(memory, 0)),
             (query.max(milli, 0), query.min(milli, 0)),
-            query.max(query.device_memory_total, 1), used=1 if need.count == 1 else 0,
+            _largest(query), used=1 if need.count == 1 else 0,
         )  # fmt: skip
 
     def score_devices(self, query: Query) -> Ints | None:
@@ -51,7 +51,7 @@ class ElasticBinpack(Policy):
             return None
         memory, milli = query.device_memory_free, query.device_milli_free
         charged = need.memory_mib.take(query.device_kind)
-        card = query.max(query.device_memory_total, 1).take(query.device_node)
+        card = _largest(query).take(query.device_node)
         return self._rate(
             _extremes(query, memory, memory - charged),
             _extremes(query, milli, milli - need.milli), card, used=1,
@@ -85,6 +85,11 @@ class ElasticBinpack(Policy):
         shares: Ints = (memory[0] - memory[1]) * FULL // card
         shares += (milli[0] - milli[1]) * (FULL // 1000)
         return shares // (2 * (used + 1))
+
+
+def _largest(query: Query) -> Ints:
+    """Each node's largest card, MiB, 1 at least: a node may tell of cards without memory, [n]."""
+    return np.maximum(query.max(query.device_memory_total, 1), 1)
 
 
 def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
