@@ -7,11 +7,9 @@ from typing import NamedTuple
 from weft.config.addresses import EVERYWHERE, is_host, is_label, is_subdomain
 from weft.config.form import Configuration, ExtenderSettings
 from weft.model import BadInputError
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.serving.door import is_loopback
 
-# More than any node has, as in what nodes say of themselves (`weft.kube.sources`).
-MOST_GPUS = 1_024
-MOST_MIB = 16 * 1024 * 1024
 MOST_WEIGHT = 1_000_000
 """Scores of 0 to 100 times this, of as many policies as there may be, add up within 64 bits."""
 
@@ -71,7 +69,7 @@ def _bounds(found: Configuration) -> Iterator[Bound]:
             yield Bound(f"profiles[{i}].policies[{j}].weight", use.weight, 0, MOST_WEIGHT)
     for i, rule in enumerate(found.inventory):
         yield Bound(f"inventory[{i}].count", rule.count, 1, MOST_GPUS)
-        yield Bound(f"inventory[{i}].memoryMiB", rule.memory_mib, 1, MOST_MIB)
+        yield Bound(f"inventory[{i}].memoryMiB", rule.memory_mib, 1, MOST_GPU_MIB)
 
 
 def _check_names(found: Configuration) -> None:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from weft.dialects.resources import Role, Slot, peak
-from weft.model import ContainerRequest, GpuClaim, Memory
+from weft.model import BadInputError, ContainerRequest, GpuClaim, Memory
+from weft.model.ceilings import MOST_ASKING
 from weft.model.request import WHOLE_CARD
 
 FULL_MILLI = 1000
@@ -40,6 +41,13 @@ def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Lay
     Claims come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
     """
+    asking = sum(ask is not None for ask in asks)
+    if asking > MOST_ASKING:
+        raise BadInputError(
+            "spec.containers",
+            f"{asking:,} containers ask for GPUs; Weft places {MOST_ASKING} of a pod at most: "
+            "make several pods of it",
+        )
     claims: list[GpuClaim] = []
     uses: list[tuple[int, ...]] = [()] * len(slots)
     for role in ("main", "sidecar"):

@@ -23,6 +23,7 @@ from weft.model import (
     PodRequest,
     Shape,
 )
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 
 NUMBER = "genius/gpu-number"
 EACH = "genius/gpu-memory-each"
@@ -30,6 +31,12 @@ TOTAL = "genius/gpu-memory-total"
 MODEL = "genius/gpu-model"
 PRIORITY = "genius/priority"
 ASKING = (NUMBER, EACH, TOTAL, MODEL)
+
+_MOST = {
+    NUMBER: (MOST_GPUS, "any node"),
+    EACH: (MOST_GPU_MIB, "any card"),
+    TOTAL: (MOST_GPUS * MOST_GPU_MIB, "any node"),
+}
 
 
 class Genius(System):
@@ -133,7 +140,8 @@ def _rule(labels: Mapping[str, str]) -> DeviceRule:
 
 
 def _number(labels: Mapping[str, str], name: str, notes: list[str]) -> int:
-    number = label_number(labels.get(name))
+    most, what = _MOST[name]
+    number = label_number(labels, name, most, what)
     if number is None and name in labels:
         notes.append(f"label {name}: {labels[name]!r} is no whole number and counts as 0")
     return number or 0

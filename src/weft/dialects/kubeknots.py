@@ -12,6 +12,7 @@ from weft.dialects.requests import build
 from weft.dialects.resources import asks_for, label_number, slots
 from weft.dialects.system import System
 from weft.model import GpuClaim, Memory, PodManifest, PodRequest
+from weft.model.ceilings import MOST_GPU_MIB
 
 LABEL = "GPU_MEM_REQ"
 
@@ -29,8 +30,9 @@ class Kubeknots(System):
 
     def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
         """The label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands by."""
-        text = (pod.metadata.labels or {}).get(LABEL)
-        number = label_number(text)
+        labels = pod.metadata.labels or {}
+        text = labels.get(LABEL)
+        number = label_number(labels, LABEL, MOST_GPU_MIB, "any card")
         notes: list[str] = []
         if number is None:
             what = "is missing" if text is None else f"{text!r} is no whole number of MiB"

@@ -18,6 +18,7 @@ from weft.dialects.resources import node_side, slots
 from weft.dialects.shares import MOST_LETTERS
 from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slack_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
 
 MODEL = "weft.dev/gpu-model"
@@ -53,6 +54,7 @@ def build(
     """The request: `layout`, what the dialect alone knows in `shape`, and all that is common."""
     own = shape or Shape()
     meta = pod.metadata
+    _check(layout)
     marks = meta.annotations or {}
     notes = [*warnings, *_environment_notes(pod, layout, dialect), *_claim_notes(marks)]
     cpu_milli, memory_mib, extended = node_side(pod)
@@ -87,6 +89,22 @@ def build(
         isolation=_one_of(marks, ISOLATION, ISOLATIONS),
         warnings=tuple(notes),
     )
+
+
+def _check(layout: Layout) -> None:
+    """What is each no mistake may be one together."""
+    gpus = sum(claim.count for claim in layout.claims)
+    if gpus > MOST_GPUS:
+        raise BadInputError(
+            "spec.containers", f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
+        )
+    for claim in layout.claims:
+        most = MOST_GPU_MIB * (MOST_GPUS if claim.split else 1)
+        if claim.memory.value > most:
+            raise BadInputError(
+                "spec.containers",
+                f"{claim.memory.value:,} of a GPU's memory in all: none has more than {most:,} MiB",
+            )
 
 
 def timestamp_ns(text: str | None) -> int:

@@ -6,9 +6,10 @@ before it) and of everything that runs together afterwards.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from weft.dialects.bounds import REFUSED, Bounds
 from weft.model import (
     BadInputError,
     Container,
@@ -17,6 +18,7 @@ from weft.model import (
     parse_cpu_milli,
     parse_quantity,
 )
+from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 
 Role = Literal["init", "sidecar", "main"]
 
@@ -33,9 +35,7 @@ GPU_RESOURCE = re.compile(
 MORE_THAN_A_CARD = 1_000_000
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
-_ABSURD = re.compile(r"^.{40}|[0-9][eE][+-]?[0-9]{3}", re.DOTALL)
 _MIB = 2**20
-_MOST = (2**63 - 1) // 1000  # in thousandths it must still fit 64 bits
 
 
 class Slot(NamedTuple):
@@ -66,7 +66,7 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     return False
 
 
-def amount(slot: Slot, name: str) -> int:
+def amount(slot: Slot, name: str, bounds: Bounds = REFUSED) -> int:
     """The whole number that this container asks of an extended resource; 0 where it does not.
 
     The API server refuses pods whose request and limit differ, so that is an error here too.
@@ -75,7 +75,8 @@ def amount(slot: Slot, name: str) -> int:
     found: list[int] = []
     for field, asked in (("limits", limits), ("requests", requests)):
         if asked and name in asked:
-            found.append(_whole(asked[name], f"{slot.where}.resources.{field}[{name}]"))
+            where = f"{slot.where}.resources.{field}[{name}]"
+            found.append(_whole(asked[name], where, bounds))
     if len(found) == 2 and found[0] != found[1]:
         raise BadInputError(
             f"{slot.where}.resources.requests[{name}]",
@@ -112,10 +113,18 @@ def percent(slot: Slot, name: str) -> int:
     return value
 
 
-def label_number(text: str | None) -> int | None:
-    """A whole number of 0 or more written in a label; None where it is missing or is none."""
-    if text is None or not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
+def label_number(labels: Mapping[str, str], name: str, most: int, what: str) -> int | None:
+    """A whole number of 0 or more written in a label; None where it is missing or is none.
+
+    One that is larger than `most` is refused: `what` has so much.
+    """
+    text = labels.get(name, "").strip()
+    if not re.fullmatch(r"[0-9]{1,63}", text, re.ASCII):
         return None
+    if int(text) > most:
+        raise BadInputError(
+            f"metadata.labels[{name}]", f"{text} is more than {what} has; write {most:,} at most"
+        )
     return int(text)
 
 
@@ -132,41 +141,38 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
     return max(highest, running + mains)
 
 
-def node_side(pod: PodManifest) -> tuple[int, int, tuple[tuple[str, int], ...]]:
+def node_side(
+    pod: PodManifest, bounds: Bounds = REFUSED
+) -> tuple[int, int, tuple[tuple[str, int], ...]]:
     """What the pod takes of its node beside GPUs: milli-CPU, MiB, and other extended resources.
 
-    Requests count, or limits where a request is missing, and the pod's overhead is added.
+    Requests count, or limits where a request is missing, and the pod's overhead is added. What is
+    more than any node has is refused, or held at that where `bounds` say so.
     """
     places = slots(pod)
     overhead = pod.spec.overhead or {}
-    cpu = peak([(s.role, _cpu(s)) for s in places])
-    memory = peak([(s.role, _bytes(s)) for s in places])
+    cpu = peak([(s.role, _cpu(s, bounds)) for s in places])
+    memory = peak([(s.role, _bytes(s, bounds)) for s in places])
     if "cpu" in overhead:
-        cpu += _bounded(parse_cpu_milli, overhead["cpu"], "spec.overhead[cpu]")
+        cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
     if "memory" in overhead:
-        memory += _bounded(parse_quantity, overhead["memory"], "spec.overhead[memory]")
+        memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
     extended = []
     for name in sorted(set(_extended_names(pod.spec))):
-        most = peak([(s.role, amount(s, name)) for s in places])
+        most = peak([(s.role, amount(s, name, bounds)) for s in places])
         if most:
-            extended.append((name, most))
-    return cpu, -(-memory // _MIB), tuple(extended)
+            extended.append((name, bounds.total(most, MOST_AMOUNT, name)))
+    return (
+        bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
+        bounds.total(-(-memory // _MIB), MOST_MEMORY_MIB, "MiB of memory"),
+        tuple(extended),
+    )
 
 
-def _whole(text: str | int | float, where: str) -> int:
-    value = _bounded(parse_quantity, text, where)
-    if _bounded(parse_cpu_milli, text, where) != value * 1000:
+def _whole(text: str | int | float, where: str, bounds: Bounds) -> int:
+    value = bounds.read(parse_quantity, text, where, MOST_AMOUNT)
+    if value < MOST_AMOUNT and parse_cpu_milli(text, where) != value * 1000:
         raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
-    return value
-
-
-def _bounded(
-    parse: Callable[[str | int | float, str], int], text: str | int | float, where: str
-) -> int:
-    """`parse`, refusing what no Kubernetes quantity holds (and no array of the ledger)."""
-    # Looked at as text first: the number 1e999999 alone takes minutes to write out.
-    if _ABSURD.search(str(text)) or (value := parse(text, where)) > _MOST:
-        raise BadInputError(where, f"{text!r} is larger than any Kubernetes quantity")
     return value
 
 
@@ -178,14 +184,14 @@ def _asked(slot: Slot, name: str) -> tuple[str | int | float, str] | None:
     return None
 
 
-def _cpu(slot: Slot) -> int:
+def _cpu(slot: Slot, bounds: Bounds) -> int:
     found = _asked(slot, "cpu")
-    return _bounded(parse_cpu_milli, *found) if found else 0
+    return bounds.cpu_milli(*found) if found else 0
 
 
-def _bytes(slot: Slot) -> int:
+def _bytes(slot: Slot, bounds: Bounds) -> int:
     found = _asked(slot, "memory")
-    return _bounded(parse_quantity, *found) if found else 0
+    return bounds.memory_bytes(*found) if found else 0
 
 
 def _extended_names(spec: PodSpec) -> Iterator[str]:

@@ -20,6 +20,7 @@ from weft.model import (
     Shape,
     Share,
 )
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI
 
 MOST_LETTERS = 253
 """Of one name, as Kubernetes' own; an annotation may be of 256 kB."""
@@ -28,8 +29,6 @@ PLACEMENT = "weft.dev/placement"
 COPY = "weft.dev/placement-copy"
 """The same text again: whoever changes one of the two is noticed."""
 
-# More than any card has, in MiB and in thousandths: the sum of many pods' still fits 64 bits.
-_MOST = 2**24
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 
 
@@ -156,7 +155,7 @@ def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int
     numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
         raise ValueError(row)
-    if max(numbers[1:]) > _MOST or len(uuid) > MOST_LETTERS:
+    if max(numbers[1:3]) > MOST_GPU_MIB or numbers[3] > MOST_GPU_MILLI or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
     uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
     if numbers[0] >= len(request.shape.claims):

@@ -18,7 +18,7 @@ import msgspec
 
 from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import ContainerStatus, Pod, Terminated
-from weft.kube.sources import MOST_MIB
+from weft.model.ceilings import MOST_GPU_MIB
 
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 _WORDS = (
@@ -98,6 +98,6 @@ def _mark(pod: Pod) -> _Mark | None:
         return None
     good = (
         found is not None and 0 < len(found.end) <= MOST_LETTERS
-        and 0 <= found.peak_mib <= MOST_MIB
+        and 0 <= found.peak_mib <= MOST_GPU_MIB
     )  # fmt: skip
     return found if good else None

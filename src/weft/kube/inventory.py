@@ -20,13 +20,14 @@ from weft.kube.pods import Quantities
 from weft.kube.sources import Card, Rule, Source
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, Gpu, Node, Taint, parse_cpu_milli, parse_quantity
+from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 from weft.model.constraints import CORDON
 
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 _MIB = 2**20
 _NATIVE = ("cpu", "memory")
-_MOST = UNLIMITED = 2**62
+UNLIMITED = 2**62
 
 
 def inventory(
@@ -47,13 +48,13 @@ def inventory(
     gpus = _combine(told, warnings) if told else _unknown_size(node, warnings)
     gpus = _out_of_service(gpus, unhealthy, warnings)
     allocatable = node.status.allocatable or {}
-    cpu = _amount(allocatable, "cpu", parse_cpu_milli, warnings)
-    memory = _amount(allocatable, "memory", parse_quantity, warnings)
+    cpu = min(_amount(allocatable, "cpu", parse_cpu_milli, warnings), MOST_CPU_MILLI)
+    memory = _amount(allocatable, "memory", parse_quantity, warnings) // _MIB
     return Node(
         name=node.metadata.name,
         gpus=gpus,
         cpu_milli=cpu,
-        memory_mib=memory // _MIB,
+        memory_mib=min(memory, MOST_MEMORY_MIB),
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
         unit_mib=unit_mib,
@@ -202,13 +203,13 @@ def _amount(
     except BadInputError as error:
         warnings.append(f"ignored: {error}")
         return 0
-    return min(value, _MOST)
+    return value
 
 
 def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
     """What is not CPU, memory or a GPU, in whole numbers."""
     return {
-        name: _amount(allocatable, name, parse_quantity, warnings)
+        name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         for name in allocatable
         if name not in _NATIVE and not GPU_RESOURCE.match(name)
     }
@@ -219,7 +220,7 @@ def _accounted(
 ) -> dict[str, int]:
     """Kubelets check at admission the extended resources that their nodes advertise, no others."""
     return {
-        name: _amount(allocatable, name, parse_quantity, warnings)
+        name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         if name in allocatable else UNLIMITED
         for name in names
     }  # fmt: skip

@@ -15,6 +15,7 @@ from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import Quantities
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, parse_quantity
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS
 
 INVENTORY = "weft.dev/inventory"
 GFD_COUNT = "nvidia.com/gpu.count"
@@ -27,9 +28,6 @@ _ELASTIC = (
     ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
     ("elasticgpu.com/gpu-core", "elasticgpu.com/gpu-memory"),
 )
-# More GPUs or memory than any node has: a broken writer, not a large node.
-MOST_GPUS = 1_024
-MOST_MIB = 16 * 1024 * 1024
 
 
 class Card(msgspec.Struct, frozen=True, gc=False):
@@ -93,8 +91,10 @@ def own(node: KubeNode) -> Source | None:
     indexes = [gpu.index for gpu in gpus]
     if len(set(indexes)) < len(indexes) or any(gpu.memory_mib < 0 for gpu in gpus):
         raise BadInputError(INVENTORY, "indexes must differ and memory must not be negative")
-    if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_MIB for gpu in gpus):
-        raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_MIB} MiB")
+    if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_GPU_MIB for gpu in gpus):
+        raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_GPU_MIB} MiB")
+    if any(not (0 <= gpu.index < 2**31 and 0 <= gpu.milli <= MOST_GPU_MILLI) for gpu in gpus):
+        raise BadInputError(INVENTORY, f"indexes are 0 or more, and no GPU has {MOST_GPU_MILLI} m")
     if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
         raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
     cards = tuple(
@@ -121,7 +121,7 @@ def alnair(node: KubeNode) -> Source | None:
     uuids = _parts(marks.get(NODE_UUIDS, ""))
     if not count or not units:
         return None
-    if count > MOST_GPUS or max(units) * 1024 > MOST_MIB:
+    if count > MOST_GPUS or max(units) * 1024 > MOST_GPU_MIB:
         raise BadInputError(NODE_COUNT, f"{count} GPUs of {max(units)} GiB: no node has that")
     if any(len(uuid) > MOST_LETTERS for uuid in uuids):
         raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
@@ -183,7 +183,7 @@ def device_plugin(node: KubeNode) -> Source | None:
 
 
 def _alike(name: str, count: int, least: int, most: int, model: str = "") -> Source | None:
-    if not 0 < count <= MOST_GPUS or most > MOST_MIB:
+    if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
         raise BadInputError(name, f"{count} GPUs of {most} MiB are more than a node has")

@@ -324,7 +324,7 @@ class Ledger:
         table.memory_free[row] -= sign * placement.memory_mib
         for name, amount in placement.extended:
             if name in table.extended:
-                table.extended[name][row] -= sign * amount
+                table.use_extended(name, row, sign * amount)
         if placement.ports:
             self._charge_ports(row, placement, sign)
         devices: list[int] = []

@@ -42,6 +42,10 @@ RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 for contexts of new processes and for growth between two samples."""
 
 
+OWED = -(1 << 62)
+"""The least that is free: pods that others placed may use a resource beyond any number."""
+
+
 class DeviceKind(NamedTuple):
     """What requests may tell apart in two devices: model, size (MiB, thousandths of cores), and the
     gpushare unit that their node counts in (MiB, 0 where it says none)."""
@@ -102,7 +106,7 @@ class Table:
     What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
     were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
-    `residents` knows what runs on each device.
+    `residents` knows what runs on each device, `extended_used` what is used of each resource.
     """
 
     cpu_free: Ints
@@ -158,6 +162,7 @@ class Table:
         self.schedulable: Bools = np.zeros(self.count, dtype=np.bool_)
         self.hosted = np.zeros((self.count, POD_CLASSES), dtype=np.int64)
         self.extended: dict[str, Ints] = {}
+        self.extended_used: dict[str, list[int]] = {}
         self.ports: dict[int, list[HostPort]] = {}
         self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
         self.uuid_of: list[str] = []
@@ -226,6 +231,7 @@ class Table:
             column = self.extended.get(name)
             if column is None:
                 column = self.extended[name] = np.zeros(self.count, dtype=np.int64)
+                self.extended_used[name] = [0] * self.count
             column[row] = amount
         local = {gpu.index: offset for offset, gpu in enumerate(node.gpus)}
         for offset, gpu in enumerate(node.gpus):
@@ -237,6 +243,15 @@ class Table:
             return True
         first = self.device_kind[self.starts[self.device_node]]
         return bool((self.device_kind == first).all())
+
+    def use_extended(self, name: str, row: int, amount: int) -> None:
+        """So much more (or, negative, less) of a resource of node `row` is used.
+
+        What is free follows; how far beyond the node it is used, no further than 64 bits tell.
+        """
+        used = self.extended_used[name]
+        used[row] += amount
+        self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
 
     def in_service(self) -> Ints:
         """GPUs in service on each node, whoever holds them, [N]."""

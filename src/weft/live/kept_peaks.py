@@ -11,7 +11,7 @@ import msgspec
 
 from weft.engine import PeakLearnt
 from weft.engine.peaks import Kind, Peak
-from weft.kube.sources import MOST_MIB
+from weft.model.ceilings import MOST_GPU_MIB
 
 KEY = "peaks.v1.json"
 EVERY_S = 60.0
@@ -57,4 +57,4 @@ def decode(text: str) -> tuple[PeakLearnt, ...]:
 
 def _sensible(namespace: str, who: str, asks: str, most_mib: int, runs: int) -> bool:
     short = max(map(len, (namespace, who, asks))) <= _MOST_LETTERS
-    return short and 0 < most_mib <= MOST_MIB and 0 <= runs < 1 << 53
+    return short and 0 < most_mib <= MOST_GPU_MIB and 0 <= runs < 1 << 53

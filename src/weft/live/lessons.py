@@ -24,9 +24,9 @@ from weft.engine.lessons import MOST, Charged, charged_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import rfc3339_micro
 from weft.kube.kept import Kept
-from weft.kube.sources import MOST_MIB
 from weft.live import kept_peaks
 from weft.live.storing import Storing
+from weft.model.ceilings import MOST_GPU_MIB
 
 log = logging.getLogger("weft.live")
 
@@ -67,7 +67,7 @@ def entry_of(key: str, text: str) -> Entry:
         raise msgspec.DecodeError("is nested too deeply") from None
     if key != key_of(found.workload):
         raise msgspec.ValidationError(f"speaks of {found.workload[:100]!r}")
-    if found.times < 0 or not 0 <= found.least_mib <= MOST_MIB:
+    if found.times < 0 or not 0 <= found.least_mib <= MOST_GPU_MIB:
         raise msgspec.ValidationError(f"{found.times} times, {found.least_mib} MiB make no sense")
     return found
 

@@ -5,6 +5,7 @@ import contextlib
 from msgspec.structs import replace
 
 from weft.dialects import registry
+from weft.dialects.bounds import REFUSED, Bounds
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import CLASS, CLASSES
 from weft.dialects.resources import Slot, amount, node_side, peak, slots
@@ -17,14 +18,14 @@ from weft.model import (
     Node,
     PodRequest,
     Shape,
-    parse_cpu_milli,
     parse_quantity,
 )
+from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 
 _MIB = 2**20
-_MOST_BYTES = 2**52  # more than any node has; several of them can still be added up
 _PODS = {"pods": 1}
 _HUGE = "hugepages-"
+_HOLD = Bounds(held=True)
 # kube-scheduler has looked at these already when it asks an extender.
 _ASKED = Constraints(judged_elsewhere=True)
 
@@ -54,13 +55,13 @@ def plain_shape(pod: Pod, settings: Settings) -> Shape:
     """What a pod takes beside GPUs, and its class, as far as that can be read: for pods that are
     no good."""
     try:
-        cpu, memory, extended = node_side(pod)
+        cpu, memory, extended = node_side(pod, _HOLD)
     except BadInputError:
         cpu, memory, extended = 0, 0, ()
     told = (pod.metadata.annotations or {}).get(CLASS, "")
     job_class = told if told in CLASSES else ""
     shape = Shape(cpu_milli=cpu, memory_mib=memory, extended=extended, job_class=job_class)
-    return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)), settings)
+    return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)), settings, _HOLD)
 
 
 def _read(pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
@@ -71,7 +72,9 @@ def _read(pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
 _alike = Alike(_read)
 
 
-def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints, settings: Settings) -> Shape:
+def _with_node_side(
+    shape: Shape, pod: Pod, constraints: Constraints, settings: Settings, bounds: Bounds = REFUSED
+) -> Shape:
     """Pod-level resources take the place of the containers' sum; every pod is one of `pods`.
 
     What a RuntimeClass adds needs no look at it: at the pod's creation the API server writes its
@@ -83,19 +86,19 @@ def _with_node_side(shape: Shape, pod: Pod, constraints: Constraints, settings: 
         asked = {**(whole.limits or {}), **(whole.requests or {})}
         beside = pod.spec.overhead or {}
         if "cpu" in asked:
-            cpu = parse_cpu_milli(asked["cpu"], "spec.resources[cpu]")
-            cpu += parse_cpu_milli(beside.get("cpu", 0), "spec.overhead[cpu]")
+            cpu = bounds.cpu_milli(asked["cpu"], "spec.resources[cpu]")
+            cpu += bounds.cpu_milli(beside.get("cpu", 0), "spec.overhead[cpu]")
         if "memory" in asked:
-            size = parse_quantity(asked["memory"], "spec.resources[memory]")
-            size += parse_quantity(beside.get("memory", 0), "spec.overhead[memory]")
+            size = bounds.memory_bytes(asked["memory"], "spec.resources[memory]")
+            size += bounds.memory_bytes(beside.get("memory", 0), "spec.overhead[memory]")
             memory = -(-size // _MIB)
     beside_gpus = {**dict(shape.extended), **_storage(pod), **_PODS}
     if settings.lends:
         beside_gpus |= _gpu_resources(pod)
     return replace(
         shape,
-        cpu_milli=cpu,
-        memory_mib=memory,
+        cpu_milli=bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core", "spec.resources"),
+        memory_mib=bounds.total(memory, MOST_MEMORY_MIB, "MiB of memory", "spec.resources"),
         extended=tuple(sorted(beside_gpus.items())),
         constraints=constraints,
     )
@@ -108,7 +111,7 @@ def _gpu_resources(pod: Pod) -> dict[str, int]:
     for name in {name for slot in places for name in _asked(slot)}.intersection(registry.RESOURCES):
         with contextlib.suppress(BadInputError):
             found[name] = peak([(slot.role, amount(slot, name)) for slot in places])
-    return {name: most for name, most in found.items() if most}
+    return {name: min(most, MOST_AMOUNT) for name, most in found.items() if most}
 
 
 def _storage(pod: Pod) -> dict[str, int]:
@@ -130,7 +133,7 @@ def _storage(pod: Pod) -> dict[str, int]:
             total = _bytes(pod_level, name)
         total += _bytes(beside, name)
         if total:
-            found[name] = min(total, _MOST_BYTES)
+            found[name] = min(total, MOST_AMOUNT)
     return found
 
 
@@ -144,4 +147,4 @@ def _asked(slot: Slot) -> Quantities:
 
 
 def _bytes(amounts: Quantities, name: str) -> int:
-    return min(_MOST_BYTES, parse_quantity(amounts[name], name)) if name in amounts else 0
+    return _HOLD.read(parse_quantity, amounts[name], name, MOST_AMOUNT) if name in amounts else 0

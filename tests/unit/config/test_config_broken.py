@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from weft.config.bounds import MOST_GPUS, MOST_MIB, MOST_WEIGHT
+from weft.config.bounds import MOST_WEIGHT
 from weft.config.form import Configuration
 from weft.config.read import decode, read
-from weft.kube import sources
 from weft.model import BadInputError
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.policies.catalog import built_in
 
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
@@ -134,14 +134,10 @@ def test_a_node_has_so_many_cards_at_most(value: int) -> None:
     assert told.startswith(f"weft.yaml: inventory[0].count: {value:,} ")
 
 
-@pytest.mark.parametrize("value", [0, -1, MOST_MIB + 1])
+@pytest.mark.parametrize("value", [0, -1, MOST_GPU_MIB + 1])
 def test_a_card_has_so_much_memory_at_most(value: int) -> None:
     told = refused(f"inventory: [{{count: 1, memoryMiB: {value}}}]")
     assert told.startswith(f"weft.yaml: inventory[0].memoryMiB: {value:,} ")
-
-
-def test_the_bounds_are_those_of_what_nodes_say() -> None:
-    assert (MOST_GPUS, MOST_MIB) == (sources.MOST_GPUS, sources.MOST_MIB)
 
 
 @pytest.mark.parametrize("section", ["http", "extender"])

@@ -150,7 +150,7 @@ def test_what_is_common_to_all_pods():
         pod(ask(MEM, 500, "cnn")),
         pod(ask("alnair/vgpu-memory", 2)),
         pod(asks("c", {GPU: 3, "nvidia.com/gpumem-percentage": 7, "nvidia.com/gpucores": 5})),
-        pod(ask(GPU, 10**9)),
+        pod(ask(GPU, 1_000)),
         pod(ask("weft.dev/gpu-memory", "8Gi")),
         pod(labels={"genius/gpu-memory-total": "99"}),
         pod(labels={"GPU_MEM_REQ": "99"}),

@@ -7,9 +7,11 @@ import pytest
 
 from weft.dialects.dialect import Settings
 from weft.kube.pods import Pod
+from weft.live.holding import Held, held_by, without_node
 from weft.live.reading import read, read_asked, read_bound
 from weft.live.volumes import VolumeView
-from weft.model import Shape
+from weft.model import BadInputError, Node, Shape
+from weft.model.ceilings import MOST_CPU_MILLI, MOST_MEMORY_MIB
 
 GI = 2**30
 
@@ -90,3 +92,32 @@ def test_huge_pages_of_the_pod_level_take_the_place_of_the_sum() -> None:
 def test_no_size_breaks_the_accounts(size: str) -> None:
     found = shape(containers=[container(ephemeral_storage=size)])
     assert dict(found.extended)["ephemeral-storage"] == 2**52
+
+
+def _held(pod: Pod, settings: Settings) -> Held:
+    return held_by(pod, Node("n"), settings, lambda gpu: (0, 0, 0, 0))
+
+
+VAST = [container(f"c{i}", cpu="2000000", memory="2Pi") for i in range(3)]
+
+
+def test_a_waiting_pod_that_asks_more_than_any_node_has_is_refused() -> None:
+    pod = msgspec.convert({"metadata": {"name": "a"}, "spec": {"containers": VAST}}, Pod)
+    with pytest.raises(BadInputError, match="6,000,000,000 thousandths of a core in all"):
+        read(pod, Settings(), VolumeView())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": VAST},
+        {"containers": [], "resources": {"requests": {"cpu": "1e30", "memory": "9" * 45}}},
+        {"containers": VAST[:1], "overhead": {"cpu": "9E", "memory": "9E"}},
+        {"containers": [container(cpu="9" * 50, memory="1e30")]},
+    ],
+)
+def test_a_bound_pod_that_asks_so_is_charged_all_that_a_node_can_have(spec: Any) -> None:
+    whole = {"metadata": {"name": "a"}, "spec": {**spec, "nodeName": "n"}}
+    for found in (without_node, _held):
+        held = found(msgspec.convert(whole, Pod), Settings()).placement
+        assert (held.cpu_milli, held.memory_mib) == (MOST_CPU_MILLI, MOST_MEMORY_MIB)

@@ -1,0 +1,27 @@
+"""The most of anything that a pod may ask for or a node may have: one home for these numbers.
+
+What a pod asks beyond them, by one container or by all together, is a mistake or malice and is
+refused when the pod is read; a bound pod's is held at them, and so is what a node tells. A node
+thus never has more than a bound pod is charged that asks for more than there can be.
+
+Why no sum leaves 64 bits: CPU, host memory and a GPU's memory and cores are below 2**32 a pod, so
+that the pods of a node would have to be more than 2**30. Extended resources are counted in units as
+small as a byte; their sums are kept as Python's integers (`Table.extended_used`). Policies multiply
+what is free by a thousand at most, or work in floating point.
+"""
+
+MOST_CPU_MILLI = 2**31
+"""Two million cores."""
+MOST_MEMORY_MIB = 2**31
+"""2 PiB of host memory."""
+MOST_AMOUNT = 2**52
+"""Of any other resource of a node; 4 PiB where it counts bytes."""
+MOST_GPU_MIB = 2**24
+"""16 TiB of memory of one GPU."""
+MOST_GPU_MILLI = 2**24
+"""Of one GPU's cores, in thousandths, as a placement may tell them."""
+MOST_GPUS = 1_024
+"""GPUs of a node, MIG instances with them, and those that all claims of a pod ask for together."""
+MOST_ASKING = 256
+"""Containers of a pod that ask for GPUs of their own. Which GPUs are best for each of them is a
+search, and no node has so many that sharing them in more parts made sense."""
