@@ -29,6 +29,7 @@ from weft.extender.service import Extender
 from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
+from weft.live.faults import Faults
 from weft.live.interface import OnDecision
 from weft.live.leading import Leadership
 from weft.live.nodes import NodeView
@@ -54,6 +55,7 @@ class Memory:
         self.settings, self.ready = Settings(gpushare_unit="MiB"), True
         self.leadership = Leadership(here=True)
         self.on_decision: list[OnDecision] = []
+        self.faults = Faults()
         self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
         self._now = itertools.count(1)
         chance = random.Random(1)

@@ -26,6 +26,7 @@ from weft.kube.config import load
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
+from weft.live.faults import Faults
 from weft.live.interface import OnDecision
 from weft.live.leading import Leadership
 from weft.model import PodRequest
@@ -49,6 +50,7 @@ class Host:
         self.settings = Settings(gpushare_unit="GiB")
         self.ready, self.leadership = True, Leadership(here=True)
         self.on_decision: list[OnDecision] = []
+        self.faults = Faults()
         self.url = ""
         self.outcomes: list[Outcome] = []
         self._client = ApiClient(load(paths=(kubeconfig,), env={}))

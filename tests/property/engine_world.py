@@ -24,6 +24,7 @@ from weft.engine import (
     Unschedulable,
     Wake,
 )
+from weft.engine.faults import unless_faulted
 from weft.framework import Plugin, Profile
 from weft.ledger import audit
 from weft.ledger.audit import differences
@@ -93,7 +94,7 @@ class World:
     # --- what happens ----------
 
     def tell(self, event: Event) -> list[Command]:
-        commands = self.engine.handle(event, self.now)
+        commands = unless_faulted(self.engine.handle(event, self.now))
         for command in commands:
             if isinstance(command, Bind):
                 uid = command.pod.uid

@@ -87,7 +87,7 @@ def a_stale_answer_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 def added_pods_decided_though_they_are_bound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        Engine, "_add", lambda self, pod, now: self.queue.add(pod, self.profile_of(pod), now)
+        Engine, "_add", lambda self, pod, now, _: self.queue.add(pod, self.profile_of(pod), now)
     )
 
 

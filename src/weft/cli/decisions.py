@@ -82,7 +82,7 @@ def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
     from weft.engine.lending import eviction_in_words, harvest_in_words
     from weft.engine.lessons import charged_in_words
-    from weft.engine.records import BOUNDED, LEAVES
+    from weft.engine.records import BOUNDED, FAULTED, LEAVES
     from weft.engine.relief import slowed_in_words
     from weft.engine.without import Place
 
@@ -102,6 +102,8 @@ def lines_of(found: "Explanation") -> list[str]:
         lines.append(f"  asked to leave {record.node}{_devices(found)}; {found.then}")
         lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
         lines += [f"  {slowed_in_words(record.slowed)}"] if record.slowed else []
+    elif record.outcome == FAULTED:
+        return [*lines, f"  {record.fault}"]
     else:
         lines.append("  fits nowhere")
     lines += [f"  {charged_in_words(record.charged)}"] if record.charged else []

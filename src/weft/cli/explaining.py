@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.kube.client import Answer, ApiClient
     from weft.kube.config import Endpoint
     from weft.live.observing import Progress
-    from weft.scheduler.explaining import Explanation
+    from weft.scheduler.explanation import Explanation
 
 DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 _SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
@@ -198,7 +198,7 @@ def live_lines(body: bytes) -> list[str]:
     import msgspec
 
     from weft.engine.without import Place
-    from weft.scheduler.explaining import Explanation
+    from weft.scheduler.explanation import Explanation
 
     try:
         found = msgspec.json.decode(body, type=Explanation)

@@ -29,6 +29,7 @@ from weft.engine.events import (
     Unschedulable,
     Wake,
 )
+from weft.engine.faults import Faulted
 from weft.engine.lending import Eviction, Harvest
 from weft.engine.lessons import Lesson, OutOfMemory
 from weft.engine.peaks import PeakLearnt
@@ -45,6 +46,7 @@ __all__ = [
     "Event",
     "Evict",
     "Eviction",
+    "Faulted",
     "Harvest",
     "Learnt",
     "Lesson",

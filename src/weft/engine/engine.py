@@ -11,12 +11,12 @@ A pod's life here
                    └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
-from weft.engine import choosing, matching
+from weft.engine import choosing, faults, hearing, matching
 from weft.engine.assess import Assessment, Assessor
 from weft.engine.events import (
     Bind,
@@ -26,23 +26,19 @@ from weft.engine.events import (
     Event,
     Evict,
     Learnt,
-    LessonsTold,
     NodesChanged,
-    NotEvicted,
     Permit,
     PodAdded,
     PodBound,
     PodGone,
     PodSeenBound,
-    PolicyInput,
-    ProgressSeen,
     Refused,
-    SignalsChanged,
     Tick,
     Unschedulable,
     Wake,
 )
-from weft.engine.journal import Journal
+from weft.engine.faults import Faulted
+from weft.engine.journal import Journal, Tried
 from weft.engine.lending import Eviction, Lending
 from weft.engine.lessons import Lessons, OutOfMemory, workload_of
 from weft.engine.peaks import Peaks, whose
@@ -52,7 +48,7 @@ from weft.engine.relief import Relief, Slowed
 from weft.engine.tolerance import tolerance_of
 from weft.framework import Profile
 from weft.framework.policy import Tolerance
-from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
+from weft.framework.signals import NO_SIGNALS
 from weft.framework.stays import Stays
 from weft.ledger import FAR, STRICT, Holding, Ledger, Limits
 from weft.model import Code, Node, Placement, PodRequest
@@ -96,10 +92,18 @@ class Engine:
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
             return out
-        self._take_in(event, now_ns, out)
+        try:
+            self._take_in(event, now_ns, out)
+        except Exception as error:
+            if not isinstance(event, hearing.MEASURED) or self.journal.stops_by(error):
+                raise
+            hearing.leave_out(self, event)
+            what = f"taking in {type(event).__name__}"
+            record = self.journal.broke_off(None, now_ns, faults.in_words(error, what))
+            out.append(Faulted(record, error))
         self.queue.tick(now_ns)
         while (waiting := self.queue.pop()) is not None:
-            self._cycle(waiting, now_ns, out)
+            self._turn(waiting, now_ns, out)
         out.extend(self.peaks.news())
         wake = self.queue.next_ns()
         if wake is not None:
@@ -109,43 +113,26 @@ class Engine:
     def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
             case PodAdded():
-                self._add(event.pod, now_ns)
+                self._add(event.pod, now_ns, out)
             case PodGone():
                 self._gone(event, now_ns, out)
             case NodesChanged():
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
             case BindOn():
-                self._bind_on(event, now_ns, out)
+                self._asked_to_bind(event, now_ns, out)
             case PodSeenBound():
                 self._seen_bound(event, now_ns)
             case BindFailed():
                 self._lost(event.uid, now_ns)
             case Permit():
                 self._permitted(event, now_ns, out)
-            case SignalsChanged():
-                self._signals_changed(event.signals, now_ns, out)
             case Tick():
                 self._tick(now_ns)
             case OutOfMemory():
                 self._learn(event, self.placed.get(event.placement.uid), out)
             case _:
-                self._hear(event, now_ns, out)
-
-    def _hear(self, event: Event, now_ns: int, out: list[Command]) -> None:
-        """What does not change who holds what."""
-        match event:
-            case ProgressSeen():
-                for held, slowed in self.relief.look(event.observed, self.tolerance_of, now_ns):
-                    self._evict(held, slowed, now_ns, out)
-            case PolicyInput():
-                self._policy_input(event, now_ns)
-            case NotEvicted():
-                self.lending.not_let_go(event.uid, refused=event.refused)
-                self.relief.not_let_go(event.uid, now_ns, refused=event.refused)
-            case LessonsTold():
-                if self.lessons.tell(event.lessons) | self.peaks.tell(event.peaks):
-                    self.queue.wake_all(now_ns)
+                hearing.hear(self, event, now_ns, out)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
@@ -161,10 +148,14 @@ class Engine:
         """The profile that decides for this pod."""
         return self.profiles.get(pod.scheduler_name, self._default)
 
-    def _add(self, pod: PodRequest, now_ns: int) -> None:
-        if pod.uid not in self.placed and pod.uid not in self.ledger.holdings:
-            first = self.lessons.goes_first(pod)
-            self.queue.add(pod, self.profile_of(pod), now_ns, first=first)
+    def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
+        if pod.uid in self.placed or pod.uid in self.ledger.holdings:
+            return
+        profile, first = self.profile_of(pod), self.lessons.goes_first(pod)
+        try:
+            self.queue.add(pod, profile, now_ns, first=first)
+        except Exception as error:  # its policy knows no place in the queue: until it changes
+            self._broke_off(Tried(pod, profile.name, 0), error, now_ns, out)
 
     def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
@@ -232,41 +223,7 @@ class Engine:
         else:
             self._lost(event.uid, now_ns)
 
-    def _policy_input(self, event: PolicyInput, now_ns: int) -> None:
-        policies = [policy for profile in self.profiles.values() for policy in profile.policies]
-        takers = [p for p in policies if event.policy in {p.name, *p.inputs}]
-        for policy in takers:
-            policy.take_input(event.value)
-        if takers:
-            self.assessor.forget()
-            self.queue.wake_all(now_ns)
-
-    def _signals_changed(self, source: SignalsSnapshot, now_ns: int, out: list[Command]) -> None:
-        """Swap what policies see; only nodes on which something moved are asked about again.
-
-        Who borrowed memory that its holders need again is asked to go.
-        """
-        if source.version <= self.signals.version:
-            return
-        before, self.signals = self.signals, SignalsView(source)
-        policies = (policy for profile in self.profiles.values() for policy in profile.policies)
-        readers = [policy for policy in policies if "signals" in policy.reads]
-        for policy in readers:
-            policy.signals = self.signals
-        needs = self.peaks.needs(self.placed)
-        for held, eviction in self.lending.look(self.signals, needs):
-            self._evict(held, eviction, now_ns, out)
-        if readers:
-            moved = self.signals.moved(before, self.ledger.table)
-            if len(moved) and any("cluster" in policy.reads for policy in readers):
-                moved = np.arange(self.ledger.table.count)
-            self.ledger.touch(moved)
-        if readers or self.ledger.table.harvests:
-            self.queue.wake_all(now_ns, rested=True)
-
-    def _evict(
-        self, held: Holding, why: Eviction | Slowed, now_ns: int, out: list[Command]
-    ) -> None:
+    def evict(self, held: Holding, why: Eviction | Slowed, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
         self.lending.leaves(held.placement.uid)
@@ -300,16 +257,41 @@ class Engine:
 
     # --- the cycle -----------------------------------------------------------------------------
 
-    def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
-        """One pod's turn: preFilter, filter and score (assess), choose, reserve, permit."""
+    def _turn(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+        """One pod's turn. What it provokes is undone and costs it its place, and nobody else's."""
         self.journal.begin()
+        try:
+            self._cycle(waiting, now_ns, out)
+        except Exception as error:
+            self._undo(waiting.pod.uid)
+            self.queue.park_faulty(waiting, now_ns)
+            self._broke_off(Tried.of(waiting), error, now_ns, out)
+
+    def _undo(self, uid: str) -> None:
+        """A decision broke off: nothing of it stays."""
+        placed = self.placed.pop(uid, None)
+        if placed is None:
+            self.ledger.forget(uid)
+        else:
+            self.ledger.release(uid)
+            with contextlib.suppress(Exception):  # it is a policy that broke it off, mostly
+                placed.tell_lost()
+        self.lending.gone(uid)
+        self.stays.left(uid)
+
+    def _broke_off(self, tried: Tried, error: Exception, now_ns: int, out: list[Command]) -> None:
+        record = self.journal.broke_off(tried, now_ns, faults.in_words(error))
+        out.append(Faulted(record, error, tried.pod))
+
+    def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+        """preFilter, filter and score (assess), choose, reserve, permit."""
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         row = choosing.best_row(known, profile, key)
         if row < 0:
-            self.queue.park(waiting, known.shape, known.demand, now_ns)
             record = self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod))
+            self.queue.park(waiting, known.shape, known.demand, now_ns)
             out.append(Unschedulable(pod, record))
             return
         if self.queue.give_way(waiting, known.shape):
@@ -327,6 +309,19 @@ class Engine:
             out.append(Wake(now_ns + wait_ns))
             return
         self._bind(placed, placement, now_ns, out)
+
+    def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+        pod, own = event.pod, self.queue.get(event.pod.uid)
+        held = pod.uid in self.ledger.holdings
+        try:
+            self._bind_on(event, now_ns, out)
+        except Exception as error:
+            if not held:
+                self._undo(pod.uid)
+            if own is not None and pod.uid not in self.queue:
+                self.queue.retry(own.pod, own.profile, own.tries, now_ns)
+            self._broke_off(Tried(pod, event.profile, 1), error, now_ns, out)
+            out.append(Refused(pod, event.node, Code.FAULT))
 
     def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
@@ -385,9 +380,9 @@ class Engine:
         )  # fmt: skip
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        placed = self.placed[pod.uid] = Placed(waiting, record)
         self.lending.close()
         self.stays.came(placement, now_ns)
-        placed = self.placed[pod.uid] = Placed(waiting, record)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)
         return placed, placement

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from weft.engine.faults import Faulted
 from weft.engine.lessons import Lesson, OutOfMemory
 from weft.engine.peaks import PeakLearnt
 from weft.engine.records import Record
@@ -181,4 +182,4 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     at_ns: int
 
 
-Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt | PeakLearnt
+Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt | PeakLearnt | Faulted

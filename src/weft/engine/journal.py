@@ -4,6 +4,8 @@ What may change here: the number of the last decision. Whoever wants to look at 
 meets stops the engine right before it.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from weft.engine.assess import Assessment
@@ -12,10 +14,23 @@ from weft.engine.lending import Eviction
 from weft.engine.lessons import Charged
 from weft.engine.placed import Placed
 from weft.engine.queue import Waiting
-from weft.engine.records import LEAVES, Outcome, Record
+from weft.engine.records import FAULTED, LEAVES, Outcome, Record
 from weft.engine.relief import Slowed
 from weft.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
+
+
+class Tried(NamedTuple):
+    """Whose decision it was, by which profile, and which try."""
+
+    pod: PodRequest
+    profile: str
+    attempt: int
+
+    @classmethod
+    def of(cls, waiting: Waiting) -> "Tried":
+        """Of a pod in the queue."""
+        return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
 
 class Journal:
@@ -29,6 +44,10 @@ class Journal:
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`."""
         self._stop = (seq, error)
+
+    def stops_by(self, error: Exception) -> bool:
+        """Whether the error is how `begin` stops."""
+        return self._stop is not None and isinstance(error, self._stop[1])
 
     def begin(self) -> None:
         """A decision is about to be made: here is where to stop."""
@@ -69,6 +88,14 @@ class Journal:
         if isinstance(why, Slowed):
             return msgspec.structs.replace(record, slowed=why)
         return msgspec.structs.replace(record, eviction=why)
+
+    def broke_off(self, tried: Tried | None, now_ns: int, why: str) -> Record:
+        """A decision that came to nothing, or (None) an event that was left out."""
+        pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
+        return Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name, profile, attempt,
+            self._version, FAULTED, fault=why,
+        )  # fmt: skip
 
     def _next(self) -> int:
         self._seq += 1

@@ -29,7 +29,7 @@ def pending(
     found = {
         waiting.pod.uid: (waiting.key[:-1], waiting.key[-1], waiting.shape)
         for waiting in queue.waiting()
-        if waiting.profile is profile
+        if waiting.profile is profile and not waiting.faults
     }
     for index, other in enumerate([*beside, pod]):
         if other.uid not in found:

@@ -5,6 +5,7 @@
           fails │ │ back-off over
                 ▼ │
              PARKED ──an event that could help──▶ BACKING OFF
+             FAULTY ──any change──▶ BACKING OFF, longer each time
 Pods of one profile and shape fit alike, so only the first of each parked group is woken: its scout.
 When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
 woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
@@ -14,6 +15,7 @@ that came before it are tried (`give_way`), whether they rest or are parked.
 import heapq
 from collections.abc import Iterator
 
+from weft.engine.faults import rest_ns
 from weft.framework import Demand, Need, Profile
 from weft.model import PodRequest, Shape
 
@@ -33,19 +35,19 @@ class Waiting:
 
     `woken` says that it left its group for a try, `rested` that news which come at a steady pace
     (a look at the GPUs) are why: it needs no rest before the try, nor after it. `parked_in` is the
-    group that it was parked in last.
+    group that it was parked in last. `faults` counts the tries that broke off.
     """
 
     __slots__ = (
-        "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state", "tries",
-        "woken",
+        "faults", "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state",
+        "tries", "woken",
     )  # fmt: skip
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
         self.key: Key = (*profile.lead.queue_key(pod), seq)
         self.shape: Shape = pod.shape
-        self.tries = 0
+        self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"
         self.woken = self.rested = False
@@ -131,6 +133,7 @@ class Queue:
         self._parked: dict[tuple[str, Shape], Group] = {}
         self._scouts: dict[tuple[str, Shape], Waiting] = {}
         self._known: dict[str, Waiting] = {}
+        self._faulty: dict[str, Waiting] = {}
         self._seq = self._held = 0
 
     def __len__(self) -> int:
@@ -172,6 +175,7 @@ class Queue:
         waiting = self._known.pop(uid, None)
         if waiting is None:
             return
+        self._faulty.pop(uid, None)
         was, waiting.state = waiting.state, "gone"
         if was != "parked":
             self._no_scout(waiting)
@@ -253,6 +257,20 @@ class Queue:
         heapq.heappush(group.heap, (waiting.key, waiting))
         waiting.parked_in = group
 
+    def park_faulty(self, waiting: Waiting, now_ns: int) -> None:
+        """Deciding for it broke off: it waits apart from its group for whatever changes."""
+        self.next_of_group(waiting, now_ns)
+        waiting.faults += 1
+        waiting.state = "faulty"
+        waiting.ready_ns = now_ns + rest_ns(waiting.faults)
+        waiting.woken = waiting.rested = False
+        self._known[waiting.pod.uid] = self._faulty[waiting.pod.uid] = waiting
+
+    def _wake_faulty(self, now_ns: int) -> None:
+        waiting, self._faulty = self._faulty, {}
+        for one in waiting.values():
+            self._hold(one, now_ns)
+
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
         self._seq += 1
@@ -268,6 +286,7 @@ class Queue:
         Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
         loan ends that rest: others would not have been tried before.
         """
+        self._wake_faulty(now_ns)
         for scout in list(self._scouts.values()):
             if scout.state == "backoff" and _needs_no_loan(scout.parked_in, cells):
                 scout.rested = True
@@ -281,6 +300,7 @@ class Queue:
 
         `rested` ends the rest of those, and of the ones that were woken before.
         """
+        self._wake_faulty(now_ns)
         for scout in list(self._scouts.values()) if rested else ():
             scout.rested = True
             if scout.state == "backoff":

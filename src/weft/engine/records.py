@@ -20,7 +20,10 @@ LEAVES: Final = "asked-to-leave"
 BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
 """What is said of a record that is `bounded`."""
 
-Outcome = Literal["placed", "unschedulable", "asked-to-leave"]
+FAULTED: Final = "faulted"
+"""Deciding broke off: see `faults.py`."""
+
+Outcome = Literal["placed", "unschedulable", "asked-to-leave", "faulted"]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +44,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `charged` is there where a lesson, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
     it. `bounded`: the search for its several claims ended at its bound, another place on that node
-    may be better.
+    may be better. `fault` says why the decision broke off (without a pod: an event was left out).
     """
 
     seq: int
@@ -64,6 +67,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     predicted: tuple[Prediction, ...] = ()
     slowed: Slowed | None = None
     bounded: bool = False
+    fault: str = ""
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

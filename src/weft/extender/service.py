@@ -70,12 +70,18 @@ class Extender:
             return _no_body()
         try:
             args = self._reader.read(body)
-            pod, profile = self._asked(route, args.pod, args.raw_pod)
         except BadInputError as error:
             return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
-        found = self._where_held(pod, args.names) or which_fit(
-            self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
-        )
+        try:
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
+            found = self._where_held(pod, args.names) or which_fit(
+                self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
+            )
+        except BadInputError as error:
+            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+        except Exception as error:
+            why = self._broke_off(args.pod, error)
+            return Reply(200, encode(FilterAnswer(error=why)), failed=True)
         for name in found.unknown:
             found.failed[name] = UNKNOWN_NODE
         nodes = args.nodes
@@ -100,6 +106,9 @@ class Extender:
             found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
         except BadInputError:
             found = [0] * len(args.names)
+        except Exception as error:
+            self._broke_off(args.pod, error)
+            found = [0] * len(args.names)
         return Reply(200, encode(list(map(HostPriority, args.names, found))))
 
     def preempt(self, route: Route, body: bytes) -> Reply:
@@ -112,11 +121,15 @@ class Extender:
             pod, profile = self._asked(route, args.pod, args.raw_pod)
         except BadInputError as error:
             return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
-        kept = {
-            node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
-            for node, victims in args.victims.items()
-            if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
-        }
+        try:
+            kept = {
+                node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
+                for node, victims in args.victims.items()
+                if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
+            }
+        except Exception as error:
+            why = self._broke_off(args.pod, error)
+            return Reply(400, encode(ErrorAnswer(why)), failed=True)
         return Reply(200, encode(PreemptAnswer(kept)))
 
     # --- bind ------------------------------------------------------------------------------------
@@ -171,6 +184,10 @@ class Extender:
         placed = self.cluster.engine.placed.get(uid)
         return (placed.pod.namespace, placed.pod.name) if placed is not None else ("", uid)
 
+    def _broke_off(self, pod: Pod, error: Exception) -> str:
+        """A mistake of ours: this pod is told, and nobody else."""
+        return self.cluster.faults.answering(f"{pod.metadata.namespace}/{pod.metadata.name}", error)
+
     def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
         if not self.cluster.ready:
             raise BadInputError("", NOT_READY)
@@ -183,7 +200,7 @@ class Extender:
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
             try:
                 found.append(self.pods.watched(pod, self.cluster.settings))
-            except BadInputError:  # it is told so when it is asked about
+            except Exception:  # it is told so when it is asked about
                 continue
         return found
 

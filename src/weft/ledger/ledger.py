@@ -144,6 +144,17 @@ class Ledger:
             self._take_away(held)
         return held
 
+    def forget(self, uid: str) -> None:
+        """As if the pod had never held anything: charging it broke off, nobody knows where."""
+        held = self.holdings.pop(uid, None)
+        if held is not None:
+            self._reserved.discard(uid)
+            pods = self._on_node[held.placement.node]
+            del pods[uid]
+            if not pods:
+                del self._on_node[held.placement.node]
+            self._lay_out(self.table.nodes)
+
     def expire(self, now_ns: int) -> list[str]:
         """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
         late = sorted(

@@ -24,6 +24,7 @@ from weft.engine import (
     Engine,
     Event,
     Evict,
+    Faulted,
     Learnt,
     NodesChanged,
     PeakLearnt,
@@ -57,6 +58,7 @@ from weft.kube.sources import Rule
 from weft.ledger import STRICT, Limits
 from weft.live.binding import asks_the_same, bind_request
 from weft.live.ends import Ends
+from weft.live.faults import Faults
 from weft.live.feeds import Feed, Stream
 from weft.live.gathering import Gathering
 from weft.live.guarding import Guard
@@ -96,6 +98,7 @@ class Cluster:
         self.on_notice: list[OnNotice] = []
         self.ready = False
         self.leadership = Leadership()
+        self.faults = Faults()
         self.term = 0
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
@@ -225,18 +228,22 @@ class Cluster:
             if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
                 self._carry_out(command)
                 continue
-            if isinstance(command, Bind | Unschedulable):
+            if isinstance(command, Faulted):
+                self.faults.heard(command)
+                if command.pod is None:
+                    continue
+            if isinstance(command, Bind | Unschedulable | Faulted):
                 took = self._client.clock.monotonic() - began
                 for hook in self.on_decision:
                     hook(Attempt(command, took))
-            if command.pod.uid == asked:
+            if command.pod is not None and command.pod.uid == asked:
                 left.append(command)
             elif isinstance(command, Bind) and self.leadership.here:
                 self._begin(command, versioned=True)
         return left
 
     def _decide(self, event: Event, now_ns: int) -> list[Command]:
-        """A fault of ours ends the process, wherever it comes up: it starts anew from the API."""
+        """A fault that is no pod's ends the process: it starts anew from the API."""
         try:
             return self.decide(event, now_ns)
         except Exception as error:

@@ -13,9 +13,10 @@ from typing import Protocol
 import msgspec
 
 from weft.dialects.dialect import Settings
-from weft.engine import Bind, Command, Engine, Event, Unschedulable
+from weft.engine import Bind, Command, Engine, Event, Faulted, Unschedulable
 from weft.kube.bind import Outcome
 from weft.kube.pods import Pod
+from weft.live.faults import Faults
 from weft.live.leading import Leadership
 from weft.live.pods import PodView
 from weft.model import PodRequest
@@ -24,7 +25,7 @@ from weft.model import PodRequest
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try to place a pod: what was decided and how long the decision took, seconds."""
 
-    command: Bind | Unschedulable
+    command: Bind | Unschedulable | Faulted
     took_s: float
 
 
@@ -72,6 +73,7 @@ class LiveCluster(Protocol):
     on_decision: list[OnDecision]
     leadership: Leadership
     """Whether this process may bind now, or who else does."""
+    faults: Faults
 
     @property
     def engine(self) -> Engine:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from weft.engine import Unschedulable
+from weft.engine import Faulted, Unschedulable
 from weft.engine.explain import summarise
 from weft.kube.bind import Bound
 from weft.kube.client import ApiClient
@@ -152,6 +152,8 @@ class Teller:
 
     def _heard(self, what: Attempt | Written) -> None:
         request = what.command.pod
+        if request is None:
+            return
         pod = self._live.pod(request.namespace, request.name)
         if pod is None or pod.metadata.uid != request.uid:
             return
@@ -164,8 +166,8 @@ class Teller:
                 gpus = ", ".join(str(share.gpu) for share in place.shares)
                 where = f"{place.node} GPU {gpus}" if gpus else place.node
                 self._tell(_about(pod), "Scheduled", f"bound to {where}", warning=False)
-        elif isinstance(what.command, Unschedulable):
-            why = self._why(request)
+        elif isinstance(what.command, Unschedulable | Faulted):
+            why = what.command.record.fault or self._why(request)
             self._tell(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
 
@@ -184,6 +186,12 @@ class Teller:
         self._tell(about, notice.reason, notice.text, warning=True)
 
     def _why(self, request: PodRequest) -> str:
+        try:
+            return self._reasons_of(request)
+        except Exception as error:  # it was decided all the same
+            return self._live.faults.answering(f"{request.namespace}/{request.name}", error)
+
+    def _reasons_of(self, request: PodRequest) -> str:
         engine = self._live.engine
         known = engine.assess(engine.profile_of(request), request)
         unsupported = request.shape.constraints.unsupported

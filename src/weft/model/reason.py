@@ -37,6 +37,7 @@ class Code(enum.IntEnum):
     TOGETHER = 22
     POLICY = 23
     NOT_SEARCHED = 24
+    FAULT = 25
 
 
 TEXT: dict[Code, str] = {
@@ -65,6 +66,7 @@ TEXT: dict[Code, str] = {
     Code.TOGETHER: "each container's GPU fits alone, but not all together",
     Code.POLICY: "refused by the policy",
     Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
+    Code.FAULT: "deciding for this pod failed; Weft's log says why",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

@@ -19,6 +19,7 @@ from weft.engine import (
     Engine,
     Event,
     Evict,
+    Faulted,
     PolicyInput,
     Record,
     SignalsChanged,
@@ -182,7 +183,7 @@ def tell(engine: Engine, line: Line, number: int) -> list[Command]:
 
 def records_of(commands: list[Command]) -> list[Record]:
     """The decision records among commands."""
-    return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict)]
+    return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict | Faulted)]
 
 
 def read(path: Path) -> tuple[Header, Iterator[Line]]:

@@ -9,7 +9,7 @@ import msgspec
 from weft.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.engine.explain import Summary, summarise
 from weft.engine.lending import BEYOND, NEED, USED
-from weft.engine.records import LEAVES
+from weft.engine.records import FAULTED, LEAVES
 from weft.engine.whatif import Change, changes
 from weft.engine.without import Asked, Metrics, Place, metrics_of, readings
 from weft.model import BadInputError, PodRequest
@@ -59,6 +59,8 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
 
 def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> Explanation:
     """The engine stands right before the decision; `on` is the node that others chose."""
+    if record.outcome == FAULTED:
+        return Explanation(pod, record, Summary(engine.ledger.table.count, 0, ()), ())
     profile = engine.profiles.get(record.profile) or engine.profile_of(pod)
     known = engine.assess(profile, pod)
     summary = summarise(engine.ledger.table, known)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from weft.engine.explain import Summary, best_nodes, summarise
 from weft.engine.lending import harvest_in_words
 from weft.engine.lessons import charged_in_words
 from weft.engine.placed import Placed
-from weft.engine.records import BOUNDED, Candidate
+from weft.engine.records import BOUNDED
 from weft.engine.whatif import Search
 from weft.engine.without import SECOND_NS, Asked, Metrics, Place, metrics_in_steps, told
 from weft.framework import Profile
@@ -32,11 +32,9 @@ from weft.live.constraints import WAY_OUT
 from weft.live.observing import Progress
 from weft.live.stuck import Stuck, in_words
 from weft.model import BadInputError, Code, PodRequest, Share
+from weft.scheduler.explanation import Explanation, State, Told
 from weft.scheduler.observed import Observed
 
-State = Literal[
-    "bound", "binding", "pending", "gated", "bad", "deleted", "ended", "not ours", "unsupported"
-]
 _CANDIDATES = 3
 _STUCK = 10
 
@@ -51,50 +49,6 @@ class SearchOptions(msgspec.Struct, frozen=True):
 
     slice_s: float = 0.005
     budget_s: float = 1.0
-
-
-class Told(msgspec.Struct, frozen=True):
-    """One change that would make the pod fit, and the UIDs of pods that would have to end."""
-
-    axis: str
-    text: str
-    free: tuple[str, ...] = ()
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """One pod, now.
-
-    `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
-    place, `score` and `attempt` of the decision where this process made it. `summary` and `reason`
-    (the same in words) are about all nodes, for a pod that waits; `candidates` are the best that
-    fit. `changes` would make it fit, each tried out; `searched` is False where there was no time
-    to look at all. `stuck` pods hold GPUs and cannot end by themselves. `metrics` are those behind
-    it: of the GPUs of a pod with a place as they were at its decision (none where nobody measured
-    anything then), all else as of now, with that pod out of the way. `progress` is how fast it
-    goes, where somebody looks, and whom it is kept apart from.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    state: State
-    text: str
-    scheduler_name: str
-    leader: bool
-    profile: str = ""
-    node: str = ""
-    shares: tuple[Share, ...] = ()
-    score: int = 0
-    attempt: int = 0
-    reason: str = ""
-    summary: Summary | None = None
-    candidates: tuple[Candidate, ...] = ()
-    changes: tuple[Told, ...] = ()
-    searched: bool = True
-    notes: tuple[str, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
-    metrics: Metrics | None = None
-    progress: Progress | None = None
 
 
 class Explainer:
@@ -113,8 +67,18 @@ class Explainer:
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """The pod now; None where there is none of this name."""
-        found = await self._explain(namespace, name)
+        try:
+            found = await self._explain(namespace, name)
+        except Exception as error:  # a mistake of ours about this pod is no other answer's
+            found = self._broke_off(namespace, name, error)
         return None if found is None else replace(found, progress=self.progress_of(found.uid))
+
+    def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
+        why, pod = (
+            self._live.faults.answering(f"{namespace}/{name}", error),
+            self._live.pod(namespace, name),
+        )
+        return None if pod is None else self._told(pod, "faulted", why)
 
     async def _explain(self, namespace: str, name: str) -> Explanation | None:
         pod = self._live.pod(namespace, name)

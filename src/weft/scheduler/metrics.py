@@ -11,7 +11,7 @@ from typing import TypeVar
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from weft.engine import Unschedulable
+from weft.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
 from weft.live.interface import Attempt, Written
 from weft.scheduler.ledger_gauges import LedgerGauges
@@ -20,7 +20,13 @@ from weft.scheduler.observed import Observed
 Key = TypeVar("Key", bound=tuple[str, ...])
 
 _REMEMBERED = 100_000  # pods whose first try is remembered; of more, the duration begins later
-_QUEUES = {"active": "active", "trying": "active", "backoff": "backoff", "parked": "unschedulable"}
+_QUEUES = {
+    "active": "active",
+    "trying": "active",
+    "backoff": "backoff",
+    "parked": "unschedulable",
+    "faulty": "unschedulable",
+}
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
 _SLI_S = [0.01 * 2**n for n in range(20)]
@@ -67,8 +73,9 @@ class Metrics:
         self._decision.observe(what.took_s)
         if len(self._first) < _REMEMBERED:
             self._first.setdefault(record.uid, record.at_ns)
-        if isinstance(what.command, Unschedulable):
-            self._count("unschedulable", record.profile, what.took_s)
+        if isinstance(what.command, Unschedulable | Faulted):
+            result = "unschedulable" if isinstance(what.command, Unschedulable) else "error"
+            self._count(result, record.profile, what.took_s)
         else:
             self._deciding_s[record.uid] = what.took_s
 
@@ -169,6 +176,10 @@ class Metrics:
         yield _counter(
             "weft_pod_faults", "Mistakes of Weft's own in reading a pod.", (),
             {(): live.pods.faults},
+        )  # fmt: skip
+        yield _counter(
+            "weft_decision_faults", "Decisions and answers that a mistake of Weft's own broke off.",
+            (), {(): live.faults.count},
         )  # fmt: skip
         for name, text, value in (
             ("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad)),

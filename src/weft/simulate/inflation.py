@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from weft.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
+from weft.engine.faults import unless_faulted
 from weft.framework import Policy
 from weft.model import PodRequest
 from weft.simulate.arrivals import Arrivals
@@ -34,7 +35,7 @@ def run_inflation(
         uid = str(at)
         meter.arrives(pod.total_milli)
         commands = handle(PodAdded(PodRequest(uid, pod.name, pod.shape)), at)
-        outcome = commands[0]
+        outcome = unless_faulted(commands)[0]
         if isinstance(outcome, Bind):
             handle(PodBound(uid), at)
             used_milli += pod.total_milli

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from weft.engine import Bind, Command, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
+from weft.engine.faults import unless_faulted
 from weft.framework import Policy
 from weft.model import BadInputError, PodRequest
 from weft.simulate.arrivals import Arrivals
@@ -49,7 +50,7 @@ class _Timed:
     def tell(self, event: Event) -> None:
         """Hand an event to the engine and carry out what it wants."""
         commands: list[Command] = self.handle(event, self.now)
-        for command in commands:
+        for command in unless_faulted(commands):
             if isinstance(command, Bind):
                 self._start(int(command.pod.uid))
             elif isinstance(command, Unschedulable):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from weft.engine.engine import Engine
 from weft.engine.events import Bind, PodAdded, PodBound
+from weft.engine.faults import unless_faulted
 from weft.framework import Plugin, Policy, Profile
 from weft.model import Node, Placement, PodRequest
 
@@ -20,7 +21,7 @@ def decide(
     found: dict[str, Placement | None] = {}
     for now_ns, pod in enumerate(pods):
         found[pod.uid] = None
-        for command in engine.handle(PodAdded(pod), now_ns):
+        for command in unless_faulted(engine.handle(PodAdded(pod), now_ns)):
             if isinstance(command, Bind):
                 found[command.pod.uid] = command.placement
                 engine.handle(PodBound(command.pod.uid), now_ns)

@@ -28,6 +28,7 @@ from weft.engine import (
     Tick,
     Unschedulable,
 )
+from weft.engine.faults import unless_faulted
 from weft.framework import Policy, Profile
 from weft.ledger import audit
 from weft.model import PodRequest
@@ -472,5 +473,5 @@ def test_a_place_that_does_not_fit_is_an_error_not_a_booking() -> None:
     engine = engine_of(one_card(), policies=(Liar(),))
     asked = PodRequest("p", "p", pod(memory_mib=-5).shape)
     with pytest.raises(RuntimeError, match="liar chose a place that does not fit"):
-        engine.handle(PodAdded(asked), 0)
+        unless_faulted(engine.handle(PodAdded(asked), 0))
     assert held(engine) == {}

@@ -18,6 +18,7 @@ from weft.extender.service import Extender
 from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
+from weft.live.faults import Faults
 from weft.live.interface import OnDecision
 from weft.live.leading import Leadership
 from weft.model import Node, PodRequest
@@ -58,6 +59,7 @@ class StubCluster:
         self.known: dict[tuple[str, str], Pod] = {}
         self.told: dict[tuple[str, str], Pod] = {}
         self.on_decision: list[OnDecision] = []
+        self.faults = Faults()
         self.pods = Watched(self.known)
         self._times = itertools.count(1)
 

@@ -331,10 +331,14 @@ def test_a_fault_of_ours_is_an_answer_too() -> None:
     async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
         del world.engine.profiles["elastic-binpack"]
         async with session.post("/scheduler/filter", data=args(elastic(), ["n1"])) as answer:
-            assert answer.status == 500
-            assert "log" in (await answer.json())["Error"]
-        async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             assert answer.status == 200
+            assert "answering about this pod failed" in (await answer.json())["Error"]
+        async with session.get("/scheduler/status") as answer:
+            status = answer.status
+        del world.engine.ledger
+        async with session.get("/scheduler/status") as answer:
+            assert (status, answer.status) == (200, 500)
+            assert "log" in (await answer.json())["Error"]
 
     on_server(check, world)
 

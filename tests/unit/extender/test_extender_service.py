@@ -304,3 +304,23 @@ def test_gpushare_is_answered_and_bound_by_the_unit_of_each_node() -> None:
         reply = asyncio.run(extender.bind(GPUSHARE, bind_args(name, on)))
         assert reply.status == 200, reply.body
     assert table.memory_used == [12 * 1024, 9_000]
+
+
+def test_a_mistake_of_ours_about_one_pod_is_that_pod_s_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = two()
+    extender = Extender(cluster)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OverflowError("too large")
+
+    whole = cluster.engine.assess
+    monkeypatch.setattr(cluster.engine, "assess", broken)
+    found = load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))
+    assert found["Error"] == "answering about this pod failed: OverflowError: too large"
+    scored = load(extender.prioritize(WEFT, args(elastic(memory=900), ["n1"])))
+    assert [one["Score"] for one in scored] == [0]
+    assert cluster.faults.count == 2
+    monkeypatch.setattr(cluster.engine, "assess", whole)
+    assert load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))["NodeNames"] == ["n1"]

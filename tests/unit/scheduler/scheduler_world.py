@@ -17,7 +17,7 @@ from weft.ledger import STRICT, Limits
 from weft.live.cluster import Cluster
 from weft.policies.best_fit import BestFit
 from weft.scheduler.connection import HttpOptions
-from weft.scheduler.explaining import Explanation
+from weft.scheduler.explanation import Explanation
 from weft.scheduler.http import Pages
 from weft.scheduler.metrics import Metrics
 from weft.serving.door import Door

@@ -14,7 +14,7 @@ from weft.live.observed import ObservedMetrics
 from weft.live.observing import Apart, Observing, Progress
 from weft.live.rates import Solos
 from weft.live.remembering import Remembering
-from weft.scheduler.explaining import Explanation
+from weft.scheduler.explanation import Explanation
 from weft.signals.telemetry.source import Reading
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"

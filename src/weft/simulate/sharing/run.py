@@ -25,6 +25,7 @@ from weft.engine import (
     Tick,
     Wake,
 )
+from weft.engine.faults import unless_faulted
 from weft.framework import Policy, Profile
 from weft.ledger import Limits
 from weft.model import GpuClaim, Memory, Node, PodRequest, Shape
@@ -242,7 +243,7 @@ class Run:
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Hand an event to the engine (as of now by default) and carry out what it wants."""
         commands: list[Command] = self.engine.handle(event, self.now if at_ns is None else at_ns)
-        for command in commands:
+        for command in unless_faulted(commands):
             self._carry_out(command)
 
     def _carry_out(self, command: Any) -> None:
