@@ -10,12 +10,12 @@ claims hold. Memory of different kinds (MiB beside a percentage) can't be compar
 is known; such an init container holds a claim of its own, which is more than needed, never less.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.resources import Role, Slot, peak
+from weft.dialects.resources import Role, Slot, names_any, peak
 from weft.model import BadInputError, ContainerRequest, GpuClaim, Memory
 from weft.model.ceilings import MOST_ASKING
 from weft.model.request import WHOLE_CARD
@@ -35,19 +35,32 @@ def whole_cards(count: int) -> GpuClaim:
     return GpuClaim(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
 
 
-def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Layout:
-    """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
+def asks_of(
+    slots: Sequence[Slot], names: Iterable[str], ask: Callable[[Slot], GpuClaim | None]
+) -> list[GpuClaim | None]:
+    """What each container asks, as `ask` reads it: of those that name one of these resources."""
+    wanted = frozenset(names)
+    asking = [names_any(slot.container, wanted) for slot in slots]
+    _check_asking(sum(asking))
+    return [ask(slot) if yes else None for slot, yes in zip(slots, asking, strict=True)]
 
-    Claims come in this order: main containers as written, sidecars, then what init containers
-    need beyond the main containers.
-    """
-    asking = sum(ask is not None for ask in asks)
+
+def _check_asking(asking: int) -> None:
     if asking > MOST_ASKING:
         raise BadInputError(
             "spec.containers",
             f"{asking:,} containers ask for GPUs; Weft places {MOST_ASKING} of a pod at most: "
             "make several pods of it",
         )
+
+
+def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Layout:
+    """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
+
+    Claims come in this order: main containers as written, sidecars, then what init containers
+    need beyond the main containers.
+    """
+    _check_asking(sum(ask is not None for ask in asks))
     claims: list[GpuClaim] = []
     uses: list[tuple[int, ...]] = [()] * len(slots)
     for role in ("main", "sidecar"):

@@ -8,7 +8,7 @@ The original's sidecar fault (a container without a GPU takes -1 of one) is kept
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from weft.dialects.containers import per_container, whole_cards
+from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import Marks, Settings
 from weft.dialects.requests import build
 from weft.dialects.resources import Slot, amount, slots, units
@@ -51,12 +51,12 @@ class Elastic(System):
         notes: list[str] = []
         places = slots(pod)
         exact = settings.compat == "exact"
-        asks: list[GpuClaim | None] = []
-        for slot in places:
-            ask = _ask(slot, notes)
-            if exact:  # init containers are ignored, and containers without a GPU still placed
-                ask = None if slot.role != "main" else ask or GpuClaim()
-            asks.append(ask)
+        asks = asks_of(places, self.resources, lambda slot: _ask(slot, notes))
+        if exact:  # init containers are ignored, and containers without a GPU still placed
+            asks = [
+                None if slot.role != "main" else ask or GpuClaim()
+                for slot, ask in zip(places, asks, strict=True)
+            ]
         return build(pod, self.name, per_container(places, asks), warnings=notes)
 
     def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:

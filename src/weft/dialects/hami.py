@@ -6,7 +6,7 @@ cores. Annotations name or exclude models (part of the name, case ignored) and U
 
 from collections.abc import Mapping
 
-from weft.dialects.containers import per_container
+from weft.dialects.containers import asks_of, per_container
 from weft.dialects.dialect import Marks, Settings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build, listed
@@ -61,7 +61,7 @@ class Hami(System):
         """Memory and cores of each of n GPUs per container."""
         notes: list[str] = []
         places = slots(pod)
-        asks = [_ask(slot, notes) for slot in places]
+        asks = asks_of(places, (GPU, *self.resources), lambda slot: _ask(slot, notes))
         marks = pod.metadata.annotations or {}
         rule = DeviceRule(
             models=listed(marks, USE_TYPE),

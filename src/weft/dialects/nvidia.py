@@ -1,11 +1,11 @@
 """NVIDIA's device plugin: `nvidia.com/gpu: n` asks for n whole cards, and no two pods share one."""
 
-from weft.dialects.containers import per_container, whole_cards
+from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import build
-from weft.dialects.resources import amount, slots
+from weft.dialects.resources import Slot, amount, slots
 from weft.dialects.system import System
-from weft.model import PodManifest, PodRequest
+from weft.model import GpuClaim, PodManifest, PodRequest
 
 GPU = "nvidia.com/gpu"
 
@@ -19,6 +19,10 @@ class Nvidia(System):
     def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
         """n idle cards per container."""
         places = slots(pod)
-        counts = [amount(slot, GPU) for slot in places]
-        asks = [whole_cards(n) if n else None for n in counts]
+        asks = asks_of(places, self.resources, _ask)
         return build(pod, self.name, per_container(places, asks))
+
+
+def _ask(slot: Slot) -> GpuClaim | None:
+    count = amount(slot, GPU)
+    return whole_cards(count) if count else None

@@ -6,7 +6,7 @@ before it) and of everything that runs together afterwards.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from weft.dialects.bounds import REFUSED, Bounds
@@ -14,7 +14,6 @@ from weft.model import (
     BadInputError,
     Container,
     PodManifest,
-    PodSpec,
     parse_cpu_milli,
     parse_quantity,
 )
@@ -59,11 +58,32 @@ def slots(pod: PodManifest) -> list[Slot]:
 
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     """Whether any container names one of these resources with anything but zero."""
-    for slot in slots(pod):
-        for asked in (slot.container.resources.limits, slot.container.resources.requests):
-            if asked and any(name in asked and str(asked[name]).strip() != "0" for name in names):
-                return True
+    wanted = frozenset(names)
+    return any(
+        names_any(container, wanted)
+        for container in (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    )
+
+
+def names_any(container: Container, names: Set[str]) -> bool:
+    """Whether the container names one of these resources with anything but zero."""
+    for asked in (container.resources.limits, container.resources.requests):
+        if asked and not names.isdisjoint(asked):
+            return any(name in names and str(asked[name]).strip() != "0" for name in asked)
     return False
+
+
+def by_name(places: Sequence[Slot]) -> dict[str, list[Slot]]:
+    """The containers that ask for each resource, in their order. The others ask for none of it.
+
+    A pod may have thousands of containers, and each a resource that nobody else names.
+    """
+    found: dict[str, list[Slot]] = {}
+    for slot in places:
+        limits, requests = slot.container.resources.limits, slot.container.resources.requests
+        for name in {**limits, **requests} if limits and requests else limits or requests or ():
+            found.setdefault(name, []).append(slot)
+    return found
 
 
 def amount(slot: Slot, name: str, bounds: Bounds = REFUSED) -> int:
@@ -149,17 +169,19 @@ def node_side(
     Requests count, or limits where a request is missing, and the pod's overhead is added. What is
     more than any node has is refused, or held at that where `bounds` say so.
     """
-    places = slots(pod)
+    asking = by_name(slots(pod))
     overhead = pod.spec.overhead or {}
-    cpu = peak([(s.role, _cpu(s, bounds)) for s in places])
-    memory = peak([(s.role, _bytes(s, bounds)) for s in places])
+    cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in asking.get("cpu", ())])
+    memory = peak(
+        [(s.role, bounds.memory_bytes(*_asked(s, "memory"))) for s in asking.get("memory", ())]
+    )
     if "cpu" in overhead:
         cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
     if "memory" in overhead:
         memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
     extended = []
-    for name in sorted(set(_extended_names(pod.spec))):
-        most = peak([(s.role, amount(s, name, bounds)) for s in places])
+    for name in sorted(name for name in asking if _is_extended(name)):
+        most = peak([(s.role, amount(s, name, bounds)) for s in asking[name]])
         if most:
             extended.append((name, bounds.total(most, MOST_AMOUNT, name)))
     return (
@@ -176,28 +198,14 @@ def _whole(text: str | int | float, where: str, bounds: Bounds) -> int:
     return value
 
 
-def _asked(slot: Slot, name: str) -> tuple[str | int | float, str] | None:
-    resources = slot.container.resources
-    for field, asked in (("requests", resources.requests), ("limits", resources.limits)):
-        if asked and name in asked:
-            return asked[name], f"{slot.where}.resources.{field}[{name}]"
-    return None
+def _asked(slot: Slot, name: str) -> tuple[str | int | float, str]:
+    """What a container that names the resource requests of it, and where that stands."""
+    requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
+    if requests and name in requests:
+        return requests[name], f"{slot.where}.resources.requests[{name}]"
+    return limits[name], f"{slot.where}.resources.limits[{name}]"
 
 
-def _cpu(slot: Slot, bounds: Bounds) -> int:
-    found = _asked(slot, "cpu")
-    return bounds.cpu_milli(*found) if found else 0
-
-
-def _bytes(slot: Slot, bounds: Bounds) -> int:
-    found = _asked(slot, "memory")
-    return bounds.memory_bytes(*found) if found else 0
-
-
-def _extended_names(spec: PodSpec) -> Iterator[str]:
-    for container in (*(spec.init_containers or ()), *spec.containers):
-        for asked in (container.resources.limits, container.resources.requests):
-            for name in asked or ():
-                native = name in _NATIVE or name.startswith("hugepages-")
-                if not native and not GPU_RESOURCE.match(name):
-                    yield name
+def _is_extended(name: str) -> bool:
+    native = name in _NATIVE or name.startswith("hugepages-")
+    return not native and not GPU_RESOURCE.match(name)

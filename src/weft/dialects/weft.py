@@ -6,7 +6,7 @@ bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a
 
 import re
 
-from weft.dialects.containers import per_container, whole_cards
+from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import build
 from weft.dialects.resources import MORE_THAN_A_CARD, Slot, amount, percent, slots, units
@@ -32,7 +32,7 @@ class Weft(System):
         """GPUs of its own for each container."""
         notes: list[str] = []
         places = slots(pod)
-        asks = [_ask(slot, notes) for slot in places]
+        asks = asks_of(places, self.resources, lambda slot: _ask(slot, notes))
         return build(pod, self.name, per_container(places, asks), warnings=notes)
 
 

@@ -17,6 +17,9 @@ from weft.model import Constraints, PodRequest
 
 Read = Callable[[Pod, Settings, Constraints], PodRequest]
 
+LARGE_BYTES = 65_536
+"""Of a pod's spec. Pods have some kB; larger ones are read anew, for they would fill the memory."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -36,7 +39,8 @@ class Alike:
         known = self._known.get(key)
         if known is None or known[0] != constraints:
             known = constraints, self._read(pod, settings, constraints)
-            self._known[key] = known
+            if len(key) <= LARGE_BYTES:
+                self._known[key] = known
             if len(self._known) > self._keep:
                 self._known.popitem(last=False)
         else:

@@ -70,13 +70,13 @@ from weft.live.pods import PodView
 from weft.live.reading import read, read_asked
 from weft.live.recall import Recall
 from weft.live.stuck import Stuck, stuck
+from weft.live.turns import Turns
 from weft.live.units import Units
 from weft.live.volumes import VolumeView, feeds_of
 from weft.live.waking import Alarm
 from weft.model import Placement, PodRequest
 
 T = TypeVar("T")
-_TURN = 20  # changes taken in before others have their turn
 
 
 class Cluster:
@@ -177,11 +177,11 @@ class Cluster:
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
-        for number, pod in enumerate(self._pods.pending(), 1):
+        turns = Turns()
+        for pod in self._pods.pending():
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
+            await turns.end()
 
     async def failed(self) -> None:
         """Return never, but raise what ended the taking-in, if anything does."""
@@ -338,7 +338,8 @@ class Cluster:
         self._nodes_changed()
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        for number, change in enumerate(changes, 1):
+        turns = Turns()
+        for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
             for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
@@ -347,8 +348,7 @@ class Cluster:
             told = self._spared(pod, partial(take, pod))
             for event in self._pods.together([told]):
                 self._tell(event)
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
+            await turns.end()
         self._volumes_changed()
         self._nodes_changed()
         self.guard.look()

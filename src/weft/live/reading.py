@@ -8,7 +8,7 @@ from weft.dialects import registry
 from weft.dialects.bounds import REFUSED, Bounds
 from weft.dialects.dialect import Settings
 from weft.dialects.requests import CLASS, CLASSES
-from weft.dialects.resources import Slot, amount, node_side, peak, slots
+from weft.dialects.resources import Slot, amount, by_name, node_side, peak, slots
 from weft.kube.pods import Pod, Quantities
 from weft.live.alike import Alike
 from weft.live.constraints import Volumes, constraints_of, ports_of
@@ -106,11 +106,11 @@ def _with_node_side(
 
 def _gpu_resources(pod: Pod) -> dict[str, int]:
     """What asks for GPUs, as the kubelet counts it; nothing of a number that cannot be read."""
-    places = slots(pod)
+    asking = by_name(slots(pod))
     found = {}
-    for name in {name for slot in places for name in _asked(slot)}.intersection(registry.RESOURCES):
+    for name in asking.keys() & registry.RESOURCES:
         with contextlib.suppress(BadInputError):
-            found[name] = peak([(slot.role, amount(slot, name)) for slot in places])
+            found[name] = peak([(slot.role, amount(slot, name)) for slot in asking[name]])
     return {name: min(most, MOST_AMOUNT) for name, most in found.items() if most}
 
 
@@ -119,16 +119,17 @@ def _storage(pod: Pod) -> dict[str, int]:
 
     Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
     """
-    places = slots(pod)
+    asking = by_name(slots(pod))
     whole = pod.spec.resources
     pod_level = {**(whole.limits or {}), **(whole.requests or {})} if whole is not None else {}
     beside = pod.spec.overhead or {}
-    names = {name for slot in places for name in _asked(slot) if _is_storage(name)}
+    names = {name for name in asking if _is_storage(name)}
     names |= {name for name in pod_level if name.startswith(_HUGE)}
     names |= {name for name in beside if _is_storage(name)}
     found = {}
     for name in names:
-        total = peak([(slot.role, _bytes(_asked(slot), name)) for slot in places])
+        each = [(slot.role, _bytes(_asked(slot), name)) for slot in asking.get(name, ())]
+        total = peak(each)
         if name in pod_level and name.startswith(_HUGE):
             total = _bytes(pod_level, name)
         total += _bytes(beside, name)

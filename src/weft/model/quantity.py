@@ -17,6 +17,24 @@ _SUFFIX = {
 }  # fmt: skip
 
 
+_PLAIN = re.compile(r"(\d{1,15})(m|k|M|G|T|P|[KMGTP]i)?", re.ASCII)
+_TIMES = {suffix: int(value) for suffix, value in _SUFFIX.items() if value >= 1}
+"""Most quantities are a number and one of these: whole numbers, without the long way round."""
+
+
+def _whole(text: str | int | float, per: int) -> int | None:
+    """So many parts of which `per` are one, rounded up; None where the long way tells."""
+    if type(text) is int and 0 <= text < 10**15:
+        return text * per
+    match = _PLAIN.fullmatch(text) if type(text) is str else None
+    if match is None:
+        return None
+    number, suffix = match.groups()
+    if suffix == "m":
+        return -(-int(number) * per // 1000)
+    return int(number) * _TIMES[suffix] * per
+
+
 def _decimal(text: str | int | float, where: str) -> Decimal:
     match = _QUANTITY.match(str(text).strip()) if not isinstance(text, bool) else None
     if match is None:
@@ -34,6 +52,8 @@ def parse_quantity(text: str | int | float, where: str = "") -> int:
 
     Raises `BadInputError` naming `where` for text that is no quantity, or is negative.
     """
+    if (whole := _whole(text, 1)) is not None:
+        return whole
     value = _decimal(text, where)
     if value < 0:
         raise BadInputError(where, f"{text!r} is negative; write 0 or more")
@@ -42,6 +62,8 @@ def parse_quantity(text: str | int | float, where: str = "") -> int:
 
 def parse_cpu_milli(text: str | int | float, where: str = "") -> int:
     """A CPU quantity in thousandths of a core, rounded up."""
+    if (whole := _whole(text, 1000)) is not None:
+        return whole
     value = _decimal(text, where) * 1000
     if value < 0:
         raise BadInputError(where, f"{text!r} is negative; write 0 or more")

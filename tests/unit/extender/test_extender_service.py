@@ -324,3 +324,20 @@ def test_a_mistake_of_ours_about_one_pod_is_that_pod_s_answer(
     assert cluster.faults.count == 2
     monkeypatch.setattr(cluster.engine, "assess", whole)
     assert load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))["NodeNames"] == ["n1"]
+
+
+def of_containers(name: str, count: int) -> dict[str, Any]:
+    made = manifest(name)
+    made["spec"]["containers"] = [
+        {"name": f"c{i}", "resources": {"limits": {"elasticgpu.io/gpu-memory": str(100 + i)}}}
+        for i in range(count)
+    ]
+    return made
+
+
+def test_a_pod_of_thousands_of_containers_ends_no_answers() -> None:
+    extender = Extender(two())
+    found = load(extender.filter(WEFT, args(of_containers("vast", 5_000), ["n1", "n2"])))
+    assert found["Error"].startswith("spec.containers: 5,000 containers ask for GPUs")
+    found = load(extender.filter(WEFT, args(of_containers("few", 17), ["n1", "n2"])))
+    assert found["NodeNames"] == ["n2"]

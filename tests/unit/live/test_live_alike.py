@@ -7,7 +7,7 @@ import pytest
 
 from weft.dialects.dialect import Settings
 from weft.kube.pods import Pod
-from weft.live.alike import Alike
+from weft.live.alike import LARGE_BYTES, Alike
 from weft.model import BadInputError, Constraints, HostPort, PodRequest, Shape
 
 ANY = Constraints()
@@ -75,3 +75,11 @@ def test_only_so_many_are_kept() -> None:
     for priority in (1, 2, 3, 3, 1):
         alike.read(pod(f"p{priority}", priority=priority), Settings(), ANY)
     assert reader.read == ["p1", "p2", "p3", "p1"]
+
+
+def test_large_pods_are_read_anew_for_they_would_fill_the_memory() -> None:
+    reader = Reader()
+    alike = Alike(reader)
+    for name in ("a", "b"):
+        alike.read(pod(name, annotations={"note": "x" * LARGE_BYTES}), Settings(), ANY)
+    assert reader.read == ["a", "b"]

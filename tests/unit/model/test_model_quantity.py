@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.model import BadInputError, parse_cpu_milli, parse_quantity
 
@@ -34,6 +36,20 @@ def test_quantities_are_whole_numbers_rounded_up(text, value):
 )
 def test_cpu_is_in_thousandths_of_a_core(text, milli):
     assert parse_cpu_milli(text) == milli
+
+
+numbers = st.from_regex(r"[0-9]{1,17}", fullmatch=True, alphabet="0123456789")
+suffixes = st.sampled_from(["", "m", "k", "M", "Gi", "Ti", "E", "Ei", "u", "e3"])
+
+
+@given(number=numbers | st.integers(0, 2**63), suffix=suffixes)
+def test_the_short_way_and_the_long_way_agree(number, suffix):
+    """A leading plus takes the long way."""
+    text = f"{number}{suffix}"
+    assert parse_quantity(text) == parse_quantity(f"+{text}")
+    assert parse_cpu_milli(text) == parse_cpu_milli(f"+{text}")
+    if isinstance(number, int):
+        assert parse_quantity(number) == parse_quantity(f"+{number}")
 
 
 @pytest.mark.parametrize("text", ["", "abc", "1x", "1 Gi", "Gi", "1ki", "0x10", "1e", "inf", "٣"])
