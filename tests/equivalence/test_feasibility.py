@@ -17,7 +17,7 @@ from weft.framework import NEVER, Demand, Policy, Profile, Query
 from weft.framework.policy import Options
 from weft.ledger import Ledger, Limits, audit
 from weft.ledger.table import Bools, Ints
-from weft.model import Node, Placement, Shape
+from weft.model import Closed, Code, Constraints, Node, Placement, Shape, Taint, Toleration
 from weft.testing import (
     ReferenceLedger,
     assignments,
@@ -230,6 +230,31 @@ def test_nodes_may_come_and_go_between_questions() -> None:
             ledger.set_nodes(more, [world.nodes[0].name])
         world.nodes = world.live.table.nodes
         world.check(shape)
+
+
+def test_nodes_may_be_closed_between_questions() -> None:
+    """Without a new layout the answers are a fresh start's, and taints keep off who minds them."""
+    taint = Taint("gpu", "NoSchedule")
+    tolerant = Constraints(tolerations=(Toleration("gpu", "Exists"),))
+    for world in worlds("leaving", 60):
+        live, shape = world.live, anywhere(world)
+        minds_not = msgspec.structs.replace(shape, constraints=tolerant)
+        shapes, generation = (shape, minds_not), live.generation
+        for one in shapes:
+            world.check(one)
+        tainted, gone = (world.random.choice(world.nodes) for _ in "ab")
+        live.close([Closed(tainted.name, (taint,), tainted.schedulable), Closed("nobody")])
+        world.check(minds_not)
+        code = world.kept.assess(world.profile, shape).codes[live.table.row_of[tainted.name]]
+        assert code == (Code.TAINT if tainted.schedulable else Code.UNSCHEDULABLE)
+        live.close([Closed(gone.name, schedulable=False)])
+        world.slow.set_nodes(node for node in live.table.nodes if node.name == gone.name)
+        world.check(minds_not)
+        assert live.generation == generation
+        anew = Assessor(Ledger(live.table.nodes, live.limits))
+        for one in shapes:
+            kept = world.kept.assess(world.profile, one)
+            assert kept.codes.tolist() == anew.assess(world.profile, one).codes.tolist()
 
 
 def test_a_shape_that_fits_nothing_has_a_code_on_every_node() -> None:

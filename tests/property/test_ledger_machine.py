@@ -11,10 +11,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from weft.ledger import Ledger, Limits, audit
 from weft.ledger.audit import differences
-from weft.model import Node, Placement, Share
+from weft.model import Closed, Node, Placement, Share
 from weft.testing import Account, ReferenceLedger, node
 
 LICENCE = "example.com/licence"
@@ -162,6 +163,15 @@ class LedgerMachine(RuleBasedStateMachine):
         different = {name for name in NAMES if before.get(name) != now.get(name)}
         assert different <= set(touched)
 
+    @precondition(lambda self: self.open is None)
+    @rule(name=names)
+    def close(self, name: str) -> None:
+        """Until it is told anew, whatever it is then."""
+        node = self.slow.nodes.get(name)
+        if node is not None:
+            self.slow.set_nodes([replace(node, schedulable=False)])
+        self.live.close([Closed(name, schedulable=False)])
+
     # --- try, then undo --------------------------------------------------------------------------
 
     @precondition(lambda self: self.open is None)
@@ -289,7 +299,7 @@ class WithoutFacts(LedgerMachine):
     """Nobody else places pods and nodes stay: then nothing is ever overbooked."""
 
     adopt = None  # type: ignore[assignment]
-    set_nodes = None  # type: ignore[assignment]
+    set_nodes = close = None  # type: ignore[assignment]
 
     def judge(self, sentences: list[str]) -> None:
         """No GPU is beyond its capacity either."""

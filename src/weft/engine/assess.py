@@ -13,7 +13,7 @@ from weft.framework import NEVER, Demand, Policy, Profile, Query, feasibility, p
 from weft.framework.constraints import preferences
 from weft.framework.feasibility import Codes
 from weft.ledger import Ledger
-from weft.ledger.table import Bools, Ints
+from weft.ledger.table import Bools, Ints, Table
 from weft.model import Code, Shape
 
 CODES = len(Code)
@@ -36,9 +36,8 @@ class Assessment:
         self.generation = ledger.generation
         self.version = -1
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
-        self.told: Codes = feasibility.told_codes(ledger.table, self.demand)
         rows = ledger.table.count
-        self.any_told = bool(self.told.any())
+        self.tell(ledger.table)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
@@ -50,6 +49,11 @@ class Assessment:
         self.position: Ints | None = (
             np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
         )
+
+    def tell(self, table: Table) -> None:
+        """What follows from the nodes alone: with the layout, and where a node is closed."""
+        self.told: Codes = feasibility.told_codes(table, self.demand)
+        self.any_told = bool(self.told.any())
 
 
 class Assessor:
@@ -88,6 +92,8 @@ class Assessor:
         table = self._ledger.table
         rows: Ints | None = None
         if known.version >= 0:
+            if known.version < table.closed_at:
+                known.tell(table)
             rows = (table.changed_at > known.version).nonzero()[0]
             if len(rows) == 0:
                 return

@@ -27,6 +27,7 @@ from weft.engine.events import (
     Evict,
     Learnt,
     NodesChanged,
+    NodesClosed,
     Permit,
     PodAdded,
     PodBound,
@@ -105,8 +106,7 @@ class Engine:
         while (waiting := self.queue.pop()) is not None:
             self._turn(waiting, now_ns, out)
         out.extend(self.peaks.news())
-        wake = self.queue.next_ns()
-        if wake is not None:
+        if (wake := self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
 
@@ -129,6 +129,8 @@ class Engine:
                 self._permitted(event, now_ns, out)
             case Tick():
                 self._tick(now_ns)
+            case NodesClosed():
+                self.ledger.close(event.nodes)
             case OutOfMemory():
                 self._learn(event, self.placed.get(event.placement.uid), out)
             case _:

@@ -14,7 +14,7 @@ from weft.engine.peaks import PeakLearnt
 from weft.engine.records import Record
 from weft.engine.relief import Observed
 from weft.framework.signals import SignalsSnapshot
-from weft.model import Code, Node, Placement, PodRequest
+from weft.model import Closed, Code, Node, Placement, PodRequest
 
 
 class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -22,6 +22,12 @@ class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     nodes: tuple[Node, ...] = ()
     removed: tuple[str, ...] = ()
+
+
+class NodesClosed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Nodes that take fewer pods than before. `NodesChanged` says the rest, and what opens one."""
+
+    nodes: tuple[Closed, ...]
 
 
 class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -131,8 +137,9 @@ class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Event = (
-    NodesChanged | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone | Permit
-    | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory | ProgressSeen
+    NodesChanged | NodesClosed | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone
+    | Permit | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory
+    | ProgressSeen
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weft.framework.query import Query
 from weft.ledger.table import Ints, Table
-from weft.model import Code, Constraints, HostPort
+from weft.model import Code, Constraints, HostPort, Node, Taint
 from weft.model.constraints import CORDON
 
 Codes = npt.NDArray[np.int8]
@@ -30,9 +30,7 @@ def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
     for row, node in enumerate(table.nodes):
         if node.taints:
             if node.taints not in kept_off:
-                taint = asked.untolerated(node.taints)
-                code = Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
-                kept_off[node.taints] = 0 if taint is None else code
+                kept_off[node.taints] = _taint_code(asked, node.taints)
             codes[row] = kept_off[node.taints]
             if codes[row]:
                 continue
@@ -45,6 +43,20 @@ def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
     return codes
 
 
+def closed_to(node: Node, asked: Constraints) -> Code:
+    """Why the node takes no such pod, whatever room it has; FITS where it does."""
+    if not node.schedulable:
+        return Code.UNSCHEDULABLE
+    return Code.FITS if asked.judged_elsewhere else _taint_code(asked, node.taints)
+
+
+def _taint_code(asked: Constraints, taints: tuple[Taint, ...]) -> Code:
+    taint = asked.untolerated(taints)
+    if taint is None:
+        return Code.FITS
+    return Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
+
+
 def preferences(table: Table, asked: Constraints) -> Ints | None:
     """Kubernetes' soft wishes per node, higher is better, int64[N]; None where there are none.
 
@@ -54,7 +66,7 @@ def preferences(table: Table, asked: Constraints) -> Ints | None:
     if asked.judged_elsewhere:
         return None
     disliked = table.has_taints and any(
-        taint.effect == "PreferNoSchedule" for node in table.nodes for taint in node.taints
+        not taint.hard for node in table.nodes for taint in node.taints
     )
     if not asked.preferences and not disliked:
         return None

@@ -35,8 +35,9 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
 
     `resource_version` is the version that the decision was made from; "" leaves only the uid as a
     precondition (the extender's form). `unchanged` says whether the pod still asks for what was
-    decided; without it a moved version is a `Conflict`. `present_bytes` is the size of the pod's
-    own annotations (`marks.annotation_bytes`).
+    decided; without it a moved version is a `Conflict`. `closed` says why the node takes no such
+    pod any more, "" if it does: it is asked at the last moment. `present_bytes` is the size of the
+    pod's own annotations (`marks.annotation_bytes`).
     """
 
     namespace: str
@@ -47,6 +48,7 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] = {}
     resource_version: str = ""
     unchanged: Callable[[Pod], bool] | None = None
+    closed: Callable[[], str] = lambda: ""
     present_bytes: int = 0
 
 
@@ -128,6 +130,10 @@ class BindOptions(msgspec.Struct, frozen=True):
 
 class _NotLeaderError(WeftError):
     """Keeps a request back that must not leave."""
+
+
+class _ClosedError(WeftError):
+    """The same: its node was closed since the decision."""
 
 
 class Binder:
@@ -223,6 +229,8 @@ class Binder:
             needs_s = 2 * self.options.request_timeout_s
             if self._may_bind is not None and not self._may_bind(needs_s):
                 raise _NotLeaderError
+            if why := request.closed():
+                raise _ClosedError(why)
 
         try:
             answer = await self._client.send(
@@ -234,7 +242,7 @@ class Binder:
             )
         except _NotLeaderError:
             return NotLeader()
-        except NotSentError as error:
+        except (_ClosedError, NotSentError) as error:
             return Refused(0, str(error))
         except LostError as error:
             return Unknown(request, version, self._client.clock.monotonic(), str(error))

@@ -59,11 +59,11 @@ def inventory(
         labels=dict(node.metadata.labels or {}),
         unit_mib=unit_mib,
         schedulable=node.ready,
-        taints=_taints(node),
+        taints=taints_of(node),
     ), tuple(warnings)
 
 
-def _taints(node: KubeNode) -> tuple[Taint, ...]:
+def taints_of(node: KubeNode) -> tuple[Taint, ...]:
     """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
     told = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
     if node.spec.unschedulable and CORDON not in told:

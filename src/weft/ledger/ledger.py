@@ -29,7 +29,7 @@ from weft.ledger.fitting import STRICTLY, Asks, fits
 from weft.ledger.holding import FAR, Holding
 from weft.ledger.residents import resident_on
 from weft.ledger.table import STRICT, Bools, DeviceKind, Ints, Limits, Table
-from weft.model import Node, Placement, Share
+from weft.model import Closed, Node, Placement, Share
 
 
 class Ledger:
@@ -42,6 +42,7 @@ class Ledger:
         self.held_back: dict[tuple[str, int], int] = {}
         self.version = self.tried = self._tried_from = 0
         self.generation = 0
+        self.closed: set[str] = set()
         self._told_idle: dict[str, None] = {}  # all that leave something idle are among them
         self._on_node: dict[str, dict[str, Holding]] = {}
         self._reserved: set[str] = set()
@@ -63,7 +64,7 @@ class Ledger:
         relayout = bool(touched)
         for node in changed:
             old = nodes.get(node.name)
-            if old == node:
+            if old == node and node.name not in self.closed:
                 continue
             touched.append(node.name)
             relayout = True
@@ -72,9 +73,25 @@ class Ledger:
             self._lay_out(list(nodes.values()))
         return touched
 
+    def close(self, closed: Iterable[Closed]) -> None:
+        """Take over at once what keeps pods off nodes, without a new layout.
+
+        Only where it closes them further. `set_nodes` says the rest; such a node is news there.
+        """
+        if self._undo is not None:
+            raise RuntimeError("nodes cannot change under a checkpoint")
+        for one in closed:
+            row = self.table.row_of.get(one.name)
+            if row is not None:
+                self.table.close(row, one)
+                self.version += 1
+                self.table.changed_at[row] = self.table.closed_at = self.version
+                self.closed.add(one.name)
+
     def _lay_out(self, nodes: list[Node]) -> None:
         self.generation += 1
         self.version += 1
+        self.closed.clear()
         self.table = Table(nodes, self.kinds, self.limits)
         self.table.changed_at[:] = self.version
         self._charge_held_back(self.held_back)

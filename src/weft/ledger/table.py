@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from weft.ledger.residents import Residents
-from weft.model import Gpu, HostPort, Node
+from weft.model import Closed, Gpu, HostPort, Node
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -107,6 +108,7 @@ class Table:
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
     were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
     `residents` knows what runs on each device, `extended_used` what is used of each resource.
+    `closed_at` is the ledger's version at which a node was closed last within this layout.
     """
 
     cpu_free: Ints
@@ -176,6 +178,7 @@ class Table:
         self._milli_left = [0] * self.devices
         self.state = [DeviceState(0, 0, 0, False, False, 0, 0, 0)] * self.devices
         self.changed_at = np.zeros(self.count, dtype=np.int64)
+        self.closed_at = 0
         self.overcommits = limits.overcommit_permille > 1000
         self.harvests = limits.harvest_permille > 1000
         self._tell_all(limits)
@@ -252,6 +255,13 @@ class Table:
         used = self.extended_used[name]
         used[row] += amount
         self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
+
+    def close(self, row: int, closed: Closed) -> None:
+        """The node of this row has more taints than it had, or is not schedulable any more."""
+        taints, schedulable = closed.taints, closed.schedulable
+        self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
+        self.schedulable[row] = schedulable
+        self.has_taints = self.has_taints or bool(taints)
 
     def in_service(self) -> Ints:
         """GPUs in service on each node, whoever holds them, [N]."""

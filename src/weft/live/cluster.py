@@ -27,6 +27,7 @@ from weft.engine import (
     Faulted,
     Learnt,
     NodesChanged,
+    NodesClosed,
     PeakLearnt,
     PodBound,
     PodGone,
@@ -44,7 +45,6 @@ from weft.kube.bind import (
     Bound,
     Gone,
     Outcome,
-    Refused,
     Unknown,
 )  # fmt: skip
 from weft.kube.changes import Change, Deleted
@@ -74,7 +74,7 @@ from weft.live.turns import Turns
 from weft.live.units import Units
 from weft.live.volumes import VolumeView, feeds_of
 from weft.live.waking import Alarm
-from weft.model import Placement, PodRequest
+from weft.model import Node, Placement, PodRequest
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class Cluster:
         self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[Keeper] = [self.lessons]
         self._stream = Stream()
-        self._node_feed = Feed(client, NODES, self._take_nodes)
+        self._node_feed = Feed(client, NODES, self._take_nodes, hear=self._hear_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
@@ -292,11 +292,6 @@ class Cluster:
 
     async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
         began = self._client.clock.monotonic()
-        if command.placement.node not in self._nodes.nodes:
-            self._binding.pop(command.pod.uid, None)  # it may be decided anew at once
-            self.handle(BindFailed(command.pod.uid, "the node is gone"))
-            self._tell(self._pods.again(command.pod.uid) if versioned else None)
-            return Refused(404, f"node {command.placement.node} is gone")
         outcome: Outcome = await self.binder.bind(self._request(command, version))
         while isinstance(outcome, Unknown):
             outcome = await self.binder.resolve(outcome)
@@ -319,17 +314,25 @@ class Cluster:
         return outcome
 
     def _request(self, command: Bind, version: str) -> BindRequest:
-        node, pod = self._nodes.nodes[command.placement.node], self._pods.by_uid(command.pod.uid)
+        name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
+        node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         request = bind_request(command, node, now_ns, self.term, pod)
-        unchanged = asks_the_same(command.pod, self.parse)
-        return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
+        return msgspec.structs.replace(
+            request, resource_version=version,
+            unchanged=asks_the_same(command.pod, self.parse),
+            closed=lambda: self._nodes.closed_to(name, command.pod.shape.constraints),
+        )  # fmt: skip
 
     # --- taking in ---
 
-    async def _take_nodes(self, changes: list[Change[Any]]) -> None:
-        for change in changes:
-            self._nodes.take_node(change)
+    def _hear_nodes(self, changes: list[Change[Any]]) -> None:
+        """Whoever else is decided from here on meets a node that was closed as closed."""
+        found = [closed for change in changes if (closed := self._nodes.take_node(change))]
+        if found:
+            self.handle(NodesClosed(tuple(found)))
+
+    async def _take_nodes(self, _: list[Change[Any]]) -> None:
         self._nodes_changed()
 
     async def _take_config_maps(self, changes: list[Change[Any]]) -> None:

@@ -3,6 +3,7 @@
     ListWatch ──pump──┐
     ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(changes)
     ListWatch ──pump──┘
+           hear(changes), before it is queued: for what cannot wait
 
 A pump may be ended at any time: what its list-watch knows and what it has queued always agree.
 """
@@ -19,15 +20,19 @@ from weft.kube.watch import ListWatch
 
 T = TypeVar("T", bound=Object)
 Take = Callable[[list[Change[T]]], Awaitable[None]]
+Hear = Callable[[list[Change[T]]], None]
 
 
 class Feed(Generic[T]):
-    """One resource. `take` is called with each batch, by the stream's consumer."""
+    """One resource. `hear` is called with each batch the moment it is there; `take` in its turn,
+    by the stream's consumer, which may have much before it.
+    """
 
     def __init__(
-        self, client: ApiClient, resource: Resource[T], take: Take[T], namespace: str = ""
-    ) -> None:
-        self.resource, self.take = resource, take
+        self, client: ApiClient, resource: Resource[T], take: Take[T], namespace: str = "",
+        hear: Hear[T] = lambda batch: None,
+    ) -> None:  # fmt: skip
+        self.resource, self.take, self.hear = resource, take, hear
         self.synced = asyncio.Event()
         self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)
         self._client, self._namespace = client, namespace
@@ -123,12 +128,17 @@ class Stream:
 
     async def _pump(self, feed: Feed[Any]) -> None:
         async for batch in feed.watch.batches():
+            feed.hear(_without_synced(batch))
             self._queue.put_nowait((feed, batch))
 
     async def _consume(self) -> None:
         while True:
             feed, batch = await self._queue.get()
-            await feed.take([change for change in batch if not isinstance(change, Synced)])
+            await feed.take(_without_synced(batch))
             if batch and isinstance(batch[-1], Synced):
                 feed.synced.set()
             self._queue.task_done()
+
+
+def _without_synced(batch: list[Change[T]]) -> list[Change[T]]:
+    return [change for change in batch if not isinstance(change, Synced)]

@@ -8,15 +8,17 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from weft.dialects import registry
+from weft.framework.constraints import closed_to
 from weft.kube.changes import Change, Deleted
-from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory
+from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory, taints_of
 from weft.kube.sources import Rule
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.live.away import Away
-from weft.model import Node
+from weft.model import Closed, Constraints, Node
+from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.live")
 
@@ -45,24 +47,27 @@ class NodeView:
         self._unhealthy: dict[str, ConfigMap] = {}
         self._away = Away()
         self._dirty: set[str] = set()
+        self._closed: set[str] = set()  # since `changed` was asked last
 
-    def take_node(self, change: Change[KubeNode]) -> None:
-        """A node came, changed or went."""
+    def take_node(self, change: Change[KubeNode]) -> Closed | None:
+        """A node came, changed or went; what closes it further, if anything does.
+
+        That is so from now on. All the rest `changed` tells.
+        """
         node = change.object  # type: ignore[union-attr]
         name = node.metadata.name
-        if isinstance(change, Deleted):
-            self.objects.pop(name, None)
-            self.not_ready.discard(name)
-            self._dirty.add(name)
-            self._away.relabelled(name)
-            return
+        gone = isinstance(change, Deleted)
         known = self.objects.get(name)
-        self.objects[name] = node
-        if known is not None and _same(known, node):
-            return  # a heartbeat
-        (self.not_ready.discard if node.ready else self.not_ready.add)(name)
+        if gone:
+            self.objects.pop(name, None)
+        else:
+            self.objects[name] = node
+            if known is not None and _same(known, node):
+                return None  # a heartbeat
+        (self.not_ready.discard if gone or node.ready else self.not_ready.add)(name)
         self._dirty.add(name)
         self._away.relabelled(name)
+        return self._close(name, None if gone else node)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
         """A ConfigMap came, changed or went; only those about broken GPUs matter."""
@@ -80,6 +85,14 @@ class NodeView:
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
         """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
         self._away.keep(node, uid, keys)
+
+    def closed_to(self, name: str, asked: Constraints) -> str:
+        """Why the node takes no such pod now, whatever room it has; "" where it does."""
+        node = self.nodes.get(name)
+        if node is None or name not in self.objects:
+            return f"node {name} is gone"
+        code = closed_to(node, asked)
+        return f"{name}: {TEXT[code]}" if code else ""
 
     @property
     def dirty(self) -> bool:
@@ -101,13 +114,29 @@ class NodeView:
                 self.counted.pop(name, None)
                 continue
             node, before = self._read(known), self.nodes.get(name)
-            if before != node:
+            if before != node or name in self._closed:
                 if before is not None:
                     self._compare(before, node)
                 self.nodes[name] = node
                 self.counted.setdefault(name, set()).add(node.unit_mib)
                 new.append(node)
+        self._closed.clear()
         return tuple(new), tuple(gone)
+
+    def _close(self, name: str, known: KubeNode | None) -> Closed | None:
+        """None is a node that is gone. What is not so any more stays: opening is no hurry."""
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        taints, schedulable = node.taints, False
+        if known is not None:
+            schedulable = node.schedulable and known.ready
+            taints += tuple(t for t in taints_of(known) if t.hard and t not in node.taints)
+        if (taints, schedulable) == (node.taints, node.schedulable):
+            return None
+        self.nodes[name] = replace(node, taints=taints, schedulable=schedulable)
+        self._closed.add(name)
+        return Closed(name, taints, schedulable)
 
     def _compare(self, before: Node, node: Node) -> None:
         """Remember the most that each GPU has shown, while the node shows less."""
@@ -130,7 +159,7 @@ class NodeView:
             for warning in warnings:
                 log.warning("node %s: %s", name, warning)
             self.warnings[name] = warnings
-        return msgspec.structs.replace(node, keeps_away=self._away.covers(node.labels))
+        return replace(node, keeps_away=self._away.covers(node.labels))
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:

@@ -15,7 +15,7 @@ from weft.model.constraints import (
 )
 from weft.model.errors import BadInputError, WeftError
 from weft.model.manifest import Container, ObjectMeta, PodManifest, PodSpec, PodStatus, Resources
-from weft.model.node import Gpu, Node
+from weft.model.node import Closed, Gpu, Node
 from weft.model.placement import Placement, Share
 from weft.model.quantity import parse_cpu_milli, parse_quantity
 from weft.model.reason import Code, Reason
@@ -30,6 +30,7 @@ from weft.model.request import (
 
 __all__ = [
     "BadInputError",
+    "Closed",
     "Code",
     "Constraints",
     "Container",

@@ -20,6 +20,11 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
     effect: str
     value: str = ""
 
+    @property
+    def hard(self) -> bool:
+        """Whether it keeps off pods that do not tolerate it."""
+        return self.effect != "PreferNoSchedule"
+
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 """What `kubectl cordon` amounts to."""
@@ -148,9 +153,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
         """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""
         for taint in taints:
-            if taint.effect == "PreferNoSchedule":
-                continue
-            if not any(toleration.tolerates(taint) for toleration in self.tolerations):
+            if taint.hard and not any(one.tolerates(taint) for one in self.tolerations):
                 return taint
         return None
 
@@ -161,7 +164,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     def disliked(self, taints: tuple[Taint, ...]) -> int:
         """How many PreferNoSchedule taints the pod does not tolerate."""
         return sum(
-            taint.effect == "PreferNoSchedule"
+            not taint.hard
             and not any(toleration.tolerates(taint) for toleration in self.tolerations)
             for taint in taints
         )

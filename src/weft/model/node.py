@@ -45,3 +45,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
     keeps_away: bool = False
+
+
+class Closed(msgspec.Struct, frozen=True, gc=False):
+    """What keeps pods off a node now: its taints, and whether it takes any pods at all."""
+
+    name: str
+    taints: tuple[Taint, ...] = ()
+    schedulable: bool = True
