@@ -216,7 +216,8 @@ def node(name: str, uuids: list[str]) -> dict[str, object]:
             for i, uuid in enumerate(uuids)]  # fmt: skip
     return {
         "metadata": {"name": name,
-                     "annotations": {"weft.dev/inventory": json.dumps({"gpus": gpus})}},
+                     "annotations": {"weft.dev/inventory": json.dumps({"gpus": gpus}),
+                                     "weft.dev/delivers": "by-name"}},
         "spec": {},
         "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
                    "conditions": [{"type": "Ready", "status": "True"}]},

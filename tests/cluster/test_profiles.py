@@ -179,7 +179,7 @@ def test_the_cluster_says_which_card_it_is_and_since_when_pods_are_there(
     gpus = [{"index": at, "memory_mib": 40_000, "uuid": f"GPU-{at}", "model": "A100-by-inventory"}
             for at in range(2)]  # fmt: skip
     control_plane.create_fake_node("a", annotations={"weft.dev/inventory": json.dumps(
-        {"gpus": gpus})})  # fmt: skip
+        {"gpus": gpus}), "weft.dev/delivers": "by-name"})  # fmt: skip
     control_plane.create_pods(namespace, [{
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign"},
         "spec": {"nodeName": "a", "containers": [{

@@ -136,7 +136,10 @@ class Living:
             cards = [
                 {"index": g.index, "memory_mib": g.memory_mib, "model": g.model} for g in node.gpus
             ]
-            marks = {"weft.dev/inventory": json.dumps({"gpus": cards})}
+            marks = {
+                "weft.dev/inventory": json.dumps({"gpus": cards}),
+                "weft.dev/delivers": "by-name",
+            }
             has = {"cpu": "64", "memory": "256Gi", "pods": "110"}
             status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
             meta = {"name": node.name, "annotations": marks}

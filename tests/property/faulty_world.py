@@ -79,7 +79,7 @@ class World:
         cards = [{"index": i, "memory_mib": CARD_MIB} for i in range(self.gpus[name])]
         has = {"cpu": "640", "memory": "640Gi", "pods": "110"}
         status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-        marks = {"weft.dev/inventory": json.dumps({"gpus": cards})}
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
         body = {"metadata": {"name": name, "annotations": marks}, "spec": {}, "status": status}
         self.server.add("nodes", body)
 

@@ -113,7 +113,7 @@ def config(
         bool,
         typer.Option(
             "--unreported",
-            help="Nodes do not report the systems' resources (no device plugin, no agent).",
+            help="Nodes do not report the systems' resources (an agent delivers by name).",
         ),
     ] = False,
     profiles: _Profiles = True,

@@ -44,6 +44,7 @@ class Genius(System):
 
     name = "genius"
     scheduler_names = ("genius-scheduler",)
+    counted = (GPU,)
     asks_by_name = True
 
     def carries(self, pod: PodManifest, settings: Settings) -> bool:

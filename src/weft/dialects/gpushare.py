@@ -43,6 +43,7 @@ class Gpushare(System):
 
     name = "gpushare"
     resources = (GPU_MEM, GPU_COUNT)
+    counted = (GPU_MEM,)
 
     def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
         """The pod's total on one card."""

@@ -48,6 +48,7 @@ class Hami(System):
     name = "hami"
     scheduler_names = ("hami-scheduler",)
     resources = (MEM, MEM_PERCENT, CORES)
+    counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 
     def carries(self, pod: PodManifest, settings: Settings) -> bool:
         """HAMi's own resources; or plain GPUs under its schedulerName or device annotations."""

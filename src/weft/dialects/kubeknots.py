@@ -22,6 +22,7 @@ class Kubeknots(System):
 
     name = "kubeknots"
     scheduler_names = ("custom-scheduler", "improved-custom-scheduler")
+    counted = (GPU,)
     asks_by_name = True
 
     def carries(self, pod: PodManifest, settings: Settings) -> bool:

@@ -89,7 +89,9 @@ def parse_pod(manifest: PodManifest, settings: Settings) -> PodRequest:
     """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
     system, warning = choose(manifest, settings)
     request = system.parse(manifest, settings)
-    return replace(request, warnings=(warning, *request.warnings)) if warning else request
+    shape = replace(request.shape, resources=system.to_deliver(manifest))
+    warnings = (warning, *request.warnings) if warning else request.warnings
+    return replace(request, shape=shape, warnings=warnings)
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:

@@ -73,6 +73,16 @@ def names_any(container: Container, names: Set[str]) -> bool:
     return False
 
 
+def asked_of(slot: Slot, names: Sequence[str]) -> list[str]:
+    """Which of these resources the container names with anything but zero."""
+    resources = slot.container.resources
+    told = [asked for asked in (resources.limits, resources.requests) if asked]
+    return [
+        name for name in names
+        if any(name in asked and str(asked[name]).strip() != "0" for asked in told)
+    ]  # fmt: skip
+
+
 def by_name(places: Sequence[Slot]) -> dict[str, list[Slot]]:
     """The containers that ask for each resource, in their order. The others ask for none of it.
 

@@ -7,23 +7,26 @@ from msgspec.structs import replace
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import Marks, Settings, TieBreak
 from weft.dialects.evidence import Weighed
-from weft.dialects.resources import asks_for
+from weft.dialects.resources import asked_of, asks_for, slots
 from weft.model import Node, Placement, PodManifest, PodRequest, Share
 
 
 class System:
     """A `Dialect` that lacks its `parse`.
 
-    `resources` are the names its pods ask with. `asks_by_name`: whether its schedulerName alone
-    makes a pod its own, without any resource or label (Genius and Kube-Knots pods have none).
-    `agent_mark` is the annotation, if there is one, into which the system's agent on the node
-    writes the card that it picked itself: Weft never writes it, and `recover` reads it alone.
+    `resources` are the names its pods ask with. `counted` is the one, of these or beside them, that
+    brings a container all that it asks for; where it is left out, each brings its own.
+    `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
+    label (Genius and Kube-Knots pods have none). `agent_mark` is the annotation, if there is one,
+    into which the system's agent on the node writes the card that it picked itself: Weft never
+    writes it, and `recover` reads it alone.
     """
 
     name: str = ""
     scheduler_names: tuple[str, ...] = ()
     tie_break: TieBreak = "first"
     resources: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
     agent_mark: ClassVar[str] = ""
 
@@ -35,6 +38,16 @@ class System:
         """Whether this pod carries this system's marks of asking."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(pod, settings)
+
+    def to_deliver(self, pod: PodManifest) -> tuple[str, ...]:
+        """The resources by which the kubelet must hear of each container's share, sorted.
+
+        What its node does not advertise it ignores: the container then starts without.
+        """
+        found: set[str] = set()
+        for slot in slots(pod):
+            found.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
+        return tuple(sorted(found))
 
     def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""

@@ -56,7 +56,8 @@ def reasons_of(table: Table, known: Assessment, rows: Ints) -> tuple[Reason, ...
             continue
         query = Query(table, known.demand, rows[codes == code])
         asked, best, unit = _numbers(Code(code), query)
-        reasons.append(Reason(Code(code), count, asked, best, unit, _words(Code(code), known)))
+        words = _words(Code(code), known, query)
+        reasons.append(Reason(Code(code), count, asked, best, unit, words))
     return tuple(reasons)
 
 
@@ -77,10 +78,15 @@ def best_nodes(table: Table, known: Assessment, profile: Profile, most: int) -> 
     return found
 
 
-def _words(code: Code, known: Assessment) -> str:
-    """Only the pod says whether it is the model or the UUID that no GPU has."""
-    by_uuid = known.shape.devices.uuids or known.shape.devices.not_uuids
-    return "no GPU of an accepted model or UUID" if code is Code.WRONG_MODEL and by_uuid else ""
+def _words(code: Code, known: Assessment, query: Query) -> str:
+    """Where only the pod says what is the matter: the model or the UUID, which resource."""
+    if code is Code.WRONG_MODEL and (known.shape.devices.uuids or known.shape.devices.not_uuids):
+        return "no GPU of an accepted model or UUID"
+    if code is Code.NOT_ADVERTISED:
+        nodes, asked = query.table.nodes, known.shape.resources
+        lacking = {name for row in _rows(query).tolist() for name in nodes[row].lacks(asked)}
+        return f"node does not advertise {' or '.join(sorted(lacking))}"
+    return ""
 
 
 def _numbers(code: Code, query: Query) -> Numbers:

@@ -20,8 +20,6 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 GPU = "nvidia.com/gpu"
 CHOICES = tuple(system.name for system in ALL)
 
-# What no device plugin reports as allocatable: kube-scheduler must not look for it on nodes.
-UNREPORTED_PREFIXES = ("nvidia.com/gpumem", "nvidia.com/gpucores")
 # Bookkeeping of the node side, which pods get nothing for.
 BOOKKEEPING = ("aliyun.com/gpu-count",)
 
@@ -105,10 +103,10 @@ def _managed(wishes: Wishes, systems: list[System]) -> list[dict[str, Any]]:
     """Resources that bring a pod to Weft; none where pods ask without any."""
     if any(system.asks_by_name for system in systems):
         return []
-    names = dict.fromkeys(name for system in systems for name in _resources(system))
+    names = {name: name in _reported(system) for system in systems for name in _resources(system)}
     return [
-        {"name": name, "ignoredByScheduler": _unreported(name, wishes.advertised)}
-        for name in names
+        {"name": name, "ignoredByScheduler": name != GPU and not (wishes.advertised and reported)}
+        for name, reported in names.items()
         if name not in BOOKKEEPING
     ]
 
@@ -116,13 +114,12 @@ def _managed(wishes: Wishes, systems: list[System]) -> list[dict[str, Any]]:
 def _resources(system: System) -> tuple[str, ...]:
     if system.name == "coscheml":
         return _system("gpushare").resources
-    return (GPU, *system.resources) if system.name == "hami" else system.resources
+    return tuple(dict.fromkeys((*system.counted, *system.resources)))
 
 
-def _unreported(name: str, advertised: bool) -> bool:
-    if name == GPU:
-        return False
-    return not advertised or name.startswith(UNREPORTED_PREFIXES)
+def _reported(system: System) -> tuple[str, ...]:
+    """What device plugins report as allocatable: kube-scheduler must not look for the rest."""
+    return system.counted or system.resources
 
 
 def _tls(files: TlsFiles) -> dict[str, Any]:

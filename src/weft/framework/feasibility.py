@@ -25,6 +25,10 @@ def told_codes(table: Table, demand: Demand) -> Codes:
     if demand.shape.unit_mib:
         other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
         found[other & (found == 0)] = Code.WRONG_UNIT
+    if demand.shape.resources and not table.all_deliver:
+        found[_not_advertised(table, demand.shape.resources) & (found != Code.NO_GPU)] = (
+            Code.NOT_ADVERTISED
+        )
     kept_off = constraint_codes(table, demand.shape.constraints)
     if kept_off is not None:
         found = np.where(kept_off == 0, found, kept_off)
@@ -33,6 +37,17 @@ def told_codes(table: Table, demand: Demand) -> Codes:
         found = np.where(np.arange(table.count) == row, found, np.int8(Code.OTHER_NODE))
     if not table.schedulable.all():
         found[~table.schedulable] = Code.UNSCHEDULABLE
+    return found
+
+
+def _not_advertised(table: Table, resources: tuple[str, ...]) -> Bools:
+    """Nodes that lack one of these, [N]; most nodes deliver what many others do."""
+    lacks: dict[tuple[str, ...] | None, bool] = {}
+    found = np.zeros(table.count, dtype=np.bool_)
+    for row, node in enumerate(table.nodes):
+        if node.delivers not in lacks:
+            lacks[node.delivers] = bool(node.lacks(resources))
+        found[row] = lacks[node.delivers]
     return found
 
 

@@ -58,9 +58,30 @@ def inventory(
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
         unit_mib=unit_mib,
+        delivers=_delivers(node, warnings),
         schedulable=node.ready,
         taints=taints_of(node),
     ), tuple(warnings)
+
+
+def _delivers(node: KubeNode, warnings: list[str]) -> tuple[str, ...] | None:
+    """The GPU resources that the kubelet advertises; None where an agent delivers by name.
+
+    This is the one rule of whose pods a node may get: what its node does not advertise a kubelet
+    ignores, and starts the pod without its share.
+    """
+    how = (node.metadata.annotations or {}).get(sources.DELIVERS, "")
+    if how == sources.BY_NAME:
+        return None
+    if how:
+        warnings.append(
+            f"{sources.DELIVERS} is {how[:40]!r}; only {sources.BY_NAME} says something"
+        )
+    told = node.status.allocatable or {}
+    return tuple(sorted(
+        name for name in told
+        if GPU_RESOURCE.match(name) and _amount(told, name, parse_quantity, warnings)
+    ))  # fmt: skip
 
 
 def taints_of(node: KubeNode) -> tuple[Taint, ...]:

@@ -18,6 +18,9 @@ from weft.model import BadInputError, Gpu, parse_quantity
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS
 
 INVENTORY = "weft.dev/inventory"
+DELIVERS, BY_NAME = "weft.dev/delivers", "by-name"
+"""The annotation by which an agent says that what is bound there reaches its containers, whatever
+the kubelet knows of it."""
 GFD_COUNT = "nvidia.com/gpu.count"
 GFD_MEMORY = "nvidia.com/gpu.memory"
 GFD_PRODUCT = "nvidia.com/gpu.product"

@@ -1,5 +1,7 @@
 """What a cluster offers: GPUs (and MIG instances) on nodes."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from weft.model.constraints import Taint
@@ -29,7 +31,9 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
     and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
     by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
-    unknown). `schedulable` is False for cordoned or not-ready nodes. `keeps_away` says that a pod
+    unknown). `delivers` are the names of the GPU resources that reach containers there: the kubelet
+    ignores what its node does not advertise. None: whatever a pod asks by. `schedulable` is False
+    for nodes that are not ready. `keeps_away` says that a pod
     in one of its topology domains has required anti-affinity, which Weft does not weigh: no pod is
     put there.
     """
@@ -42,9 +46,16 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] = {}
     rank: int = 0
     unit_mib: int = 0
+    delivers: tuple[str, ...] | None = None
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
     keeps_away: bool = False
+
+    def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:
+        """Which of these GPU resources would not reach a pod's containers on this node."""
+        if self.delivers is None:
+            return ()
+        return tuple(name for name in resources if name not in self.delivers)
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):

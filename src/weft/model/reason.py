@@ -21,23 +21,24 @@ class Code(enum.IntEnum):
     VOLUME = 6
     ANTI_AFFINITY = 7
     NO_GPU = 8
-    WRONG_UNIT = 9
-    WRONG_MODEL = 10
-    GPU_TOO_SMALL = 11
-    TOO_FEW_GPUS = 12
-    OUT_OF_SERVICE = 13
-    CPU = 14
-    NODE_MEMORY = 15
-    EXTENDED = 16
-    HOST_PORT = 17
-    GPU_MEMORY = 18
-    GPU_CORES = 19
-    GPU_SHARE = 20
-    NOT_IDLE = 21
-    TOGETHER = 22
-    POLICY = 23
-    NOT_SEARCHED = 24
-    FAULT = 25
+    NOT_ADVERTISED = 9
+    WRONG_UNIT = 10
+    WRONG_MODEL = 11
+    GPU_TOO_SMALL = 12
+    TOO_FEW_GPUS = 13
+    OUT_OF_SERVICE = 14
+    CPU = 15
+    NODE_MEMORY = 16
+    EXTENDED = 17
+    HOST_PORT = 18
+    GPU_MEMORY = 19
+    GPU_CORES = 20
+    GPU_SHARE = 21
+    NOT_IDLE = 22
+    TOGETHER = 23
+    POLICY = 24
+    NOT_SEARCHED = 25
+    FAULT = 26
 
 
 TEXT: dict[Code, str] = {
@@ -50,6 +51,7 @@ TEXT: dict[Code, str] = {
     Code.VOLUME: "a volume of the pod is bound elsewhere",
     Code.ANTI_AFFINITY: "a pod there keeps others away",
     Code.NO_GPU: "node has no GPU",
+    Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",

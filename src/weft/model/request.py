@@ -141,12 +141,13 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     `claims` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs) are what
     the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU but must
     run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was written
-    in: it is kept off nodes that count in another. 0: each node's own counts. `application` and
-    `job_class` matter to interference-aware policies only; `trace_spec` keeps the raw model string
-    of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
-    `about_s`, 0 where it does not say. `slack` is how much slower than that it may get by its SLO,
-    where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
-    ports, volumes.
+    in: it is kept off nodes that count in another. 0: each node's own counts. `resources` names
+    what must be delivered to its containers (`Node.delivers`). `application` and `job_class` matter
+    to interference-aware policies only; `trace_spec` keeps the raw model string of a trace (FGD
+    counts pods by it). `expected_s` is how long the pod takes alone, rounded by `about_s`, 0 where
+    it does not say. `slack` is how much slower than that it may get by its SLO, where it is
+    latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity, ports,
+    volumes.
     """
 
     claims: tuple[GpuClaim, ...] = ()
@@ -156,6 +157,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     devices: DeviceRule = ANY_DEVICE
     needs_gpu_node: bool = False
     unit_mib: int = 0
+    resources: tuple[str, ...] = ()
     node_name: str = ""
     application: str = ""
     job_class: str = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
 import weft
 from weft.engine import (
@@ -29,7 +30,7 @@ from weft.engine.records import LEAVES
 from weft.files.reading import UNREADABLE, open_plain, read_line
 from weft.framework import Plugin, Profile
 from weft.ledger import Limits
-from weft.model import BadInputError
+from weft.model import BadInputError, Code
 from weft.record.side import Packer, SideError, SignalsKept, Unpacker, keep, side_of
 
 INLINE_BYTES = 4096
@@ -37,6 +38,10 @@ INLINE_BYTES = 4096
 
 _EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
 """How it was called until Weft said what is true of it; no other text can have these quotes."""
+
+_CODES_BEFORE = 24
+"""How many reasons there were until a node could lack the resource that a pod asks for; since then
+one came in between, and the others behind."""
 
 SCHEMA = "weft.dev/decisions/v1"
 
@@ -242,6 +247,19 @@ def _lines(path: Path) -> Iterator[FileLine]:
             read_line(file, str(path))
             while text := read_line(file, f"{path}, line {number + 1}"):
                 number += 1
-                yield decoder.decode(text.replace(_EVICTED, _LEAVES))
+                yield _renumbered(decoder.decode(text.replace(_EVICTED, _LEAVES)))
         except _UNREADABLE as error:
             raise BadInputError(f"{path}, line {number}", f"broken line: {error}") from None
+
+
+def _renumbered(line: FileLine) -> FileLine:
+    """The same, with counts of reasons as they are numbered now."""
+    if not any(len(record.counts) == _CODES_BEFORE for record in line.records):
+        return line
+    at, since = Code.NOT_ADVERTISED, len(Code) - 1 - _CODES_BEFORE
+    records = [
+        replace(one, counts=(*one.counts[:at], 0, *one.counts[at:], *(0,) * since))
+        if len(one.counts) == _CODES_BEFORE else one
+        for one in line.records
+    ]  # fmt: skip
+    return replace(line, records=records)

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from weft.engine import Record
-from weft.model import Code
 from weft.record.file import Header, Line, records_of, tell
 
 
@@ -37,20 +36,12 @@ def replay(header: Header, lines: Iterable[Line], create: Callable[..., Any]) ->
         events += 1
         again = records_of(tell(engine, line, events))
         for index in range(max(len(again), len(line.records))):
-            was = _as_now(line.records[index]) if index < len(line.records) else None
+            was = line.records[index] if index < len(line.records) else None
             now = again[index] if index < len(again) else None
             decisions += 1
             if was != now:
                 return Verdict(events, decisions, decisions, was, now, _fields(was, now))
     return Verdict(events, decisions)
-
-
-def _as_now(was: Record) -> Record:
-    """A record of before the newest reason codes came: no node had them."""
-    missing = len(Code) - len(was.counts)
-    if not was.counts or missing <= 0:
-        return was
-    return msgspec.structs.replace(was, counts=was.counts + (0,) * missing)
 
 
 def _fields(was: Record | None, now: Record | None) -> tuple[str, ...]:

@@ -31,11 +31,13 @@ def node(
     rank: int = 0,
     unit_mib: int = 0,
     schedulable: bool = True,
+    delivers: Sequence[str] | None = None,
 ) -> Node:
     """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
 
     `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
-    `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`.
+    `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`. `delivers` are the
+    GPU resources that it advertises; left out, whatever a pod asks by is delivered.
     """
     models = [model] * gpus if isinstance(model, str) else list(model)
     sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
@@ -53,6 +55,7 @@ def node(
         extended=dict(extended or {}),
         rank=rank,
         unit_mib=unit_mib,
+        delivers=None if delivers is None else tuple(delivers),
         schedulable=schedulable,
     )
 
@@ -102,6 +105,7 @@ def shape(
     not_uuids: Sequence[str] = (),
     needs_gpu_node: bool = False,
     unit_mib: int = 0,
+    resources: Sequence[str] = (),
     node_name: str = "",
     application: str = "",
     job_class: str = "",
@@ -116,6 +120,7 @@ def shape(
         devices=DeviceRule(tuple(models), tuple(not_models), how, tuple(uuids), tuple(not_uuids)),
         needs_gpu_node=needs_gpu_node,
         unit_mib=unit_mib,
+        resources=tuple(resources),
         node_name=node_name,
         application=application,
         job_class=job_class,

@@ -32,7 +32,10 @@ CARD = {"gpus": [{"index": 0, "memory_mib": 16_000, "model": "T4"}]}
 
 def add_node(server: FakeApiServer) -> None:
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": json.dumps(CARD)}}
+    meta = {
+        "name": "n",
+        "annotations": {"weft.dev/inventory": json.dumps(CARD), "weft.dev/delivers": "by-name"},
+    }
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     server.add("leases", {"metadata": {"name": "weft", "namespace": "kube-system"}, "spec": {}})

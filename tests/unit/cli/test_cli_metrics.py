@@ -222,7 +222,10 @@ def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any
         async with FakeApiServer() as api:
             for name in nodes:
                 gpus = [{"index": index, "memory_mib": 16_000} for index in range(2)]
-                marks = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
+                marks = {
+                    "weft.dev/inventory": json.dumps({"gpus": gpus}),
+                    "weft.dev/delivers": "by-name",
+                }
                 at = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
                 meta = {"name": name, "annotations": marks}
                 api.add("nodes", {"metadata": meta, "status": at})

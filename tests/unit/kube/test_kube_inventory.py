@@ -119,7 +119,7 @@ def test_a_count_alone_gives_cards_of_unknown_size() -> None:
 
 def test_a_node_without_gpus_is_no_news() -> None:
     found, warnings = inventory(kube_node(capacity={"cpu": "4", "memory": "8Gi", "x.com/y": 3}))
-    assert found == Node("n1", (), 4_000, 8_192, {"x.com/y": 3})
+    assert found == Node("n1", (), 4_000, 8_192, {"x.com/y": 3}, delivers=())
     assert warnings == ()
 
 
@@ -258,3 +258,18 @@ def test_a_gpus_names_have_the_length_of_names(field: str) -> None:
 
     assert getattr(found(253).gpus[0], field) == "x" * 253
     assert found(254).gpus == ()
+
+
+def test_a_node_delivers_what_it_advertises() -> None:
+    """Nothing of what a device plugin that is down leaves behind, and no more than names say."""
+    has = {"cpu": 4, "x.com/y": 1, "alnair/vgpu-memory": 16, "elasticgpu.io/gpu-memory": 0}
+    assert inventory(kube_node(capacity=has))[0].delivers == ("alnair/vgpu-memory",)
+    assert inventory(kube_node({INVENTORY: write_own(OWN)}))[0].delivers == ()
+
+
+def test_an_agent_delivers_by_name_whatever_is_advertised() -> None:
+    found, warnings = inventory(kube_node({"weft.dev/delivers": "by-name"}))
+    assert (found.delivers, warnings) == (None, ())
+    found, (warning,) = inventory(kube_node({"weft.dev/delivers": "perhaps"}))
+    assert found.delivers == ()
+    assert "'perhaps'; only by-name" in warning

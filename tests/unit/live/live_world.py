@@ -47,7 +47,7 @@ async def until(wanted: Callable[[], T]) -> T:
 def gpus(count: int = 2, memory_mib: int = CARD_MIB) -> Json:
     """Weft's inventory annotation."""
     cards = [{"index": index, "memory_mib": memory_mib} for index in range(count)]
-    return {"weft.dev/inventory": json.dumps({"gpus": cards})}
+    return {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
 
 
 def node(name: str = "n", count: int = 2, *, ready: str = "True", since: str = LONG_AGO) -> Json:

@@ -218,7 +218,10 @@ def asks(name: str, application: str, job_class: str, **marks: str) -> Json:
 def card(model: str = "T4", count: int = 1) -> Json:
     made = node(count=count)
     cards = [{"index": i, "memory_mib": 16_000, "model": model} for i in range(count)]
-    made["metadata"]["annotations"] = {"weft.dev/inventory": json.dumps({"gpus": cards})}
+    made["metadata"]["annotations"] = {
+        "weft.dev/inventory": json.dumps({"gpus": cards}),
+        "weft.dev/delivers": "by-name",
+    }
     return made
 
 

@@ -37,7 +37,12 @@ def pod(cpu: str = "2", marks: dict[str, str] | None = None, **spec: Any) -> Pod
 def view() -> PodView:
     nodes = NodeView()
     for name in ("n", "m"):
-        node = {"metadata": {"name": name, "annotations": {"weft.dev/inventory": GPUS}}}
+        node = {
+            "metadata": {
+                "name": name,
+                "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+            }
+        }
         nodes.take_node(Added(msgspec.convert(node, KubeNode)))
     nodes.changed()
     found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])

@@ -25,7 +25,7 @@ async def shares(refused: int) -> list[int]:
     server = FakeApiServer()
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU}}
+    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU, "weft.dev/delivers": "by-name"}}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     asked = 0
 

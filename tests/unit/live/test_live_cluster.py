@@ -19,7 +19,10 @@ GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}
 def add(server: FakeApiServer) -> None:
     has: dict[str, Any] = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPUS}}
+    meta = {
+        "name": "n",
+        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+    }
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     asks = {"limits": {"weft.dev/gpu-memory": "4000"}}
     spec = {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]}

@@ -29,7 +29,10 @@ def pod(resources: dict[str, Any] | None = None, phase: str = "", **spec: Any) -
 def view(*, deciding: bool = True) -> PodView:
     nodes = NodeView()
     told = {
-        "metadata": {"name": "n", "annotations": {"weft.dev/inventory": GPUS}},
+        "metadata": {
+            "name": "n",
+            "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+        },
         "status": {"allocatable": {"cpu": 8}, "conditions": [{"type": "Ready", "status": "True"}]},
     }
     nodes.take_node(Added(msgspec.convert(told, KubeNode)))

@@ -17,7 +17,7 @@ GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
 def add_node(server: FakeApiServer) -> None:
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU}}
+    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU, "weft.dev/delivers": "by-name"}}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
 
 

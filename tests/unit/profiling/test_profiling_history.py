@@ -177,7 +177,10 @@ def test_bindings_are_read_off_the_api() -> None:
         async with FakeApiServer() as api, ApiClient(Endpoint(api.url, Fixed())) as client:
             gpus: list[dict[str, Any]] = [{"index": 0, "memory_mib": 16_000, "uuid": "GPU-0",
                                            "model": "T4"}]  # fmt: skip
-            marks = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
+            marks = {
+                "weft.dev/inventory": json.dumps({"gpus": gpus}),
+                "weft.dev/delivers": "by-name",
+            }
             api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
             limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
             api.add("pods", {

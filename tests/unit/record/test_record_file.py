@@ -11,7 +11,7 @@ import pytest
 
 from weft.engine import Bind, Engine, Event, NodesChanged, PodAdded, PodBound, PodGone, PolicyInput
 from weft.framework import Plugin, Profile
-from weft.model import BadInputError, PodRequest
+from weft.model import BadInputError, Code, PodRequest
 from weft.policies.best_fit import BestFit
 from weft.policies.catalog import built_in
 from weft.record import (
@@ -347,3 +347,22 @@ def test_records_of_takes_decisions_and_nothing_else() -> None:
     assert isinstance(commands[0], Bind)
     assert records_of(commands) == [commands[0].record]
     assert records_of([]) == []
+
+
+def test_a_file_of_before_a_reason_was_added_is_decided_alike(tmp_path: Path) -> None:
+    """It counts one reason less, and its nodes and pods say nothing of what is delivered."""
+    path = write(tmp_path / "d.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[1:]:
+        for record in line.get("records", ()):
+            assert record["counts"].pop(Code.NOT_ADVERTISED) == 0
+            del record["counts"][Code.POLICY :]
+        for one in line["event"].get("nodes", ()):
+            del one["delivers"]
+        if "pod" in line["event"]:
+            del line["event"]["pod"]["shape"]["resources"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert any(any(record.counts[Code.CPU :]) for line in read(path)[1] for record in line.records)
+    verdict = replay(*read(path), CREATE)
+    assert verdict.identical
+    assert verdict.decisions >= 4

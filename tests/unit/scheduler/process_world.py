@@ -26,7 +26,10 @@ BINDING = BindOptions(request_timeout_s=1)
 def add_node(server: FakeApiServer) -> None:
     has: dict[str, Any] = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPUS}}
+    meta = {
+        "name": "n",
+        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+    }
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     # A Lease without a holder, as Weft's manifests bring it: taken at once.
     server.add("leases", {"metadata": {"name": "weft", "namespace": "kube-system"}, "spec": {}})

@@ -41,7 +41,12 @@ def add_node(
     if advertised_mib is not None:
         has["weft.dev/gpu-memory"] = str(advertised_mib)
     ready_now = {"type": "Ready", "status": "True" if ready else "Unknown"}
-    meta = {"name": name, "annotations": {"weft.dev/inventory": inventory(gpus)} if gpus else {}}
+    meta = {
+        "name": name,
+        "annotations": {"weft.dev/inventory": inventory(gpus), "weft.dev/delivers": "by-name"}
+        if gpus
+        else {},
+    }
     status = {"allocatable": has, "conditions": [ready_now]}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
 
