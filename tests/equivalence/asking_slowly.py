@@ -11,20 +11,18 @@ from weft.model import Code, PodRequest
 
 def which_fit(engine: Engine, profile: Profile, pod: PodRequest, names: list[str]) -> Answers:
     known, table = engine.assess(profile, pod), engine.ledger.table
-    everywhere = np.arange(table.count)
-    texts = {reason.code: reason.text for reason in reasons_of(table, known, everywhere)}
     answers = Answers([], {}, {}, [])
     for name in names:
         if name not in table.row_of:
             answers.unknown.append(name)
             continue
-        code = Code(int(known.codes[table.row_of[name]]))
-        if code == 0:
+        reasons = reasons_of(table, known, np.array([table.row_of[name]]))
+        if not reasons:
             answers.fits.append(name)
-        elif code <= Code.OUT_OF_SERVICE:
-            answers.unresolvable[name] = texts[code]
+        elif reasons[0].code <= Code.OUT_OF_SERVICE:
+            answers.unresolvable[name] = reasons[0].text
         else:
-            answers.failed[name] = texts[code]
+            answers.failed[name] = reasons[0].text
     return answers
 
 

@@ -1,12 +1,15 @@
 """Questions answered as arrays are those answered one node at a time."""
 
+from random import Random
+
 import asking_slowly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.engine import Engine, NodesChanged, PodSeenBound, questions
+from weft.engine import Engine, NodesChanged, PodAdded, PodSeenBound, questions
 from weft.framework import Profile
 from weft.policies.catalog import built_in
+from weft.testing import random_nodes, random_shape
 from weft.testing.builders import node, placement, pod
 
 NAMES = st.lists(
@@ -40,6 +43,26 @@ def test_as_the_plain_ones(
     assert lookup(engine.ledger.table, fits).tolist() == [
         engine.ledger.table.row_of[name] for name in fits
     ]
+
+
+def test_every_node_is_told_its_own_reason_in_any_cluster() -> None:
+    """As if it were the only one asked about: several claims, rules, MIG, all of it."""
+    told = 0
+    for seed in range(150):
+        random = Random(seed)
+        nodes = random_nodes(random, 6)
+        profile = Profile("p", [built_in().create("best-fit")])
+        engine = Engine([profile], nodes)
+        for number in range(8):
+            asks = random_shape(random, nodes)
+            engine.handle(PodAdded(pod(f"held-{number}", asks=asks, scheduler_name="p")), number)
+        names = [one.name for one in nodes]
+        random.shuffle(names)
+        asked = pod("asked", asks=random_shape(random, nodes))
+        want = asking_slowly.which_fit(engine, profile, asked, names)
+        assert questions.which_fit(engine, profile, asked, names) == want
+        told += len({*want.failed.values(), *want.unresolvable.values()}) > 1
+    assert told > 50
 
 
 def test_without_any_node() -> None:

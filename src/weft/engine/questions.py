@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.engine.engine import Engine
-from weft.engine.explain import reasons_of
+from weft.engine.explain import reason_of_each
 from weft.framework import NEVER, Profile
 from weft.ledger.table import Table
 from weft.model import Code, PodRequest
@@ -86,15 +86,14 @@ def which_fit(
         fits += names[begin:end]
     rows.remember(table, fits, found[codes == 0])
     answers = Answers(fits, {}, {}, [])
-    # Texts without counts: kube-scheduler counts equal ones itself.
-    texts = {int(r.code): r.text for r in reasons_of(table, known, known.codes.nonzero()[0])}
-    for place, code in zip(bad, codes.take(bad).tolist(), strict=True):
-        if code == _UNKNOWN:
-            answers.unknown.append(names[place])
-        elif code <= Code.OUT_OF_SERVICE:
-            answers.unresolvable[names[place]] = texts[code]
-        else:
-            answers.failed[names[place]] = texts[code]
+    answers.unknown.extend(names[place] for place in bad if found[place] == _UNKNOWN)
+    told = (codes > 0) & (codes <= Code.OUT_OF_SERVICE)
+    for into, places in (
+        (answers.unresolvable, told.nonzero()[0]),
+        (answers.failed, (codes > Code.OUT_OF_SERVICE).nonzero()[0]),
+    ):
+        texts = reason_of_each(table, known, found.take(places))
+        into.update(zip([names[place] for place in places.tolist()], texts, strict=True))
     return answers
 
 

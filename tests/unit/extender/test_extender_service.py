@@ -52,6 +52,22 @@ def test_filter_says_who_fits_and_why_not() -> None:
     assert found["Error"] == ""
 
 
+def test_every_sentence_about_a_node_is_about_that_node() -> None:
+    sizes = {"n1": 15_109, "n2": 16_160, "n3": 16_160}
+    cluster = StubCluster([node(name, gpus=1, memory_mib=mib) for name, mib in sizes.items()])
+    cluster.handle(PodSeenBound(placement("x", "n3", 0, memory_mib=9_000)))
+    extender, names = Extender(cluster), ["n3", "n1", "n2"]
+    found = load(extender.filter(WEFT, args(elastic(memory=20_000), names)))
+    assert found["FailedAndUnresolvableNodes"] == {
+        name: f"no GPU is that large (largest {mib:,} MiB, asked 20,000)"
+        for name, mib in sizes.items()
+    }
+    found = load(extender.filter(WEFT, args(elastic("b", memory=15_500), names)))
+    assert found["NodeNames"] == ["n2"]
+    assert found["FailedNodes"]["n3"].endswith("(largest free 7,160 MiB, asked 15,500)")
+    assert "largest 15,109 MiB" in found["FailedAndUnresolvableNodes"]["n1"]
+
+
 def test_where_no_preemption_helps_it_says_so() -> None:
     found = load(Extender(two()).filter(WEFT, args(elastic(memory=2000), ["n1", "n2"])))
     assert found["NodeNames"] == ["n2"]
