@@ -109,11 +109,13 @@ def overbooked(pods: list[Json], node: str) -> list[int]:
 
 
 def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
-    """What must be charged for a bound pod on a node of so many GPUs; None where it is a guess."""
-    shares = marks_of(pod)
+    """What must be charged for a bound pod on a node of so many GPUs; None where it is a guess.
+
+    Never less than it asks, which a label may have raised since it was decided.
+    """
+    shares, ask = marks_of(pod), ask_of(pod)
     if shares is not None:
-        return shares
-    ask = ask_of(pod)
+        return [(gpu, max(mib, ask.mib), max(milli, ask.milli)) for gpu, mib, milli in shares]
     if ask.whole:
         return None
     return [(gpu, ask.mib, ask.milli) for gpu in range(gpus)] if ask.count else []

@@ -8,6 +8,7 @@ author meant.
 
 from msgspec.structs import replace
 
+from weft.dialects import genius, kubeknots
 from weft.dialects.alnair import Alnair
 from weft.dialects.coscheml import Coscheml
 from weft.dialects.dialect import Marks, Settings
@@ -38,6 +39,8 @@ ALL: tuple[System, ...] = (
 NONE = Plain()
 RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
 """Every extended resource that some dialect reads as asking for GPUs."""
+ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
+"""Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
 AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
 """Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 

@@ -4,7 +4,7 @@ import datetime
 
 from msgspec.structs import replace
 
-from weft.dialects.registry import AGENT_MARKS
+from weft.dialects.registry import AGENT_MARKS, ASKING_LABELS
 from weft.dialects.requests import KEPT_OF_IT
 from weft.dialects.shares import COPY, PLACEMENT, encode
 from weft.kube.pods import Pod
@@ -32,6 +32,7 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
     return (
         all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
         and says.keys().isdisjoint(AGENT_MARKS)
+        and ASKING_LABELS.isdisjoint(pod.metadata.labels or {})
         and text == encode(placed)
         and says.get(COPY, text) == text
         and replace(known.spec, node_name=placed.node) == pod.spec

@@ -1,88 +1,19 @@
 """Whole cards without marks: what is guessed follows from the API's objects, in whatever order."""
 
-import json
 import random
-from typing import Any
 
-import msgspec
 import pytest
-from live_world import CARD_MIB, LONG_AGO, World, bind, node, run, until, world
+from account_world import CARDS, Account, pod
+from live_world import CARD_MIB, LONG_AGO, World, bind, run, until, world
 from live_world import pod as shared
 
-from weft.engine import PodGone, PodSeenBound
 from weft.framework import Profile
-from weft.kube.changes import Added
 from weft.kube.pods import Pod
-from weft.kube.structs import KubeNode
-from weft.ledger import Ledger
 from weft.live.cluster import Cluster
-from weft.live.nodes import NodeView
-from weft.live.pods import PodView
-from weft.live.volumes import VolumeView
-from weft.model import Placement
 from weft.policies.fgd import Fgd
 
-CARDS = 3
 WHOLE = {"nvidia.com/gpu": 1}
 SHARE = {"weft.dev/gpu-memory": 6_000}
-
-
-def pod(uid: str, asks: dict[str, int], gpu: int | None = None, born: int = 0) -> Pod:
-    """A pod bound to n; with Weft's marks where `gpu` is given."""
-    marks: dict[str, str] = {}
-    if gpu is not None:
-        mib = asks.get("weft.dev/gpu-memory", CARD_MIB)
-        shares = [[0, gpu, mib, 0 if mib < CARD_MIB else 1000, ""]]
-        marks = {"weft.dev/placement": json.dumps({"pod": uid, "node": "n", "shares": shares})}
-    whole: dict[str, Any] = {
-        "metadata": {"name": uid, "namespace": "d", "uid": uid, "annotations": marks,
-                     "creationTimestamp": f"2026-01-01T00:00:{born:02}Z"},
-        "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": asks}}]},
-    }  # fmt: skip
-    return msgspec.convert(whole, Pod)
-
-
-class Account:
-    """A view of pods, and the ledger that hears of all it tells, as a live cluster's does."""
-
-    def __init__(self) -> None:
-        nodes = NodeView()
-        nodes.take_node(Added(msgspec.convert(node("n", CARDS), KubeNode)))
-        self.ledger = Ledger(nodes.changed()[0])
-        self.view = PodView(["weft"], nodes, VolumeView(), self.ledger.occupants)
-        self.view.decided = self.placement
-        self.most_free = [0] * CARDS
-
-    def placement(self, uid: str) -> Placement | None:
-        held = self.ledger.holdings.get(uid)
-        return held.placement if held else None
-
-    def take(self, *pods: Pod) -> "Account":
-        for one in pods:
-            self._hear([self.view.take(one)])
-        return self
-
-    def forget(self, one: Pod) -> None:
-        self._hear([self.view.forget(one)])
-
-    def _hear(self, events: Any) -> None:
-        self.most_free = [0] * CARDS
-        for event in self.view.together(events):
-            if isinstance(event, PodGone):
-                self.ledger.release(event.uid)
-            elif isinstance(event, PodSeenBound):
-                self.ledger.adopt(event.placement)
-            self.most_free = list(map(max, self.most_free, self.free()))
-
-    def free(self) -> list[int]:
-        return [CARD_MIB - used for used in self.ledger.table.memory_used]
-
-    def cards(self, uid: str) -> list[int]:
-        placed = self.placement(uid)
-        return sorted(share.gpu for share in placed.shares) if placed else []
-
-    def all(self) -> dict[str, Placement]:
-        return {uid: held.placement for uid, held in self.ledger.holdings.items()}
 
 
 def test_marked_pods_come_first_in_whatever_order() -> None:
