@@ -162,6 +162,9 @@ def test_a_leader_stopped_between_check_and_send_overbooks_no_gpu(
     control_plane.api.delete("Pod", "late", namespace)  # as the kubelet does when it has ended
     assert len(audited(control_plane, namespace).holdings) == 2
     asking.shutdown()
-    events = control_plane.api.list("Event", namespace, "events.k8s.io/v1")
-    about = [one["note"] for one in events if one["regarding"]["name"] == "late"]
-    assert any("given away twice" in note for note in about), about
+
+    def told(events: Objects) -> bool:  # events are written when all else is
+        about = [one["note"] for one in events if one["regarding"]["name"] == "late"]
+        return any("given away twice" in note for note in about)
+
+    control_plane.api.wait_for(told, "Event", namespace, "events.k8s.io/v1")

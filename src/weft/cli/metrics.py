@@ -106,12 +106,13 @@ async def _read(
     assert source is not None
     try:
         reading = await source.read(DEFAULT_METRICS, found.window_seconds)
+        now_s = time.time()
     finally:
         await source.close()
     errors = [str(asked.error) for asked in reading.asked if asked.error is not None]
     if errors and not reading.answers:
         raise BadInputError("metrics", errors[0])
-    now_s = time.time()
+    asked_s = now_s - max((asked.took_s for asked in reading.asked), default=0.0)
     joiner = Joiner(devices or Devices(discover(reading.answers, aliases)), aliases)
     samples = max(2, round(found.window_seconds / found.interval_seconds))
     gpus = len(joiner.devices)
@@ -120,7 +121,7 @@ async def _read(
         for one in joiner.join(answer):
             window.put(one.metric, one.rows, one.times, one.values, now_s)
     notes = _notes(source, reading.where, errors)
-    return Looked(reading.answers, joiner, window, now_s, found.scrape_seconds, notes)
+    return Looked(reading.answers, joiner, window, asked_s, now_s, found.scrape_seconds, notes)
 
 
 def _notes(source: "Source", where: str, errors: list[str]) -> "list[Finding]":
@@ -174,8 +175,7 @@ def _rows(looked: "Looked") -> list[dict[str, Any]]:
         {"node": node, "gpu": gpu, "metrics": {}} for node, gpu in looked.joiner.devices.gpus
     ]
     for metric in looked.window.metrics:
-        values, at_s = looked.window.newest(metric)
-        ages = looked.now_s - at_s
+        values, ages = looked.window.newest(metric)[0], looked.ages_s(metric)
         fresh = freshness_of(ages, looked.scrape_s)
         for row, value, age, state in zip(rows, values, ages, fresh, strict=True):
             if not math.isnan(value):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from weft.framework.signals import FRESH, MISSING
+from weft.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
 from weft.signals.freshness import freshness_of
 from weft.signals.telemetry.answers import Answer, labels_of
@@ -74,17 +74,27 @@ def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) 
 
 
 class Looked(NamedTuple):
-    """One look: what was answered, how it was joined, and when it was.
+    """One look: what was answered, how it was joined, and when it was: asked at `asked_s`, at
+    `now_s` all answers were there.
 
-    `notes` are what was found on the way there: who was asked, who did not answer.
+    A sample is as old as it was when it was asked for: how long answers take says nothing of how
+    well GPUs are scraped. `notes` are what was found on the way there: who was asked, who did not
+    answer.
     """
 
     answers: Sequence[Answer]
     joiner: Joiner
     window: Window
+    asked_s: float
     now_s: float
     scrape_s: float
     notes: Sequence[Finding] = ()
+
+    def ages_s(self, metric: Metric) -> Floats:
+        """How old each GPU's newest sample is; infinite without one, negative from the future."""
+        at_s = self.window.newest(metric)[1]
+        age_s = np.maximum(0.0, self.asked_s - at_s)
+        return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
 
 
 def check(looked: Looked) -> list[Finding]:
@@ -154,11 +164,11 @@ def _scrapes(looked: Looked) -> Iterable[Finding]:
         yield Finding("wrong", "no sample of any known metric",
                       "is the exporter scraped by this server?")  # fmt: skip
         return
-    age_s = looked.now_s - float(times.max())
-    if age_s < -2.0:
-        yield Finding("wrong", f"the newest sample is {-age_s:.0f} s in the future",
+    age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
+    if ahead_s > 2.0:
+        yield Finding("wrong", f"the newest sample is {ahead_s:.0f} s in the future",
                       "set the clocks: this machine's or the server's")  # fmt: skip
-    elif freshness_of(np.array([age_s]), looked.scrape_s)[0] != FRESH:
+    elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
         yield Finding("wrong", f"the newest sample is {age_s:.0f} s old",
                       "has scraping stopped, or do the clocks disagree?")  # fmt: skip
 
@@ -167,7 +177,7 @@ def _stale(looked: Looked) -> Iterable[Finding]:
     """GPUs whose newest sample of what is needed is old, while others' are not."""
     gpus = looked.joiner.devices.gpus
     for metric in NEEDED:
-        ages = looked.now_s - looked.window.newest(metric)[1]
+        ages = looked.ages_s(metric)
         old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
         if 0 < len(old) < len(gpus):
             named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
@@ -223,7 +233,7 @@ def _nodes(looked: Looked) -> Iterable[Finding]:
     window, devices = looked.window, looked.joiner.devices
     seen = np.zeros(len(devices), dtype=bool)
     for metric in window.metrics:
-        fresh = freshness_of(looked.now_s - window.newest(metric)[1], looked.scrape_s)
+        fresh = freshness_of(looked.ages_s(metric), looked.scrape_s)
         seen |= fresh != MISSING
     silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
     for node, count in sorted(silent.items()):
