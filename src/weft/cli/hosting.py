@@ -17,6 +17,7 @@ import msgspec
 from weft.cli.predicted import files_of
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
 from weft.config.form import Configuration, LeaseSettings, TelemetrySettings
+from weft.config.read import maker
 from weft.config.read import profiles as made_of
 from weft.extender.configured import listening_of, routes_of
 from weft.extender.listening import Listening, listen
@@ -82,7 +83,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     )  # fmt: skip
     profiles = made_of(config, registry, hosting.where)
     names = [profile.name for profile in profiles]
-    everything = [*profiles, *route_profiles(routes, registry.create, names)]
+    everything = [*profiles, *route_profiles(routes, maker(config, registry), names)]
     limits = Limits(round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest))
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:

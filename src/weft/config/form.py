@@ -87,6 +87,18 @@ class EventSettings(Form, frozen=True):
     scheduled: bool = True
 
 
+Compat = Literal["sane", "exact"]
+
+
+class CompatSettings(Form, frozen=True):
+    """Whether the policies of these systems decide as their originals did, flaws included."""
+
+    elastic: Compat = "sane"
+    alnair: Compat = "sane"
+    genius: Compat = "sane"
+    coscheml: Compat = "sane"
+
+
 BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
 """Routes that name no policy: the pod's own profile, and gpushare or Co-scheML."""
 
@@ -187,6 +199,7 @@ class Configuration(Form, frozen=True):
     kind: str = KIND
     profiles: tuple[ProfileSettings, ...] = DEFAULT_PROFILES
     gpushare_unit: Literal["auto", "GiB", "MiB"] = "auto"
+    compat: CompatSettings = CompatSettings()
     inventory: tuple[InventoryRule, ...] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()

@@ -1,6 +1,7 @@
 """From a file to a `Configuration`; what is wrong is told by file, field and way out."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from weft.config.form import (
 )
 from weft.config.telemetry import check_telemetry, telemetry_files
 from weft.files.yaml_text import BrokenYamlError, load
-from weft.framework import Plugin, Profile
+from weft.framework import Plugin, Policy, Profile
 from weft.framework.registry import Registry
 from weft.model import BadInputError
+from weft.policies.compat import SYSTEM_OF
 
 MOST_PROMISED = 10
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -65,14 +67,26 @@ def _load(text: bytes, where: str) -> Any:
         raise BadInputError(_place(where, error.where), error.what) from None
 
 
+def maker(found: Configuration, registry: Registry) -> Callable[..., Policy]:
+    """`registry.create`, with `compat` as configured where no option of the policy says it."""
+
+    def create(name: str, **options: Any) -> Policy:
+        system = SYSTEM_OF.get(name)
+        if system is not None and getattr(found.compat, system) == "exact":
+            options = {"compat": "exact", **options}
+        return registry.create(name, **options)
+
+    return create
+
+
 def profiles(found: Configuration, registry: Registry, where: str = "") -> list[Profile]:
     """The profiles with their policies made; `BadInputError` for unknown names and options."""
-    made = []
+    made, create = [], maker(found, registry)
     for i, profile in enumerate(found.profiles):
         plugins = []
         for j, use in enumerate(profile.policies):
             try:
-                plugins.append(Plugin(registry.create(use.name, **use.options), use.weight))
+                plugins.append(Plugin(create(use.name, **use.options), use.weight))
             except BadInputError as error:
                 at = _place(where, f"profiles[{i}].policies[{j}]")
                 raise BadInputError(at, f"{error.where}: {error.what}") from error

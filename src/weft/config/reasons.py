@@ -13,6 +13,12 @@ REASONS: dict[str, str] = {
     "to 0 to 100 first",
     "profiles[].policies[].options": "what this policy can be told; none has to be",
     "gpushareUnit": "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
+    "compat.elastic": "exact: elastic-binpack scores nodes by the original's formula, and tells "
+    "kube-scheduler these scores, which have no bound; sane, for that formula adds MiB to percent",
+    "compat.alnair": "exact: all nodes tie, as in the original wherever a container asks for no "
+    "vgpu-memory; sane, for the original meant to compare them",
+    "compat.genius": "exact: the original's score, which prefers hot cards; sane prefers cool ones",
+    "compat.coscheml": "exact: every node counts as if it had one GPU; sane, for most have more",
     "inventory": "GPUs of nodes that no annotation, label or device plugin describes; none, "
     "for most clusters have one of these",
     "inventory[].count": "how many cards each of these nodes has",

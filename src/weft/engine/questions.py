@@ -100,7 +100,10 @@ def which_fit(
 def scores(
     engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
 ) -> list[int]:
-    """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit."""
+    """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit.
+
+    Of a policy with `raw_scores`, if it decides alone, what it says itself.
+    """
     known = engine.assess(profile, pod, None)
     table = engine.ledger.table
     if table.count == 0:
@@ -109,8 +112,11 @@ def scores(
     raw = known.total.take(found, mode="clip")
     fits = (found != _UNKNOWN) & (raw != NEVER)
     tenths: Ints = np.zeros(len(names), dtype=np.int64)
-    if fits.any():
-        tenths[fits] = (profile.lead.normalize(raw[fits]) + 5) // 10
+    lead = profile.lead
+    if lead.raw_scores and len(profile.plugins) == 1:
+        tenths[fits] = raw[fits]
+    elif fits.any():
+        tenths[fits] = (lead.normalize(raw[fits]) + 5) // 10
     numbers: list[int] = tenths.tolist()
     return numbers
 

@@ -91,8 +91,9 @@ class Policy:
     where it can promise a GPU memory that is not there; one made with safe options says "". `ties`
     says which of equally scored devices is taken. Claims are placed largest first; of equal ones
     the last goes first where `last_claim_first`. One that `harvests` may give a pod memory that
-    residents hold but leave idle, within the ledger's declared limit. Options are keyword arguments
-    of the constructor.
+    residents hold but leave idle, within the ledger's declared limit. One with `raw_scores` tells
+    kube-scheduler its scores as they are, as its original did; others' are made 0 to 10. Options
+    are keyword arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -102,6 +103,7 @@ class Policy:
     inputs: ClassVar[frozenset[str]] = frozenset()
     unsafe: str = ""
     harvests: ClassVar[bool] = False
+    raw_scores: bool = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_claim_first: ClassVar[bool] = False
 

@@ -25,7 +25,7 @@ class ElasticBinpack(Policy):
     ties = "last"
 
     def __init__(self, compat: Compat = "sane") -> None:
-        self.exact = is_exact(self.name, compat)
+        self.exact = self.raw_scores = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Whole cards: there is one way to take them, the first idle ones, [n]."""

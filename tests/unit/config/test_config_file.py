@@ -5,12 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weft.config.form import Configuration
-from weft.config.read import decode, profiles, read
+from weft.config.form import CompatSettings, Configuration
+from weft.config.read import decode, maker, profiles, read
 from weft.config.reasons import REASONS
 from weft.config.show import as_yaml, explain
 from weft.model import BadInputError
 from weft.policies.catalog import built_in
+from weft.policies.compat import SYSTEM_OF
 
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
@@ -26,6 +27,30 @@ def test_the_least_file_is_all_defaults() -> None:
 
 def test_the_defaults_printed_are_the_defaults_read() -> None:
     assert decode(as_yaml(Configuration()).encode(), "printed") == Configuration()
+
+
+def test_every_system_has_its_own_switch_for_its_own_policies() -> None:
+    registry = built_in()
+    able = {one.name for one in registry.describe() if "compat" in one.options}
+    assert able == set(SYSTEM_OF)
+    assert set(CompatSettings.__struct_fields__) == set(SYSTEM_OF.values())
+    for system in CompatSettings.__struct_fields__:
+        create = maker(config(f"compat: {{{system}: exact}}"), registry)
+        exact = {name for name in SYSTEM_OF if create(name).made_with == {"compat": "exact"}}
+        assert exact == {name for name in SYSTEM_OF if SYSTEM_OF[name] == system}
+        assert create("fgd").made_with == {}
+    assert maker(config(), registry)("elastic-binpack").made_with == {}
+
+
+def test_a_policys_own_option_counts_more_than_its_systems_switch() -> None:
+    text = (
+        "compat: {alnair: exact}\n"
+        "profiles:\n"
+        "- {schedulerName: a, policies: [{name: alnair-cost-saving}]}\n"
+        "- {schedulerName: b, policies: [{name: alnair-cost-saving, options: {compat: sane}}]}\n"
+    )
+    made = profiles(config(text), built_in())
+    assert [one.lead.made_with["compat"] for one in made] == ["exact", "sane"]
 
 
 def test_default_profiles_can_be_made() -> None:
@@ -67,6 +92,15 @@ def test_default_profiles_can_be_made() -> None:
         (
             "interference: {observed: weft-lessons}",
             "weft.yaml: interference.observed: is lessons.name too; give it another name",
+        ),
+        ("compat: exact", "weft.yaml: compat: Expected `object`, got `str`"),
+        (
+            "compat: {gpushare: exact}",
+            "weft.yaml: compat: Object contains unknown field `gpushare`",
+        ),
+        (
+            "compat: {elastic: lax}",
+            "weft.yaml: compat.elastic: Invalid enum value 'lax'; write one of 'exact', 'sane'",
         ),
         ("a: [", "weft.yaml: line 4: is no YAML"),
     ],

@@ -19,12 +19,14 @@ from extender_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.engine import PodSeenBound
+from weft.engine import Engine, PodSeenBound
 from weft.extender.routes import Route
 from weft.extender.service import Extender, Reply
+from weft.framework import Profile
 from weft.kube.bind import AlreadyBound, BindRequest, Gated, Gone, NotLeader, Outcome, Unknown
 from weft.kube.pods import Pod
 from weft.ledger.audit import audit
+from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement
 
 
@@ -357,3 +359,15 @@ def test_a_pod_of_thousands_of_containers_ends_no_answers() -> None:
     assert found["Error"].startswith("spec.containers: 5,000 containers ask for GPUs")
     found = load(extender.filter(WEFT, args(of_containers("few", 17), ["n1", "n2"])))
     assert found["NodeNames"] == ["n2"]
+
+
+def test_elastics_own_scores_are_told_as_they_are_and_others_up_to_ten() -> None:
+    """Two cards of 15,109 MiB, 5,000 in use on the first: the original says 131,400."""
+    nodes = [node("n", gpus=2, memory_mib=15_109), node("m", gpus=1)]
+    for compat, scores in (("exact", [131_400, 0]), ("sane", [10, 0])):
+        policy = built_in().create("elastic-binpack", compat=compat)
+        cluster = StubCluster()
+        cluster.engine = Engine([Profile("elastic-binpack", [policy])], nodes)
+        cluster.handle(PodSeenBound(placement("x", "n", 0, memory_mib=5_000)))
+        told = load(Extender(cluster).prioritize(SCHEDULER, args(elastic(), ["n", "m"])))
+        assert [one["Score"] for one in told] == scores
