@@ -204,7 +204,7 @@ def manifest(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-WAYS = [("interference", {}), ("interference", {"most": 3}), ("interference", {"overlap": 0}),
+WAYS = [("interference", {}), ("interference", {"most": 3}), ("interference", {"overlap": False}),
         ("auto", {})]  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def test_live_decides_as_simulated(policy: str, options: dict[str, int], seed: i
 def test_durations_decide_here() -> None:
     """Else the tests beside this one say nothing of them."""
     with_them, without = (
-        Simulated(Story(0, "interference", overlap=overlap)).placed for overlap in (1, 0)
+        Simulated(Story(0, "interference", overlap=overlap)).placed for overlap in (True, False)
     )
     assert sum(one != other for one, other in zip(with_them, without, strict=True)) > 10
 

@@ -104,20 +104,8 @@ def _derived(ledger: Ledger) -> list[str]:
     return differences(ledger.table, fresh.table)
 
 
-_NOT_COMPARED = frozenset(
-    ("nodes", "uuid_of", "changed_at", "cells", "device_cells", "device_kind", "node_kind")
-)
-"""Told, or history, or views of the rest: kinds are numbered in the order they were first seen."""
-
-
-def _comparable(table: Table, name: str) -> np.ndarray:
-    column = getattr(table, name)
-    if name == "kind_of":
-        kinds = list(table.kinds)
-        return np.array([str(kinds[kind]) for kind in column], dtype=object)
-    if name == "state":
-        return np.array([state[1:] for state in column], dtype=np.int64)
-    return np.asarray(column)
+_NOT_COMPARED = frozenset(("nodes", "uuid_of", "changed_at", "cells", "device_cells"))
+"""Told, or history, or views of the rest."""
 
 
 def _alike(kept: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> bool:
@@ -136,12 +124,15 @@ def differences(left: Table, right: Table) -> list[str]:
     for name, kept in vars(left).items():
         if name.startswith("_") or name in _NOT_COMPARED or not isinstance(kept, np.ndarray | list):
             continue
-        if name != "kind_of" and _alike(kept, getattr(right, name)):
+        if _alike(kept, getattr(right, name)):
             continue
-        column, other = _comparable(left, name), _comparable(right, name)
+        column, other = np.asarray(kept), np.asarray(getattr(right, name))
         if not np.array_equal(column, other):
             at = int(np.flatnonzero((column != other).reshape(len(column), -1).any(axis=1))[0])
             found.append(f"{name}[{at}] is {column[at]}, rebuilt it is {other[at]}")
+    if list(left.kinds) != list(right.kinds):
+        known, rebuilt = (", ".join(map(str, table.kinds)) for table in (left, right))
+        found.append(f"kinds are {known}, rebuilt they are {rebuilt}")
     for resource in left.extended.keys() | right.extended.keys():
         if not np.array_equal(left.extended.get(resource, 0), right.extended.get(resource, 0)):
             found.append(f"extended resource {resource} differs")

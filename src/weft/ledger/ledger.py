@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from weft.ledger.fitting import STRICTLY, Asks, fits
 from weft.ledger.holding import FAR, Holding
 from weft.ledger.residents import resident_on
-from weft.ledger.table import STRICT, Bools, DeviceKind, Ints, Limits, Table
+from weft.ledger.table import STRICT, Bools, Ints, Limits, Table
 from weft.model import Closed, Node, Placement, Share
 
 
@@ -36,7 +36,6 @@ class Ledger:
     """Accounts over a cluster's nodes. See the module's docstring for the rules."""
 
     def __init__(self, nodes: Iterable[Node] = (), limits: Limits = STRICT) -> None:
-        self.kinds: dict[DeviceKind, int] = {}
         self.limits = limits
         self.holdings: dict[str, Holding] = {}
         self.held_back: dict[tuple[str, int], int] = {}
@@ -92,7 +91,7 @@ class Ledger:
         self.generation += 1
         self.version += 1
         self.closed.clear()
-        self.table = Table(nodes, self.kinds, self.limits)
+        self.table = Table(nodes, self.limits)
         self.table.changed_at[:] = self.version
         self._charge_held_back(self.held_back)
         for name, pods in self._on_node.items():

@@ -108,7 +108,8 @@ class Table:
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
     were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
     `residents` knows what runs on each device, `extended_used` what is used of each resource.
-    `closed_at` is the ledger's version at which a node was closed last within this layout.
+    `closed_at` is the ledger's version at which a node was closed last within this layout. `kinds`
+    numbers the devices there are, in their order: a kind that no node has any more is forgotten.
     """
 
     cpu_free: Ints
@@ -135,16 +136,11 @@ class Table:
     device_local: Ints
     device_memory_total: Ints
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        kinds: dict[DeviceKind, int],
-        limits: Limits = STRICT,
-    ) -> None:
-        """Lay out `nodes` (any order; sorted here). `kinds` numbers them."""
+    def __init__(self, nodes: Sequence[Node], limits: Limits = STRICT) -> None:
+        """Lay out `nodes` (any order; sorted here)."""
         self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
-        self.kinds = kinds
+        self.kinds: dict[DeviceKind, int] = {}
         self.count = len(self.nodes)
         self.start: list[int] = [0]
         for node in self.nodes:

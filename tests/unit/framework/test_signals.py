@@ -27,7 +27,7 @@ def of(*values: float, fresh: tuple[int, ...] = (), gpus: object = GPUS) -> Sign
 
 
 def table() -> Table:
-    return Table([node("b", gpus=2), node("c", gpus=1), node("a", gpus=2)], {})
+    return Table([node("b", gpus=2), node("c", gpus=1), node("a", gpus=2)])
 
 
 def test_rows_follow_the_ledgers_table_and_devices_nobody_measures_are_missing() -> None:
@@ -41,7 +41,7 @@ def test_rows_follow_the_ledgers_table_and_devices_nobody_measures_are_missing()
 
 
 def test_rows_go_by_nvml_index_not_by_position() -> None:
-    cut = Table([node("m", gpus=1, memory_mib=40_960, mig=2)], {})
+    cut = Table([node("m", gpus=1, memory_mib=40_960, mig=2)])
     seen = SignalsView(of(5.0, gpus=[("m", 2)]))
     np.testing.assert_array_equal(seen.over(cut, USED)[0], [np.nan, np.nan, 5.0])
 

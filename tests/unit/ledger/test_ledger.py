@@ -369,3 +369,20 @@ def test_a_declared_overcommit_is_a_limit_like_any_other() -> None:
     assert ledger.reserve(placement("q", "a", 0, memory_mib=500))
     assert audit(ledger) == []
     assert not ledger.reserve(placement("r", "a", 0, milli=1001))
+
+
+def test_kinds_of_gpus_that_no_node_has_any_more_are_forgotten() -> None:
+    """A cluster whose nodes come and go for years; and numbers are those of a ledger made anew."""
+    ledger = Ledger(
+        [node("a", gpus=1, model="T4"), node("b", gpus=1, model="V100", memory_mib=32_000)]
+    )
+    for number in range(50):
+        ledger.set_nodes([node("a", gpus=1, model=f"model-{number}", memory_mib=1_000 + number)])
+        ledger.reserve(placement(f"p{number}", "a", 0, milli=1))
+        fresh = Ledger(ledger.table.nodes)
+        assert ledger.table.kinds == fresh.table.kinds
+        assert len(ledger.table.kinds) == 2
+        assert audit(ledger) == []
+    ledger.set_nodes([], ["a"])
+    assert list(ledger.table.kinds) == [("V100", 32_000, 1000, 0)]
+    assert ledger.table.device_kind.tolist() == [0]
