@@ -11,6 +11,7 @@ nothing; the pod runs all the same.
 import math
 from collections.abc import Mapping
 
+from weft.model.model_names import contains
 from weft.model.request import LATENCY_CRITICAL
 from weft.model.slack import Slack, no_slack_in_words, slack_percent
 
@@ -81,5 +82,4 @@ def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
 
 def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:
     """The number of this GPU model: the first part of its name counts. NaN where none does."""
-    name = gpu_model.lower()
-    return next((amount for part, amount in numbers if part in name), math.nan)
+    return next((amount for part, amount in numbers if contains(gpu_model, part)), math.nan)

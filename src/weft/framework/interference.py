@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from weft.model.model_names import plain
+
 Floats = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.int8]
 
@@ -135,7 +137,7 @@ class InterferenceView:
         self.tier: Tiers = np.frombuffer(self.source.tier, np.int8).reshape(shape)
         self._index = {name: index for index, name in enumerate(self.source.classes)}
         self._cards = {
-            name: CardTable(self.mean[row], self.upper[row], self.tier[row], True)
+            plain(name): CardTable(self.mean[row], self.upper[row], self.tier[row], True)
             for row, name in enumerate(self.source.gpu_models)
         }
         anywhere = self._cards.get(ANY_MODEL) or self._cards.get("")
@@ -163,7 +165,7 @@ class InterferenceView:
         One that nobody measured gets what counts on any model; where nothing does, the worst of all
         others, with its bounds widened.
         """
-        return self._cards.get(gpu_model, self._elsewhere)
+        return self._cards.get(plain(gpu_model), self._elsewhere)
 
     def costs(self, gpu_model: str, victim: str, other: str) -> float:
         """What one application is expected to cost another there, log slowdown."""

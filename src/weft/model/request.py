@@ -7,13 +7,12 @@ The *shape* is the part of a request that decides where it fits: pods of one sha
 interchangeable for every filter and score, and Weft caches per shape.
 """
 
-import functools
 import math
-import re
 from typing import Literal
 
 import msgspec
 
+from weft.model import model_names
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
 from weft.model.slack import Slack
 
@@ -100,7 +99,8 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
     """Which devices a pod accepts. Empty tuples accept everything.
 
     `models` are compared as `how` says: `exact`, `contains` (case ignored) or `regex`
-    (unanchored, case ignored, as genius/gpu-model). UUIDs are exact.
+    (unanchored, case ignored, as genius/gpu-model); blank, `_` and `-` are alike (`model_names`).
+    UUIDs are exact.
     """
 
     models: tuple[str, ...] = ()
@@ -121,15 +121,10 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
 
     def _same(self, pattern: str, model: str) -> bool:
         if self.how == "exact":
-            return pattern == model
+            return model_names.plain(pattern) == model_names.plain(model)
         if self.how == "contains":
-            return pattern.lower() in model.lower()
-        return _compiled(pattern).search(model) is not None
-
-
-@functools.lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+            return model_names.contains(model, pattern)
+        return model_names.matches(model, pattern)
 
 
 ANY_DEVICE = DeviceRule()

@@ -1,5 +1,7 @@
 """How much slower than alone a pod may get and still keep its SLO."""
 
+from weft.model.model_names import contains
+
 Slack = tuple[tuple[str, int], ...]
 """(part of GPU models' names in lower case, percent): on a GPU of such a model the pod's SLO is so
 many percent of its p99 alone, 100 at least. The first part that fits counts, "" fits every model;
@@ -19,8 +21,7 @@ def slack_percent(slo_ms: float, solo_ms: float) -> int:
 
 def percent_on(slack: Slack, gpu_model: str) -> int:
     """The pod's SLO on this GPU model, percent of its p99 alone; 0 where it says none for it."""
-    name = gpu_model.lower() if slack else ""
-    return next((percent for part, percent in slack if part in name), 0)
+    return next((percent for part, percent in slack if contains(gpu_model, part)), 0)
 
 
 def bound_on(slack: Slack, gpu_model: str, most: float) -> float:

@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from weft.model.model_names import plain
+
 Floats = npt.NDArray[np.float64]
 
 MODELS: dict[str, tuple[int, int, int, int]] = {
@@ -39,18 +41,14 @@ def features(model: str) -> Floats:
     The longest entry that the name contains as whole words wins; case, blanks and dashes do not
     matter.
     """
-    name = f" {_plain(model)} "
-    found = [key for key in MODELS if f" {_plain(key)}" in name and _ends(name, _plain(key))]
+    name = f" {plain(model).lower()} "
+    found = [key for key in MODELS if _has(name, plain(key).lower())]
     if not found:
         return np.full(4, np.nan)
     return np.array(MODELS[max(found, key=len)], dtype=np.float64)
 
 
-def _plain(text: str) -> str:
-    return text.lower().replace("-", " ").replace("_", " ")
-
-
-def _ends(name: str, key: str) -> bool:
-    """Whether what follows `key` in `name` is no digit: A10 is not A100."""
-    rest = name.partition(f" {key}")[2]
-    return not rest[:1].isdigit()
+def _has(name: str, key: str) -> bool:
+    """Whether the key is in the name, and no digit follows: A10 is not A100."""
+    _, found, rest = name.partition(f" {key}")
+    return bool(found) and not rest[:1].isdigit()

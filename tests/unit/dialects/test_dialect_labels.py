@@ -78,6 +78,10 @@ def test_the_model_is_a_pattern_where_dots_stand_for_spaces():
     request = genius(gpu_number=1, gpu_model="1070.Ti")
     assert request.shape.devices.accepts_model("NVIDIA GeForce GTX 1070 Ti")
     assert not request.shape.devices.accepts_model("NVIDIA GeForce GTX 1070")
+    for label in ("GeForce_GTX_1070_Ti", "GeForce-GTX-1070-Ti"):
+        rule = genius(gpu_model=label).shape.devices
+        assert rule.accepts_model("NVIDIA GeForce GTX 1070 Ti")
+        assert rule.accepts_model("NVIDIA-GeForce-GTX-1070-Ti")
     only = genius(gpu_model="1070")
     assert only.shape.needs_gpu_node
     assert only.warnings == ()

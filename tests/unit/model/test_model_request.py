@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.model import Code, DeviceRule, Memory, Reason
+from weft.model.slack import percent_on
 
 GIB = 1024
 
@@ -85,3 +86,42 @@ def test_a_reason_says_how_much_was_missing():
     assert "9,000" in text
     assert "16,384" in text
     assert "asked" not in str(Reason(Code.NO_GPU))
+
+
+CARDS = (
+    "NVIDIA GeForce GTX 1070 Ti",  # NVML
+    "NVIDIA-GeForce-GTX-1070-Ti",  # GPU feature discovery
+    "NVIDIA_GeForce_GTX_1070_Ti",
+)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("how", ["exact", "contains", "regex"])
+def test_blanks_dashes_and_underscores_are_alike_in_model_names(card, how):
+    for told in (*CARDS, "NVIDIA_GeForce GTX-1070 Ti"):
+        assert DeviceRule(models=(told,), how=how).accepts_model(card)
+        assert not DeviceRule(not_models=(told,), how=how).accepts_model(card)
+    assert not DeviceRule(models=("NVIDIA GeForce GTX 1080 Ti",), how=how).accepts_model(card)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("geforce_gtx_10[78]0", True),
+        ("1070.Ti", True),
+        ("GTX_+1070", True),
+        (r"GTX\-1070\_Ti$", True),
+        ("[A-Z]TX-1070", True),
+        ("(?P<a_b>GTX)", True),
+        ("GTX1070", False),
+        ("1070_Ti_", False),
+    ],
+)
+def test_so_they_are_in_patterns_outside_of_sets(card, pattern, fits):
+    assert DeviceRule(models=(pattern,), how="regex").accepts_model(card) == fits
+
+
+def test_a_pod_s_slack_holds_on_the_card_however_it_is_spelt():
+    for card in CARDS:
+        assert percent_on((("gtx-1070", 150),), card) == 150

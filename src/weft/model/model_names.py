@@ -1,0 +1,37 @@
+"""Names of GPU models, as NVML, feature discovery, labels and people write them.
+
+NVML says `GeForce GTX 1070 Ti`, GPU feature discovery `GeForce-GTX-1070-Ti`, and a label
+cannot hold a blank: a blank, `_` and `-` are alike, whoever writes them.
+"""
+
+import functools
+import re
+
+_APART = str.maketrans("_-", "  ")
+# An escape, a set in brackets, or one of the three outside of both.
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[ _-]", re.DOTALL)
+_ANY = {" ": "[ _-]", "_": "[ _-]", "-": "[ _-]", "\\ ": "[ _-]", "\\_": "[ _-]", "\\-": "[ _-]"}
+
+
+def plain(name: str) -> str:
+    """The name with blanks alone: equal for names that are alike but for letters' case."""
+    return name.translate(_APART)
+
+
+def contains(name: str, part: str) -> bool:
+    """Whether `part` is in the name, in any letters' case."""
+    return plain(part).lower() in plain(name).lower()
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether the regular expression is found in the name, in any letters' case."""
+    return _compiled(pattern).search(name) is not None
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    lenient = _TOKEN.sub(lambda token: _ANY.get(token[0], token[0]), pattern)
+    try:
+        return re.compile(lenient, re.IGNORECASE)
+    except re.error:  # one of the three was part of its grammar, as in `(?P<a_b>…)`
+        return re.compile(pattern, re.IGNORECASE)
