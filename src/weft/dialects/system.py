@@ -14,7 +14,8 @@ from weft.model import Node, Placement, PodManifest, PodRequest, Share
 class System:
     """A `Dialect` that lacks its `parse`.
 
-    `resources` are the names its pods ask with. `counted` is the one, of these or beside them, that
+    `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
+    names its pods ask with. `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
     label (Genius and Kube-Knots pods have none). `agent_mark` is the annotation, if there is one,

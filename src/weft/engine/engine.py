@@ -58,7 +58,7 @@ from weft.model import Code, Node, Placement, PodRequest
 class Engine:
     """Decides for its profiles on one ledger.
 
-    `profiles` by schedulerName (the first also serves unknown names), `seed` for policies that
+    `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that
     draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
     may go unanswered before the place is free again, `limits` how far memory may be promised
     beyond what there is.
@@ -147,8 +147,9 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """The profile that decides for this pod."""
-        return self.profiles.get(pod.scheduler_name, self._default)
+        """Who decides for this pod: its own profile, else its system's, else the first."""
+        names = (pod.scheduler_name, *pod.system_names)
+        return next((self.profiles[one] for one in names if one in self.profiles), self._default)
 
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
@@ -253,8 +254,7 @@ class Engine:
 
     def _room_on(self, node: str, now_ns: int) -> None:
         """Room appeared on this node: wake whom it could help."""
-        row = self.ledger.table.row_of.get(node)
-        if row is not None:
+        if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.room_on(self.ledger.table.cells[:, row].tolist(), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------

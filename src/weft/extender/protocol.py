@@ -26,7 +26,8 @@ Fields = dict[str, msgspec.Raw]
 class Args(msgspec.Struct, frozen=True, gc=False):
     """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
 
-    `raw_pod` and `raw_names` are the pod and the names as they came.
+    `raw_pod` and `raw_names` are the pod and the names as they came; `null` beside no nodes is a
+    caller that sent neither list.
     """
 
     pod: Pod
@@ -34,6 +35,11 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     nodes: dict[str, msgspec.Raw] | None = None
     raw_pod: bytes = b""
     raw_names: bytes = b""
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether either list came, empty or not."""
+        return self.nodes is not None or self.raw_names != _NULL_BYTES
 
 
 class BindArgs(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +127,8 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _named = msgspec.json.Decoder(_Named)
 _text = msgspec.json.Decoder(str | None)
 _number = msgspec.json.Decoder(int | None)
-_NULL = msgspec.Raw(b"null")
+_NULL_BYTES = b"null"
+_NULL = msgspec.Raw(_NULL_BYTES)
 
 
 class ArgsReader:

@@ -41,6 +41,7 @@ NOT_READY = "Weft is still reading the cluster; ask again"
 NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
 UNKNOWN_NODE = "node is not known to Weft yet"
 _NO_ARGS = "Please send a request body"
+_NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
 class Reply(NamedTuple):
@@ -70,6 +71,8 @@ class Extender:
             return _no_body()
         try:
             args = self._reader.read(body)
+            if not args.has_nodes:
+                raise BadInputError("the request", _NO_NODES)
         except BadInputError as error:
             return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
         try:

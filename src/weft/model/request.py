@@ -189,8 +189,9 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
 
     `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
     first. `created_ns` is the creation time in nanoseconds. `shared_by_containers` says that one
-    card serves the whole pod (gpushare). `warnings` are for people. `workload` names whatever
-    makes pods like this one, "" where nobody does.
+    card serves the whole pod (gpushare). `system_names` are the schedulerNames of the system whose
+    words it speaks, its default first. `warnings` are for people. `workload` names whatever makes
+    pods like this one, "" where nobody does.
     """
 
     uid: str
@@ -199,6 +200,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     namespace: str = "default"
     dialect: str = "weft"
     scheduler_name: str = "weft"
+    system_names: tuple[str, ...] = ()
     priority: int = 0
     queue_priority: int = 0
     created_ns: int = 0

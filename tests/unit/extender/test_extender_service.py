@@ -26,6 +26,8 @@ from weft.framework import Profile
 from weft.kube.bind import AlreadyBound, BindRequest, Gated, Gone, NotLeader, Outcome, Unknown
 from weft.kube.pods import Pod
 from weft.ledger.audit import audit
+from weft.model import PodRequest
+from weft.policies.best_fit import BestFit
 from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement
 
@@ -68,6 +70,51 @@ def test_every_sentence_about_a_node_is_about_that_node() -> None:
     assert found["NodeNames"] == ["n2"]
     assert found["FailedNodes"]["n3"].endswith("(largest free 7,160 MiB, asked 15,500)")
     assert "largest 15,109 MiB" in found["FailedAndUnresolvableNodes"]["n1"]
+
+
+@pytest.mark.parametrize("body", [{"Nodes": None, "NodeNames": None}, {}, {"nodenames": None}])
+@pytest.mark.parametrize("route", [WEFT, SCHEDULER, GPUSHARE])
+def test_a_filter_without_any_list_is_an_error(route: Route, body: dict[str, Any]) -> None:
+    sent = msgspec.json.encode({"Pod": elastic()} | body)
+    reply = Extender(two()).filter(route, sent)
+    found = load(reply)
+    assert "neither Nodes nor NodeNames" in found["Error"]
+    assert reply.failed
+    assert not found["NodeNames"]
+
+
+def test_a_filter_with_an_empty_list_has_an_empty_answer() -> None:
+    for lists in ({"NodeNames": []}, {"Nodes": {"items": []}}, {"Nodes": {"items": None}}):
+        found = load(Extender(two()).filter(WEFT, msgspec.json.encode({"Pod": elastic()} | lists)))
+        assert found["Error"] == ""
+
+
+def asking(scheduler: str, resource: str) -> PodRequest:
+    pod = elastic()
+    pod["spec"]["schedulerName"] = scheduler
+    pod["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
+    return StubCluster().parse(msgspec.convert(pod, Pod))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "resource", "decides"),
+    [
+        ("", "alnair/vgpu-memory", "alnair-cost-saving"),
+        ("default-scheduler", "alnair/vgpu-memory", "alnair-cost-saving"),
+        ("alnair-high-performance", "alnair/vgpu-memory", "alnair-high-performance"),
+        ("custom-scheduler", "alnair/vgpu-memory", "custom-scheduler"),
+        ("", "elasticgpu.io/gpu-memory", "mine"),
+        ("", "nvidia.com/gpu", "mine"),
+    ],
+)
+def test_a_pod_without_a_profile_gets_its_own_system_s(
+    scheduler: str, resource: str, decides: str
+) -> None:
+    names = ("mine", "alnair-high-performance", "alnair-cost-saving", "custom-scheduler")
+    engine = Engine([Profile(name, [BestFit()]) for name in names])
+    assert engine.profile_of(asking(scheduler, resource)).name == decides
+    engine = Engine([Profile("mine", [BestFit()])])
+    assert engine.profile_of(asking(scheduler, resource)).name == "mine"
 
 
 def test_where_no_preemption_helps_it_says_so() -> None:
