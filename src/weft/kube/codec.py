@@ -33,6 +33,8 @@ log = logging.getLogger("weft.kube")
 T = TypeVar("T", bound=Object)
 
 _REMEMBERED = 1_000
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""The decoder says the second of text that is no UTF-8."""
 
 
 class Skips:
@@ -118,7 +120,7 @@ class Resource(Generic[T]):
         """A page of a list, unreadable objects set aside."""
         try:
             whole = self._list.decode(body)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             return self._decode_singly(body, skips)
         meta: ListMeta = whole.metadata
         return Page(whole.items or (), (), meta.resource_version, meta.continue_)
@@ -133,7 +135,7 @@ class Resource(Generic[T]):
                 return WatchEvent("BOOKMARK", _meta.decode(told.object).metadata)
             if told.type not in ("ADDED", "MODIFIED", "DELETED"):
                 raise msgspec.ValidationError(f"unknown type of event {told.type!r}")
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             skips.note(self.name, "", error)
             return WatchEvent("", _NO_META)
         found, meta = self._decode_object(told.object, skips)
@@ -160,10 +162,10 @@ class Resource(Generic[T]):
             if found.metadata.name:
                 return found, found.metadata
             raise msgspec.ValidationError("an object without a name")
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             try:
                 meta = _meta.decode(raw).metadata
-            except msgspec.DecodeError:
+            except _UNREADABLE:
                 meta = _NO_META
             skips.note(self.name, f"{meta.namespace}/{meta.name}".strip("/"), error)
             return None, meta if meta.name else None

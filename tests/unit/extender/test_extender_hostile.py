@@ -129,6 +129,8 @@ ODD_BODIES = {
     "a huge integer": b'{"Pod":{"spec":{"priority":%s}},"NodeNames":["n1"]}' % (b"9" * 5_000),
     "half a surrogate": b'{"Pod":%s,"NodeNames":["\\ud800"]}' % POD,
     "no UTF-8": b'{"Pod":%s,"NodeNames":["\xff\xfe"]}' % POD,
+    "half a name": b'{"Pod":{"metadata":{"name":"a\\ud83d","uid":"u"}},"NodeNames":["n1"]}',
+    "half a label": b'{"Pod":{"metadata":{"labels":{"a":"\\ude00"}}},"NodeNames":["n1"]}',
     "a byte order mark": b'\xef\xbb\xbf{"Pod":%s}' % POD,
     "UTF-16": '{"Pod":{}}'.encode("utf-16"),
     "two values": b'{"Pod":%s}{"Pod":%s}' % (POD, POD),

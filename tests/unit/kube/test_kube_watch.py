@@ -333,3 +333,16 @@ def test_a_list_with_one_bad_object_keeps_the_others() -> None:
     assert [meta.name for meta in page.unreadable] == ["b"]
     assert (page.version, page.next) == ("7", "t")
     assert isinstance(page.items[0], Pod)
+
+
+def test_an_object_that_is_no_utf_8_is_set_aside_in_lists_and_watches() -> None:
+    skips = Skips()
+    bad = b'{"metadata":{"name":"b","namespace":"d"},"spec":{"nodeName":"\xff"}}'
+    page = PODS.decode_page(b'{"items":[{"metadata":{"name":"a"}},%b]}' % bad, skips)
+    assert [one.metadata.name for one in page.items] == ["a"]
+    assert [meta.name for meta in page.unreadable] == ["b"]
+    event = PODS.decode_line(b'{"type":"MODIFIED","object":%b}' % bad, skips)
+    assert (event.type, event.meta.name, event.object) == ("MODIFIED", "b", None)
+    nameless = PODS.decode_line(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}', skips)
+    assert nameless.type == ""
+    assert skips.counts == {"pods": 3}

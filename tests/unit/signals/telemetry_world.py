@@ -74,5 +74,5 @@ class Scene:
 
     def of(self, view: SignalsView, column: str) -> tuple[list[float], list[int]]:
         """(values, freshness) of all GPUs."""
-        values, fresh = view.over(Table(self.nodes, {}), column)
+        values, fresh = view.over(Table(self.nodes), column)
         return values.tolist(), fresh.tolist()
