@@ -7,7 +7,8 @@ import pytest
 from engine_world import random_world, step
 
 from weft.engine.engine import Engine, Placed
-from weft.engine.queue import Group, Queue
+from weft.engine.queue import Queue
+from weft.engine.waiting import Group, Room
 from weft.ledger import Ledger
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -61,7 +62,11 @@ def a_chain_that_breaks(patch: pytest.MonkeyPatch) -> None:
 
 def too_choosy_about_whom_to_wake(patch: pytest.MonkeyPatch) -> None:
     fits = Group.could_fit
-    patch.setattr(Group, "could_fit", lambda self, cells: fits(self, [cell - 1 for cell in cells]))
+
+    def choosy(self: Group, room: Room) -> bool:
+        return fits(self, room._replace(cells=[cell - 1 for cell in room.cells]))
+
+    patch.setattr(Group, "could_fit", choosy)
 
 
 def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
         if hosting.decisions is not None:
             header = Header(
                 _uses(everything), config.seed, overcommit_permille=limits.overcommit_permille,
-                harvest_permille=limits.harvest_permille,
+                harvest_permille=limits.harvest_permille, turn_looks=live.engine.turn_looks,
             )  # fmt: skip
             process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
         reloading = Reloading(live, files, told, config.interference.reload_seconds)

@@ -9,14 +9,22 @@ from collections import OrderedDict
 
 import numpy as np
 
+from weft.engine.waiting import NOWHERE, Never
 from weft.framework import NEVER, Demand, Policy, Profile, Query, feasibility, placing
 from weft.framework.constraints import preferences
 from weft.framework.feasibility import Codes
 from weft.ledger import Ledger
 from weft.ledger.table import Bools, Ints, Table
 from weft.model import Code, Shape
+from weft.model.constraints import NO_CONSTRAINTS
 
 CODES = len(Code)
+
+LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
+"""What a decision costs in looks at one node: at least; each node for a shape with constraints of
+Kubernetes' own, which are read node by node; each node for several claims."""
+TURN_LOOKS = 100_000
+"""What others may be kept waiting for by one event: some 30 ms, whatever the cluster's size."""
 
 
 class Assessment:
@@ -55,14 +63,25 @@ class Assessment:
         self.told: Codes = feasibility.told_codes(table, self.demand)
         self.any_told = bool(self.told.any())
 
+    @property
+    def never(self) -> Never:
+        """The nodes that could not take the shape whatever leaves them."""
+        if not self.any_told:
+            return NOWHERE
+        return Never(self.generation, np.packbits(self.told != 0).tobytes())
+
 
 class Assessor:
-    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`."""
+    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`.
+
+    `looked` adds up the work so far, in looks at one node for a plain shape: it is the same for the
+    same events, as no clock is.
+    """
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
         self._ledger = ledger
         self._keep = keep
-        self.forgotten = 0
+        self.forgotten = self.looked = 0
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
 
     def forget(self) -> None:
@@ -74,9 +93,12 @@ class Assessor:
         """The answers for `shape` as of the ledger's current version."""
         key = (profile.name, shape)
         ledger = self._ledger
+        self.looked += LOOKS_AT_LEAST
         known = self._known.get(key)
         if known is None or known.generation != ledger.generation:
             known = self._known[key] = Assessment(shape, ledger, profile)
+            constrained = shape.constraints != NO_CONSTRAINTS
+            self.looked += ledger.table.count * (LOOKS_CONSTRAINED if constrained else 1)
             if len(self._known) > self._keep:
                 self._known.popitem(last=False)
         else:
@@ -100,6 +122,7 @@ class Assessor:
             if len(rows) * 4 > table.count:
                 rows = None
         query = Query(table, known.demand, rows)
+        self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
         found = feasibility.codes(query)
         if known.any_told:
             told = known.told if rows is None else known.told.take(rows)

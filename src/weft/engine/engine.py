@@ -25,7 +25,6 @@ from weft.engine.events import (
     Command,
     Event,
     Evict,
-    Learnt,
     NodesChanged,
     NodesClosed,
     Permit,
@@ -44,9 +43,10 @@ from weft.engine.lending import Eviction, Lending
 from weft.engine.lessons import Lessons, OutOfMemory, workload_of
 from weft.engine.peaks import Peaks, whose
 from weft.engine.placed import Placed
-from weft.engine.queue import Queue, Waiting
+from weft.engine.queue import Queue
 from weft.engine.relief import Relief, Slowed
 from weft.engine.tolerance import tolerance_of
+from weft.engine.waiting import Room, Waiting
 from weft.framework import Profile
 from weft.framework.policy import Tolerance
 from weft.framework.signals import NO_SIGNALS
@@ -61,12 +61,14 @@ class Engine:
     `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that
     draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
     may go unanswered before the place is free again, `limits` how far memory may be promised
-    beyond what there is.
+    beyond what there is. `turn_looks`: after so many looks at a node one event's work is over; a
+    `Wake` for now asks for a `Tick`, which goes on, and until then pods are only queued (0: never).
     """
 
     def __init__(
         self, profiles: Sequence[Profile], nodes: Iterable[Node] = (), *, seed: int = 0,
         keep_top: int = 0, bind_timeout_ns: int = FAR, limits: Limits = STRICT,
+        turn_looks: int = 0,
     ) -> None:  # fmt: skip
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
@@ -80,7 +82,8 @@ class Engine:
         self.queue = Queue()
         self.placed: dict[str, Placed] = {}
         self.seed, self.keep_top = seed, keep_top
-        self.bind_timeout_ns = bind_timeout_ns
+        self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
+        self._stopped = False
         self._default = profiles[0]
         for policy in (policy for profile in profiles for policy in profile.policies):
             if "stays" in policy.reads:
@@ -103,10 +106,10 @@ class Engine:
             record = self.journal.broke_off(None, now_ns, faults.in_words(error, what))
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
-        while (waiting := self.queue.pop()) is not None:
-            self._turn(waiting, now_ns, out)
+        if not self._stopped or isinstance(event, Tick):
+            self._turns(now_ns, out)
         out.extend(self.peaks.news())
-        if (wake := self.queue.next_ns()) is not None:
+        if (wake := now_ns if self._stopped else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
 
@@ -132,7 +135,7 @@ class Engine:
             case NodesClosed():
                 self.ledger.close(event.nodes)
             case OutOfMemory():
-                self._learn(event, self.placed.get(event.placement.uid), out)
+                hearing.learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
                 hearing.hear(self, event, now_ns, out)
 
@@ -173,7 +176,7 @@ class Engine:
         if event.out_of_memory and held.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
             end = OutOfMemory(held.placement, workload, uid, event.peak_mib, over=True)
-            self._learn(end, placed, out)
+            hearing.learn(self, end, placed, out)
         elif (
             placed is not None and event.completed
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
@@ -182,13 +185,6 @@ class Engine:
         if placed is not None and held.state == "reserved":
             placed.tell_lost()
         self._room_on(held.placement.node, now_ns)
-
-    def _learn(self, event: OutOfMemory, placed: Placed | None, out: list[Command]) -> None:
-        lesson = self.lessons.learn(event, self.ledger)
-        if lesson is not None:
-            out.append(Learnt(event.workload, lesson))
-            if placed is not None:
-                self.peaks.ran_out(placed.pod, lesson.least_mib)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
@@ -255,9 +251,18 @@ class Engine:
     def _room_on(self, node: str, now_ns: int) -> None:
         """Room appeared on this node: wake whom it could help."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
-            self.queue.room_on(self.ledger.table.cells[:, row].tolist(), now_ns)
+            self.queue.room_on(Room.on(self.ledger, row), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------
+
+    def _turns(self, now_ns: int, out: list[Command]) -> None:
+        """Try who is to be tried, until the work of an event is done; a `Tick` goes on then."""
+        until = self.assessor.looked + self.turn_looks
+        while (waiting := self.queue.pop()) is not None:
+            self._turn(waiting, now_ns, out)
+            if self.turn_looks and self.assessor.looked >= until:
+                break
+        self._stopped = self.queue.active
 
     def _turn(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
         """One pod's turn. What it provokes is undone and costs it its place, and nobody else's."""
@@ -293,7 +298,7 @@ class Engine:
         row = choosing.best_row(known, profile, key)
         if row < 0:
             record = self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod))
-            self.queue.park(waiting, known.shape, known.demand, now_ns)
+            self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
         if self.queue.give_way(waiting, known.shape):

@@ -7,6 +7,7 @@ import numpy as np
 from weft.engine.events import (
     Command,
     Event,
+    Learnt,
     LessonsTold,
     NotEvicted,
     PolicyInput,
@@ -14,6 +15,7 @@ from weft.engine.events import (
     SignalsChanged,
 )
 from weft.engine.lessons import OutOfMemory
+from weft.engine.placed import Placed
 from weft.framework import Policy
 from weft.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
@@ -40,6 +42,15 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
         case LessonsTold():
             if engine.lessons.tell(event.lessons) | engine.peaks.tell(event.peaks):
                 engine.queue.wake_all(now_ns)
+
+
+def learn(engine: "Engine", event: OutOfMemory, placed: Placed | None, out: list[Command]) -> None:
+    """A pod ran out of memory: what those like it are charged from now on."""
+    lesson = engine.lessons.learn(event, engine.ledger)
+    if lesson is not None:
+        out.append(Learnt(event.workload, lesson))
+        if placed is not None:
+            engine.peaks.ran_out(placed.pod, lesson.least_mib)
 
 
 def leave_out(engine: "Engine", event: Event) -> None:

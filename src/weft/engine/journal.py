@@ -13,9 +13,9 @@ from weft.engine.explain import best_nodes
 from weft.engine.lending import Eviction
 from weft.engine.lessons import Charged
 from weft.engine.placed import Placed
-from weft.engine.queue import Waiting
 from weft.engine.records import FAULTED, LEAVES, Outcome, Record
 from weft.engine.relief import Slowed
+from weft.engine.waiting import Waiting
 from weft.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from weft.engine.queue import Waiting
 from weft.engine.records import Record
+from weft.engine.waiting import Waiting
 from weft.framework import Profile
 from weft.framework.signals import Bytes, Floats
 

@@ -16,112 +16,14 @@ import heapq
 from collections.abc import Iterator
 
 from weft.engine.faults import rest_ns
-from weft.framework import Demand, Need, Profile
+from weft.engine.waiting import NOWHERE, Group, Key, Never, Room, Waiting, needs_no_loan
+from weft.framework import Demand, Profile
 from weft.model import PodRequest, Shape
 
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
-NOWHERE_MIB = 1 << 60
-"""More memory than any GPU has: no kind of GPU will do."""
-
 FIRST = -1 << 62
-
-Key = tuple[int, ...]
-
-
-class Waiting:
-    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
-
-    `woken` says that it left its group for a try, `rested` that news which come at a steady pace
-    (a look at the GPUs) are why: it needs no rest before the try, nor after it. `parked_in` is the
-    group that it was parked in last. `faults` counts the tries that broke off.
-    """
-
-    __slots__ = (
-        "faults", "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state",
-        "tries", "woken",
-    )  # fmt: skip
-
-    def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
-        self.pod, self.profile = pod, profile
-        self.key: Key = (*profile.lead.queue_key(pod), seq)
-        self.shape: Shape = pod.shape
-        self.tries = self.faults = 0
-        self.ready_ns = 0
-        self.state = "active"
-        self.woken = self.rested = False
-        self.parked_in: Group | None = None
-
-    @property
-    def group(self) -> tuple[str, Shape]:
-        """The key of the group that it was parked in last."""
-        return self.profile.name, self.shape
-
-
-class Group:
-    """Parked pods of one profile and shape, with what a node must have to be worth a try.
-
-    `heap` may still hold pods that left; `parked` counts those that did not.
-    """
-
-    __slots__ = ("_least_mib", "demand", "heap", "key", "parked")
-
-    def __init__(self, key: tuple[str, Shape], demand: Demand) -> None:
-        self.key = key
-        self.heap: list[tuple[Key, Waiting]] = []
-        self.parked = 0
-        self.ask(demand)
-
-    def ask(self, demand: Demand) -> None:
-        """What the group asks for, on the kinds of GPU that there are now."""
-        self.demand = demand
-        self._least_mib: list[int] | None = None
-
-    def could_fit(self, cells: list[int], *, by_requests: bool = False) -> bool:
-        """Necessary, not sufficient. `cells` are one node's columns in `NODE_COLUMNS` order.
-
-        Where memory is lent, the room for it is not known here; `by_requests`: without a loan.
-        """
-        demand = self.demand
-        lends = demand.harvests and not by_requests
-        if cells[0] < demand.cpu_milli and demand.cpu_milli:
-            return False
-        if cells[1] < demand.memory_mib and demand.memory_mib:
-            return False
-        if self._least_mib is None:
-            self._least_mib = [_least_mib(need) for need in demand.needs]
-        for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
-            if need.whole:
-                if cells[5] < need.count:
-                    return False
-            elif cells[3] < need.milli or (cells[4] < least_mib and not lends):
-                return False
-        return True
-
-    def first(self) -> Waiting | None:
-        """The one to be tried first; those that left are dropped on the way."""
-        while self.heap and self.heap[0][1].state != "parked":
-            heapq.heappop(self.heap)
-        return self.heap[0][1] if self.heap else None
-
-    def tidy(self) -> None:
-        """Drop pods that left, once they are most of the heap."""
-        if len(self.heap) > 2 * self.parked + 8:
-            self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
-            heapq.heapify(self.heap)
-
-
-def _needs_no_loan(group: Group | None, cells: list[int]) -> bool:
-    """Whether pods that may borrow could fit a node with such columns without that."""
-    return group is not None and group.demand.harvests and group.could_fit(cells, by_requests=True)
-
-
-def _least_mib(need: Need) -> int:
-    """The least memory one GPU must have free for the claim, over the kinds that will do."""
-    if need.claim.split:
-        return 0
-    return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))
 
 
 class Queue:
@@ -204,6 +106,14 @@ class Queue:
         self._no_scout(waiting)
         return waiting
 
+    @property
+    def active(self) -> bool:
+        """Whether `pop` has a pod to try."""
+        for heap in self._active.values():
+            while heap and heap[0][1].state != "active":
+                heapq.heappop(heap)
+        return any(self._active.values())
+
     def give_way(self, waiting: Waiting, shape: Shape) -> bool:
         """Whether a pod of this shape that came before `waiting` still rests or is parked.
 
@@ -236,8 +146,10 @@ class Queue:
         if group is not None:
             self._wake_first(group, now_ns, rested=waiting.rested)
 
-    def park(self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int) -> None:
-        """It fits nowhere: wait for an event that could help.
+    def park(
+        self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
+    ) -> None:
+        """It fits nowhere: wait for an event that could help. `never` are nodes that none could.
 
         A woken one that by now is of another shape was no scout of its old group: the next one is.
         """
@@ -253,6 +165,7 @@ class Queue:
             group = self._parked[key] = Group(key, demand)
         elif group.demand is not demand:
             group.ask(demand)
+        group.never = never
         group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))
         waiting.parked_in = group
@@ -280,7 +193,7 @@ class Queue:
         self._known[pod.uid] = waiting
         self._hold(waiting, now_ns)
 
-    def room_on(self, cells: list[int], now_ns: int) -> None:
+    def room_on(self, room: Room, now_ns: int) -> None:
         """A node gained room: wake the first pod of each group that could fit there.
 
         Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
@@ -288,12 +201,12 @@ class Queue:
         """
         self._wake_faulty(now_ns)
         for scout in list(self._scouts.values()):
-            if scout.state == "backoff" and _needs_no_loan(scout.parked_in, cells):
+            if scout.state == "backoff" and needs_no_loan(scout.parked_in, room):
                 scout.rested = True
                 self._activate(scout)
         for group in list(self._parked.values()):
-            if group.could_fit(cells):
-                self._wake_first(group, now_ns, rested=_needs_no_loan(group, cells))
+            if group.could_fit(room):
+                self._wake_first(group, now_ns, rested=needs_no_loan(group, room))
 
     def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first.

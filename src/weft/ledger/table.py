@@ -276,6 +276,10 @@ class Table:
                 return self.start[row] + offset
         return -1
 
+    def states_of(self, row: int) -> Sequence[DeviceState]:
+        """The devices of node `row` now."""
+        return self.state[self.start[row] : self.start[row + 1]]
+
     def gpu(self, row: int, device: int) -> Gpu:
         """What is told of a device of node row `row`."""
         return self.nodes[row].gpus[device - self.start[row]]

@@ -35,7 +35,8 @@ from weft.engine import (
     Tick,
     Unschedulable,
     Wake,
-)  # fmt: skip
+)
+from weft.engine.assess import TURN_LOOKS
 from weft.framework import Profile
 from weft.kube.bind import (
     AlreadyBound,
@@ -92,7 +93,7 @@ class Cluster:
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
         (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
         pods that ran out of memory are `kept` there."""
-        self.engine = Engine(profiles, seed=seed, limits=limits)
+        self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
@@ -228,10 +229,8 @@ class Cluster:
             if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
                 self._carry_out(command)
                 continue
-            if isinstance(command, Faulted):
-                self.faults.heard(command)
-                if command.pod is None:
-                    continue
+            if isinstance(command, Faulted) and not self.faults.heard(command):
+                continue
             if isinstance(command, Bind | Unschedulable | Faulted):
                 took = self._client.clock.monotonic() - began
                 for hook in self.on_decision:

@@ -16,12 +16,13 @@ class Faults:
         self.count = 0
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def heard(self, command: Faulted) -> None:
-        """The engine says that a decision broke off."""
+    def heard(self, command: Faulted) -> bool:
+        """The engine says that a decision broke off; whether it is about a pod."""
         record = command.record
         self.tell(
             f"{record.namespace}/{record.name}" if command.pod else "", record.fault, command.error
         )
+        return command.pod is not None
 
     def tell(self, about: str, why: str, error: BaseException | None = None) -> None:
         """Something about a pod (NAMESPACE/NAME, or "") broke off; `why` in words."""

@@ -69,6 +69,7 @@ class Header(msgspec.Struct, frozen=True):
     keep_top: int = 0
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
+    turn_looks: int = 0
     schema: str = SCHEMA
     weft: str = weft.__version__
 
@@ -79,7 +80,8 @@ class Header(msgspec.Struct, frozen=True):
             for use in self.profiles
         ]
         limits = Limits(self.overcommit_permille, self.harvest_permille)
-        return Engine(profiles, seed=self.seed, keep_top=self.keep_top, limits=limits)
+        return Engine(profiles, seed=self.seed, keep_top=self.keep_top, limits=limits,
+                      turn_looks=self.turn_looks)  # fmt: skip
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
