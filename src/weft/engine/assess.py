@@ -23,8 +23,8 @@ CODES = len(Code)
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several claims."""
-TURN_LOOKS = 100_000
-"""What others may be kept waiting for by one event: some 30 ms, whatever the cluster's size."""
+TURN_LOOKS = 60_000
+"""What others may be kept waiting for by one event: some 20 ms, whatever the cluster's size."""
 
 
 class Assessment:

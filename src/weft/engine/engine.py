@@ -367,8 +367,9 @@ class Engine:
             shape = self.peaks.shape_of(pod, shape)
         shape = profile.shaped(shape)
         known = self.assessor.assess(profile, shape)
-        if profile.matcher is None or beside is None:
+        if profile.matcher is None or beside is None or not known.counts[0]:
             return known
+        self.assessor.looked += len(self.queue)
         waiting = matching.pending(self.queue, profile, pod, shape, beside)
         return matching.among(self.ledger.table, known, profile, waiting)
 

@@ -106,7 +106,7 @@ class Group:
     def ask(self, demand: Demand) -> None:
         """What the group asks for, on the kinds of GPU that there are now."""
         self.demand = demand
-        self._least_mib: list[int] | None = None
+        self._least_mib = [_least_mib(need) for need in demand.needs]
 
     def could_fit(self, room: Room, *, by_requests: bool = False) -> bool:
         """Necessary, not sufficient.
@@ -119,8 +119,6 @@ class Group:
             return False
         if cells[1] < demand.memory_mib and demand.memory_mib:
             return False
-        if self._least_mib is None:
-            self._least_mib = [_least_mib(need) for need in demand.needs]
         for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
             if need.whole:
                 if cells[5] < need.count:
