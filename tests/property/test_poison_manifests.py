@@ -1,0 +1,183 @@
+"""Whatever manifest is accepted is decided, by every policy, and a healthy pod is bound meanwhile.
+
+Random pods in the words of every system, with hostile numbers, on nodes partly used, MIG nodes of
+64 devices among them. The short form bounds the work that is counted; `make test-faults` plays
+more and larger ones, and looks at the clock too.
+"""
+
+import time
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from weft.dialects.dialect import Settings
+from weft.engine import Bind, Command, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick, Wake
+from weft.engine.faults import Faulted, unless_faulted
+from weft.framework import Profile
+from weft.kube.pods import Pod
+from weft.ledger import audit
+from weft.live.reading import read, read_bound
+from weft.live.volumes import VolumeView
+from weft.model import BadInputError, Constraints, Node, PodRequest, Taint, Toleration
+from weft.policies.catalog import BUILT_IN, built_in
+from weft.testing import node, placement, pod, shape
+
+Json = dict[str, Any]
+POLICIES = [policy.name for policy in BUILT_IN]
+MOST_CONTAINERS, MOST_NODES = 300, 6
+TURN_LOOKS = 20_000
+LONG_CONTAINERS, LONG_NODES, LONG_TURN_S = 5_000, 200, 1.0
+"""The bar is 50 ms on a quiet machine; tests run beside others."""
+
+WORDS = (
+    "elasticgpu.io/gpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.com/gpu-memory",
+    "nano-gpu/gpu-percent", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "alnair/vgpu-memory",
+    "alnair/vgpu-compute", "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gpu-count",
+    "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
+)  # fmt: skip
+BESIDE = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example.com/r{}", "rdma/hca")
+USUAL = ("1", "2", "10", "100", "500", "{}")
+HOSTILE = ("0", "1000", "999999", "1000000", "2147483648", "9.2e12", "4503599627370496",
+           "9223372036854775807", "9E", "1e30", "500m", "1Ki", "2000000", "7Pi")  # fmt: skip
+LABELS = ("genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total",
+          "genius/gpu-model", "GPU_MEM_REQ", "genius/priority")  # fmt: skip
+MARKS = ("weft.dev/class", "weft.dev/application", "weft.dev/gpu-model", "nvidia.com/use-gpuuuid",
+         "weft.dev/expected-duration", "weft.dev/slo-ms", "weft.dev/isolation")  # fmt: skip
+SAID = ("latency-critical", "best-effort", "cnn", "A100", "x" * 300, "99999999999", "2h", "40", "")
+
+
+HEALTHY = "for-the-healthy"
+WELL = replace(
+    shape(memory_mib=10), constraints=Constraints(tolerations=(Toleration(HEALTHY, "Exists"),))
+)
+
+
+def number(dice: Random, at: int, hostile: float = 0.15) -> str:
+    some = HOSTILE if dice.random() < hostile else USUAL
+    return dice.choice(some).format(100 + at)
+
+
+def container(dice: Random, at: int, words: tuple[str, ...], hostile: float) -> Json:
+    asked = {word: number(dice, at, hostile) for word in words if dice.random() < 0.9}
+    asked |= {name.format(at): number(dice, at, hostile) for name in BESIDE if dice.random() < 0.1}
+    restart = dice.choice([None, None, "Always"])
+    return {"name": f"c{at}", "resources": {"limits": asked}, "restartPolicy": restart}
+
+
+def manifest(dice: Random, name: str, most: int) -> Json:
+    """A pod in one system's words, mostly; alike in all containers, or a little different."""
+    words = tuple(dice.sample(WORDS, dice.choice([0, 1, 1, 1, 1, 1, 2])))
+    counts = [1, 1, 2, 3, 4, 9, 17, most // 4, most]
+    hostile = dice.choice([0.0, 0.0, 0.1])
+    made = [container(dice, at, words, hostile) for at in range(dice.choice(counts))]
+    inits = dice.choice([0, 0, 0, len(made) // 2])
+    labels = {one: number(dice, 0) for one in LABELS if dice.random() < 0.06}
+    marks = {one: dice.choice(SAID) for one in MARKS if dice.random() < 0.15}
+    spec: Json = {
+        "containers": made[inits:], "initContainers": made[:inits], "schedulerName": "weft",
+    }  # fmt: skip
+    if dice.random() < 0.1:
+        spec["resources"] = {"requests": {"cpu": number(dice, 0), "memory": number(dice, 0)}}
+    if dice.random() < 0.1:
+        spec["overhead"] = {"cpu": number(dice, 0), "memory": number(dice, 0)}
+    return {"metadata": {"name": name, "uid": name, "labels": labels, "annotations": marks},
+            "spec": spec}  # fmt: skip
+
+
+def accepted(made: Json) -> PodRequest | None:
+    """The request; None where it is refused, which is an answer too. Bound, it is always read."""
+    told = msgspec.convert(made, Pod)
+    try:
+        request = read(told, Settings(), VolumeView())
+    except BadInputError:
+        return None
+    assert read_bound(told, Settings()).shape.claims == request.shape.claims
+    return request
+
+
+def cluster(dice: Random, most: int) -> list[Node]:
+    found = [replace(node("roomy", gpus=1), taints=(Taint(HEALTHY, "NoSchedule"),))]
+    for at in range(dice.randint(1, most)):
+        gpus, mig = dice.choice([(8, 0), (8, 7), (4, 7), (2, 3), (4, 0), (0, 0)])
+        size = dice.choice([16_384, 16_384, 81_920])
+        found.append(node(f"n{at}", gpus=gpus, mig=mig, memory_mib=size, model="A100",
+                          extended={"pods": 200, "rdma/hca": 500}))  # fmt: skip
+    return found
+
+
+class Story:
+    """One engine, and the most that one `handle` took."""
+
+    def __init__(self, dice: Random, policy: str, nodes: list[Node]) -> None:
+        profile = Profile("weft", [built_in().create(policy)])
+        self.engine = Engine([profile], nodes, turn_looks=TURN_LOOKS)
+        self.now, self.worst_s, self.worst_looks = 0, 0.0, 0
+        for one in nodes[1:]:
+            for gpu in one.gpus:
+                if dice.random() < 0.4 and gpu.parent is None:
+                    there = placement(f"h-{one.name}-{gpu.index}", one.name, gpu.index,
+                                      memory_mib=dice.randint(0, 9_000),
+                                      milli=dice.choice([0, 300]))  # fmt: skip
+                    self.engine.handle(PodSeenBound(there), 0)
+
+    def tell(self, event: Event) -> list[Command]:
+        self.now += 1_000_000_000
+        commands = found = self._handle(event)
+        while any(isinstance(c, Wake) and c.at_ns <= self.now for c in commands):
+            commands = self._handle(Tick())
+            found = found + commands
+        return found
+
+    def _handle(self, event: Event) -> list[Command]:
+        looked, began = self.engine.assessor.looked, time.process_time()
+        commands = unless_faulted(self.engine.handle(event, self.now))
+        self.worst_s = max(self.worst_s, time.process_time() - began)
+        self.worst_looks = max(self.worst_looks, self.engine.assessor.looked - looked)
+        return commands
+
+    def play(self, dice: Random, pods: int, most_containers: int) -> int:
+        """So many manifests; how many were accepted."""
+        count = 0
+        for at in range(pods):
+            request = accepted(manifest(dice, f"p{at}", most_containers))
+            if request is not None:
+                count += 1
+                self.tell(PodAdded(request))
+            well = pod(f"well{at}", asks=WELL)
+            bound = [c.pod.uid for c in self.tell(PodAdded(well)) if isinstance(c, Bind)]
+            assert well.uid in bound, "a healthy neighbour is bound meanwhile"
+            self.tell(PodGone(well.uid))
+            if request is not None and dice.random() < 0.5:
+                self.tell(PodGone(request.uid))
+        assert audit(self.engine.ledger) == []
+        return count
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_accepted_is_decided(policy: str) -> None:
+    dice = Random(policy)
+    story = Story(dice, policy, cluster(dice, MOST_NODES))
+    assert story.play(dice, 20, MOST_CONTAINERS) > 2
+    assert story.worst_looks < 2 * TURN_LOOKS
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_accepted_is_decided_in_time(policy: str, seed: int) -> None:
+    dice = Random(f"{policy}/{seed}")
+    story = Story(dice, policy, cluster(dice, LONG_NODES if seed % 2 else MOST_NODES))
+    assert story.play(dice, 40, LONG_CONTAINERS) > 5
+    assert story.worst_s < LONG_TURN_S
+
+
+def test_a_mistake_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = Random(0)
+    story = Story(dice, "best-fit", cluster(dice, 1))
+    monkeypatch.setattr(story.engine.assessor, "assess", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        story.tell(PodAdded(pod("p", memory_mib=1)))
+    assert any(isinstance(c, Faulted) for c in story.engine.handle(PodAdded(pod("q")), 10**12))
