@@ -141,10 +141,15 @@ class Extender:
         """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
         if not body:
             return _no_body()
+        args = None
         try:
-            error = await self._bind(route, protocol.read_bind(body))
+            args = protocol.read_bind(body)
+            error = await self._bind(route, args)
         except BadInputError as bad:
             error = str(bad)
+        except Exception as fault:
+            about = f"{args.namespace}/{args.name}" if args is not None else ""
+            error = self.cluster.faults.answering(about, fault)
         return Reply(route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error))
 
     async def _bind(self, route: Route, args: BindArgs) -> str:

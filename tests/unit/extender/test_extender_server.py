@@ -330,15 +330,19 @@ def test_a_fault_of_ours_is_an_answer_too() -> None:
 
     async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
         del world.engine.profiles["elastic-binpack"]
-        async with session.post("/scheduler/filter", data=args(elastic(), ["n1"])) as answer:
-            assert answer.status == 200
-            assert "answering about this pod failed" in (await answer.json())["Error"]
+        for verb, data, status in (
+            ("filter", args(elastic(), ["n1"]), 200), ("bind", bind_args("a", "n1"), 500),
+        ):  # fmt: skip
+            async with session.post(f"/scheduler/{verb}", data=data) as answer:
+                assert answer.status == status
+                assert "KeyError: 'elastic-binpack'" in (await answer.json())["Error"]
+        world.engine.ledger, ledger = None, world.engine.ledger  # type: ignore[assignment]
         async with session.get("/scheduler/status") as answer:
-            status = answer.status
-        del world.engine.ledger
-        async with session.get("/scheduler/status") as answer:
-            assert (status, answer.status) == (200, 500)
+            assert answer.status == 500
             assert "log" in (await answer.json())["Error"]
+        world.engine.ledger = ledger
+        async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
+            assert answer.status == 200
 
     on_server(check, world)
 
