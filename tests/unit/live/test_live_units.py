@@ -22,7 +22,9 @@ def node(name: str, units: int | None) -> dict[str, Any]:
     """A node of one card that counts so many units; without any it says only what Weft wrote."""
     whole = plain_node(name, 1)
     card = [{"index": 0, "memory_mib": CARD_MIB}]
-    whole["metadata"]["annotations"] = {"weft.dev/inventory": json.dumps({"gpus": card})}
+    whole["metadata"]["annotations"] = {
+        "weft.dev/inventory": json.dumps({"gpus": card}), "weft.dev/delivers": "by-name"
+    }  # fmt: skip
     if units:
         whole["status"]["capacity"] = {MEM: str(units), COUNT: "1"}
     return whole
