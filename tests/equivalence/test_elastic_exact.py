@@ -60,24 +60,28 @@ class World:
         held = placement(uid, name, shares=[Share(0, gpu, mib, 10 * core)])
         self.engine.handle(PodSeenBound(held), 0)
 
-    def theirs(self, core: int, mib: int) -> dict[str, Found]:
-        """What the original finds on each node."""
-        found = {name: trade(cards, [asked(core, mib)]) for name, cards in self.cards.items()}
+    def theirs(self, asks: list[tuple[int, int]]) -> dict[str, Found]:
+        """What the original finds on each node for these containers."""
+        wanted = [asked(core, mib) for core, mib in asks]
+        found = {name: trade(cards, wanted) for name, cards in self.cards.items()}
         return {name: one for name, one in found.items() if one is not None}
 
 
-def request(name: str, core: int, mib: int) -> PodRequest:
-    """A pod of one container, as the dialect reads it."""
+def request(name: str, *asks: tuple[int, int]) -> PodRequest:
+    """A pod of these containers, as the dialect reads it."""
+    return pod(name, claims=[claim(core, mib) for core, mib in asks])
+
+
+def claim(core: int, mib: int) -> GpuClaim:
     if core >= 100:
-        return pod(name, claims=[GpuClaim(core // 100, Memory("whole"), whole=True)])
-    memory = Memory("mib", mib) if mib else Memory()
-    return pod(name, claims=[GpuClaim(memory=memory, milli=10 * core)])
+        return GpuClaim(core // 100, Memory("whole"), whole=True)
+    return GpuClaim(memory=Memory("mib", mib) if mib else Memory(), milli=10 * core)
 
 
 def ask(world: World, dice: random.Random) -> tuple[PodRequest, dict[str, Found], dict[str, int]]:
     """A pod, what the original answers, and Weft's scores of the nodes that it lets through."""
-    core, mib = dice.choice(ASKS)
-    asks, theirs = request("asked", core, mib), world.theirs(core, mib)
+    containers = dice.choices(ASKS, k=dice.choice((1, 1, 2, 3)))
+    asks, theirs = request("asked", *containers), world.theirs(containers)
     names = list(world.cards)
     fits = questions.which_fit(world.engine, world.profile, asks, names).fits
     assert fits == [name for name in names if name in theirs]
@@ -100,8 +104,12 @@ def test_nodes_scores_and_gpus_are_the_originals() -> None:
             where = dice.choice(sorted(best(scores)))
             (command,) = world.engine.handle(BindOn(asks, where, world.profile.name), 1)
             assert isinstance(command, Bind)
-            gpus = tuple(share.gpu for share in command.placement.shares)
-            assert (gpus,) == theirs[where].gpus, case
+            shares = command.placement.shares
+            gpus = [
+                tuple(share.gpu for share in shares if share.claim == index)
+                for index in range(len(asks.shape.claims))
+            ]
+            assert tuple(gpus) == theirs[where].gpus, case
             assert audit(world.engine.ledger) == []
         seen[f"{min(len(theirs), 2)} nodes"] += 1
     assert seen["2 nodes"] > CASES // 2
@@ -126,7 +134,7 @@ def test_no_gpu_is_given_away_twice_at_bind_either_way(text: bytes) -> None:
     """Both were told that the node fits; the second one's bind finds its GPU taken."""
     engine = engine_of(decode(text, "weft.yaml"), [node("a", gpus=1, memory_mib=10_000)])
     profile = engine.profiles["elastic-binpack"]
-    pods = [request(name, 0, 6_000) for name in ("one", "two")]
+    pods = [request(name, (0, 6_000)) for name in ("one", "two")]
     assert all(questions.which_fit(engine, profile, one, ["a"]).fits == ["a"] for one in pods)
     first, second = (engine.handle(BindOn(one, "a", profile.name), 1)[0] for one in pods)
     assert isinstance(first, Bind)
