@@ -144,7 +144,7 @@ def test_explain_needs_nobody_who_keeps_endpoints(
     """There is a Service, as in Weft's manifests, but it leads nowhere: its leader is found by its
     label. Before it has one, what is said names the Service and the label."""
     nodes(control_plane, 1)
-    kubeconfig = control_plane.kubeconfig_for("weft", "system:masters")
+    kubeconfig = let_explain(control_plane, namespace, "reader")
     service = ("--service", f"{namespace}/weft-scheduler:{PORT}")
     meta = {"name": "weft-scheduler", "namespace": namespace}
     ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
