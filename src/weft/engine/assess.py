@@ -33,11 +33,12 @@ class Assessment:
     `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
     policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
-    nodes the search for several claims ended at its bound, None if on none.
+    nodes the search for several claims ended at its bound, None if on none. `places` is what was
+    found for several claims when nodes were looked at last, and their rows.
     """
 
-    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "inexact", "position",
-                 "raw", "shape", "told", "total", "version", "wishes")  # fmt: skip
+    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "inexact", "places",
+                 "position", "raw", "shape", "told", "total", "version", "wishes")  # fmt: skip
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape
@@ -51,6 +52,7 @@ class Assessment:
         self.counts[0] = rows
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.inexact: Bools | None = None
+        self.places: tuple[Ints, placing.Answer] | None = None
         self.wishes = preferences(ledger.table, shape.constraints)
         alone = len(self.raw) == 1 and self.wishes is None
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
@@ -83,10 +85,12 @@ class Assessor:
         self._keep = keep
         self.forgotten = self.looked = 0
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
+        self._with_places: Assessment | None = None  # one at a time: they are large
 
     def forget(self) -> None:
         """Drop every answer (a policy's own state changed)."""
         self._known.clear()
+        self._with_places = None
         self.forgotten += 1
 
     def assess(self, profile: Profile, shape: Shape) -> Assessment:
@@ -131,7 +135,10 @@ class Assessor:
             found = _filter(query, found, profile)
         fits = found == 0
         if known.demand.mode == "many":
-            found, fits, scores, inexact = _many(query, found, fits, profile)
+            if self._with_places is not None:
+                self._with_places.places = None
+            self._with_places = known
+            found, fits, scores, inexact = _many(query, found, fits, profile, known)
             position = None
             _note(known, rows, inexact)
         elif known.demand.needs and profile.device_scorer is not None:
@@ -189,7 +196,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
 
 
 def _many(
-    query: Query, found: Codes, fits: Bools, profile: Profile
+    query: Query, found: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
     """Several claims: search where the node beside the GPUs is roomy enough."""
     some = np.flatnonzero(fits)
@@ -199,6 +206,7 @@ def _many(
         rows = some if query.rows is None else query.rows.take(some)
         part = Query(query.table, query.demand, rows)
         answer = placing.place(part, profile)
+        known.places = rows, answer
         found = found.copy()
         found[some] = np.where(answer.fits, 0, answer.codes)
         inexact[some] = ~answer.exact

@@ -42,7 +42,7 @@ def shares_on(
     if demand.mode == "none":
         return ()
     if demand.mode == "many":
-        return _many(table, row, demand, profile, key)
+        return _many(table, row, known, profile, key)
     need = demand.need
     if known.position is not None and not need.whole:
         return (_share(table, row, int(known.position[row]), 0, need),)
@@ -116,9 +116,12 @@ def _tightest(table: Table, row: int, need: Need) -> int:
     return best
 
 
-def _many(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> tuple[Share, ...]:
+def _many(
+    table: Table, row: int, known: Assessment, profile: Profile, key: str
+) -> tuple[Share, ...]:
+    demand = known.demand
     query = Query(table, demand, np.array([row], dtype=np.int64))
-    answer = placing.place(query, profile, key)
+    answer = _found_before(known, row, profile) or placing.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
     shares = [
         _share(table, row, position, claim, need)
@@ -130,3 +133,13 @@ def _many(table: Table, row: int, demand: Demand, profile: Profile, key: str) ->
         for claim, position, memory in placing.split_shares(query, profile, answer)
     ]
     return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))
+
+
+def _found_before(known: Assessment, row: int, profile: Profile) -> placing.Answer | None:
+    """What was found on this node when it was assessed; None where it was not just then, or where
+    the policy's own choice among equals is still to be asked."""
+    if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:
+        return None
+    rows, answer = known.places
+    at = np.flatnonzero(rows == row)
+    return answer.only(at) if len(at) else None

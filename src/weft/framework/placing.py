@@ -29,6 +29,9 @@ GREEDY_CELLS = 150_000
 """Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
 
 
+_PER_NODE = ("fits", "exact", "codes", "score", "chosen")
+
+
 class Answer:
     """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
     and the `chosen` position for each of the `todo` steps, [n, steps].
@@ -46,9 +49,16 @@ class Answer:
         self.score: Ints = np.zeros(n, dtype=np.int64)
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
+    def only(self, some: Ints) -> "Answer":
+        """What was answered about some of the nodes."""
+        part = Answer(len(some), self.todo)
+        for name in _PER_NODE:
+            setattr(part, name, getattr(self, name)[some])
+        return part
+
     def put(self, some: Ints, part: "Answer") -> None:
         """What was answered about some of the nodes."""
-        for name in ("fits", "exact", "codes", "score", "chosen"):
+        for name in _PER_NODE:
             getattr(self, name)[some] = getattr(part, name)
 
 
