@@ -46,6 +46,7 @@ class World:
         self.hits: Counter[str] = Counter()
         self.violations: list[str] = []
         self.slipped: set[str] = set()
+        self._held_when_deleted: str | None = None
         self.server = FakeApiServer()
         self.faulty = Faulty(self, Random(seed + 1))
         self.instances: list[Instance] = []
@@ -107,6 +108,8 @@ class World:
 
     def try_remove(self, resource: str, name: str, namespace: str) -> bool:
         """Whether there was such an object."""
+        if resource == "leases":  # whoever held it leads on; a stopped one's binding still slips
+            self._held_when_deleted = self._holder()
         try:
             self.server.remove(resource, name, namespace)
         except Refusal:
@@ -278,11 +281,11 @@ class World:
                     self.violation(f"{sender} bound {pod['metadata']['uid']}, and had given it up")
 
     def _holder(self) -> str | None:
-        """Who holds the lease, None where nobody does."""
+        """Who holds the lease, or did when somebody deleted it; None where nobody does."""
         try:
             lease = self.server.get("leases", "weft", "kube-system")
         except Refusal:
-            return None
+            return self._held_when_deleted
         return lease["spec"].get("holderIdentity") or None
 
     def kubelet(self) -> None:
