@@ -1,10 +1,10 @@
-"""Where each claim goes when a pod has several: greedily over all nodes, exactly if need be.
+"""Where each claim goes when a pod has several: greedily over all nodes, by a search if need be.
 
 The claims are taken largest first, one GPU at a time, each on the best device the policy knows
 in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
-ends without a place, `search` looks through every distinct assignment, so that "does not fit" is
-never the fault of the order. A policy that rates whole assignments (`rate_option`) gets the
-search for every node.
+ends without a place, `search` looks through the distinct assignments, within a bound, so that
+"does not fit" is not the fault of the order. A policy that rates whole assignments
+(`rate_options`) gets the search for every node.
 """
 
 import numpy as np

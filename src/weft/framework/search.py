@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.framework.policy import Left, Options, Policy
+from weft.framework.query import NEVER
 from weft.framework.spread import Spread, holds
 from weft.framework.states import SEVERAL, SINGLE, Asks, Nodes, Space, States, by_row
 from weft.ledger.table import Bools, Ints
-
-NEVER = -(1 << 62)
 
 
 class Found(NamedTuple):

@@ -183,3 +183,12 @@ async def world(
         made = World(server, client, policy or Fgd(), limits=limits)
         async with living(made, start=start):
             yield made
+
+
+async def anew(made: World) -> None:
+    """The process ends, and another one starts."""
+    await made.live.stop()
+    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
+    made.live.on_notice.append(made.notices.append)
+    await made.live.start()
+    await made.live.lead(afresh=False)

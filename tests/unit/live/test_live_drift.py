@@ -1,10 +1,6 @@
 """Alnair's device plugin picks the card itself: once it has written which, the pod is there."""
 
-from live_world import CARD_MIB, Json, World, node, pod, run, until, world
-
-from weft.framework import Profile
-from weft.live.cluster import Cluster
-from weft.policies.fgd import Fgd
+from live_world import CARD_MIB, Json, World, anew, node, pod, run, until, world
 
 GPU_ID, MEMORY = "ai.centaurus.io/alnair-gpu-id", "alnair/vgpu-memory"
 
@@ -31,14 +27,6 @@ async def bound(made: World, name: str, units: int = 8) -> int:
     uid = made.uid(name)
     await until(lambda: (seen := made.live.pods.by_uid(uid)) and seen.spec.node_name)
     return [was != now for was, now in zip(before, used(made), strict=True)].index(True)
-
-
-async def anew(made: World) -> None:
-    await made.live.stop()
-    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
-    made.live.on_notice.append(made.notices.append)
-    await made.live.start()
-    await made.live.lead(afresh=False)
 
 
 def test_where_the_plugin_put_it_is_where_it_is_charged() -> None:

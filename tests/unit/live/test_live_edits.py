@@ -6,11 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from live_world import CARD_MIB, World, bind, node, pod, refusals, run, until, world
-
-from weft.framework import Profile
-from weft.live.cluster import Cluster
-from weft.policies.fgd import Fgd
+from live_world import CARD_MIB, World, anew, bind, node, pod, refusals, run, until, world
 
 MARK, COPY = "weft.dev/placement", "weft.dev/placement-copy"
 Shares = list[list[Any]]
@@ -18,15 +14,6 @@ Shares = list[list[Any]]
 
 def used(made: World) -> list[int]:
     return [int(mib) for mib in made.live.engine.ledger.table.memory_used]
-
-
-async def anew(made: World) -> None:
-    """The process ends, and another one starts."""
-    await made.live.stop()
-    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
-    made.live.on_notice.append(made.notices.append)
-    await made.live.start()
-    await made.live.lead(afresh=False)
 
 
 async def bound(made: World, name: str, memory_mib: int = 16_000, **limits: str) -> int:
