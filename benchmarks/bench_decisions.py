@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from naive import NaiveCluster
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     Engine,
     NodesChanged,
@@ -30,12 +30,12 @@ from weft.engine import (
     Record,
     SignalsChanged,
 )
-from weft.framework import Profile
-from weft.framework.signals import FRESH, snapshot
+from weft.core.framework import Profile
+from weft.core.framework.signals import FRESH, snapshot
+from weft.core.policies.catalog import built_in
+from weft.core.policies.fragments import TypicalPods, typical_input
+from weft.lab.simulate.openb import shape_of
 from weft.model import Gpu, Node, Placement, PodRequest, Shape, Share
-from weft.policies.catalog import built_in
-from weft.policies.fragments import TypicalPods, typical_input
-from weft.simulate.openb import shape_of
 
 LOAD = 0.7
 GPUS = 8

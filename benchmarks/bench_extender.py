@@ -21,22 +21,22 @@ from pathlib import Path
 
 import msgspec
 
+from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.interface import OnDecision
+from weft.cluster.control.leadership import Leadership
+from weft.cluster.extender.routes import Route, default_routes, route_profiles
+from weft.cluster.extender.service import Extender
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pods import PodView
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Bind, Command, Engine, Event, PodBound, PodSeenBound
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import Settings
 from weft.dialects.registry import parse_pod
-from weft.engine import Bind, Command, Engine, Event, PodBound, PodSeenBound
-from weft.extender.routes import Route, default_routes, route_profiles
-from weft.extender.service import Extender
-from weft.framework import Profile
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
-from weft.live.faults import Faults
-from weft.live.interface import OnDecision
-from weft.live.leading import Leadership
-from weft.live.nodes import NodeView
-from weft.live.pods import PodView
-from weft.live.volumes import VolumeView
 from weft.model import PodRequest
-from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement
 
 MEDIAN_MS, P99_MS = 2.0, 10.0

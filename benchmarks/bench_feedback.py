@@ -21,18 +21,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.experiment import pair_predictor
-from weft.experiment.interference_robust import noisy
-from weft.experiment.paired import paired_difference
-from weft.experiment.workers import run_cells
-from weft.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.policies.catalog import built_in
+from weft.interference.observed_slowdown import Experience
+from weft.lab.experiment import pair_predictor
+from weft.lab.experiment.interference_robust import noisy
+from weft.lab.experiment.paired import paired_difference
+from weft.lab.experiment.workers import run_cells
+from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.feedback import Feedback
+from weft.lab.simulate.sharing.job import Job
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 from weft.model.request import LATENCY_CRITICAL
-from weft.policies.catalog import built_in
-from weft.signals.interference.observed import Experience
-from weft.simulate.sharing import pairs
-from weft.simulate.sharing.feedback import Feedback
-from weft.simulate.sharing.job import Job
-from weft.simulate.sharing.run import SharedScenario, run_shared
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
 TABLES = ("oracle_throughputs:v100", "physical_cluster_throughputs:v100")

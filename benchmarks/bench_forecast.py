@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.signals.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Selector
-from weft.signals.forecast import statistics as stats
-from weft.signals.forecast.forecasters import newest
-from weft.signals.forecast.statistics import Floats
+from weft.telemetry.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Selector
+from weft.telemetry.forecast import statistics as stats
+from weft.telemetry.forecast.forecasters import newest
+from weft.telemetry.forecast.statistics import Floats
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, HORIZON, NAIVE_SERIES = 20, 4, 300

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.experiment.overprovision import (
+from weft.core.framework import Policy
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.overprovision import (
     BEST,
     LEVELS,
     Cell,
@@ -35,16 +37,14 @@ from weft.experiment.overprovision import (
     run_cell,
     run_study,
 )
-from weft.experiment.paired import paired_difference
-from weft.experiment.workers import run_cells
-from weft.framework import Policy
-from weft.policies.catalog import built_in
-from weft.signals.telemetry.names import Metric
-from weft.simulate.sharing.ece_like import Mix
-from weft.simulate.sharing.exporter import METRICS, SOUND, Faults
-from weft.simulate.sharing.job import SECOND_NS
-from weft.simulate.sharing.outcome import SharedRun
-from weft.simulate.sharing.pipeline import Watching
+from weft.lab.experiment.paired import paired_difference
+from weft.lab.experiment.workers import run_cells
+from weft.lab.simulate.sharing.ece_like import Mix
+from weft.lab.simulate.sharing.exporter import METRICS, SOUND, Faults
+from weft.lab.simulate.sharing.job import SECOND_NS
+from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.lab.simulate.sharing.pipeline import Watching
+from weft.telemetry.meaning.metric_names import Metric
 
 ROOT = Path(__file__).resolve().parents[1]
 BARS = {0: 2.0, 50: -15.0, 100: -55.0, 150: -80.0, 200: -80.0, 250: -80.0}

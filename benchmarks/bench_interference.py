@@ -25,13 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.signals.interference.calibration import factor_of, few_groups
-from weft.signals.interference.committee import Effort
-from weft.signals.interference.evaluate import Examination, Result, examine
-from weft.signals.interference.ladder import Predictor, fit
-from weft.signals.interference.records import Measured, Run, Solo
-from weft.signals.interference.sources import gavel
-from weft.signals.interference.table import from_predictors
+from weft.interference.calibration import factor_of, few_groups
+from weft.interference.committee import Effort
+from weft.interference.evaluate import Examination, Result, examine
+from weft.interference.ladder import Predictor, fit
+from weft.interference.public_datasets import gavel
+from weft.interference.records import Measured, Run, Solo
+from weft.interference.table import from_predictors
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILY_BARS = {"v100": 0.090, "p100": 0.114}

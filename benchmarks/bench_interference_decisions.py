@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
-from weft.framework import Profile
-from weft.framework.interference import INPUT, interference, to_input
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
+from weft.core.framework import Profile
+from weft.core.framework.interference import INPUT, interference, to_input
+from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
-from weft.policies.catalog import built_in
 
 GPUS, CLASSES, CARD_MIB = 8, 200, 16_384
 BUSY, PAIRS = 0.7, 0.4

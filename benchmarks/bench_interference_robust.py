@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from weft.experiment.interference_robust import MISSING, NOISE, Level, Study, run_study
-from weft.framework import Policy
-from weft.policies.catalog import built_in
-from weft.simulate.sharing import pairs
+from weft.core.framework import Policy
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.interference_robust import MISSING, NOISE, Level, Study, run_study
+from weft.lab.simulate.sharing import pairs
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
 TABLES = ("oracle_throughputs:v100", "physical_cluster_throughputs:v100")

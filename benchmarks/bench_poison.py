@@ -20,15 +20,15 @@ from typing import Any
 
 import msgspec
 
+from weft.cluster.state.pod_reader import read
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Command, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick, Wake
+from weft.core.engine.assessment import TURN_LOOKS
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import Settings
-from weft.engine import Command, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick, Wake
-from weft.engine.assess import TURN_LOOKS
-from weft.framework import Profile
 from weft.kube.pods import Pod
-from weft.live.reading import read
-from weft.live.volumes import VolumeView
 from weft.model import BadInputError, GpuClaim, Memory, Node
-from weft.policies.catalog import built_in
 from weft.testing import node, placement, pod, shape
 
 POLICIES = ("auto", "fgd", "elastic-binpack", "binpack", "interference")

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.framework.signals import SignalsView
+from weft.core.framework.signals import SignalsView
 from weft.model import Gpu, Node
-from weft.signals.telemetry.answers import decode
-from weft.signals.telemetry.doubts import Residents
-from weft.signals.telemetry.join import Devices, Joiner
-from weft.signals.telemetry.names import Metric, names_of
-from weft.signals.telemetry.refresh import Now, Refresher, Settings
-from weft.signals.telemetry.window import Window
+from weft.telemetry.feed.snapshot import Now, Refresher, Settings
+from weft.telemetry.feed.window import Window
+from weft.telemetry.meaning.doubts import Residents
+from weft.telemetry.meaning.join import Devices, Joiner
+from weft.telemetry.meaning.metric_names import Metric, names_of
+from weft.telemetry.sources.answers import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = (

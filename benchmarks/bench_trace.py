@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from naive import NaiveCluster
+from weft.lab.simulate.arrivals import Arrivals, draw, read_orders
+from weft.lab.simulate.openb import read_nodes, read_pods
+from weft.lab.simulate.scenario import Scenario
 from weft.model import Placement, Share
-from weft.simulate.arrivals import Arrivals, draw, read_orders
-from weft.simulate.openb import read_nodes, read_pods
-from weft.simulate.scenario import Scenario
 
 POLICIES = ("best-fit", "dot-product", "gpu-packing", "gpu-clustering", "random", "fgd")
 NAIVE_PODS = {"best-fit": 3_000, "fgd": 60}
@@ -35,7 +35,7 @@ def inputs() -> tuple[list[str], Path, Path, Path | None]:
         nodes, pods = data / "openb_node_list_gpu_node.csv", data / "openb_pod_list_default.csv"
         order: Path | None = data / "openb_order_default.json.gz"
     else:
-        from weft.simulate.generate import demo_cluster
+        from weft.lab.simulate.generate import demo_cluster
 
         folder = ROOT / "build" / "bench"
         folder.mkdir(parents=True, exist_ok=True)

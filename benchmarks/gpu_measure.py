@@ -18,10 +18,10 @@ if importlib.util.find_spec("pynvml") is None:
 
     bare_pynvml.stand_in()
 
+from weft.lab.profiling.campaign import Settings  # noqa: E402
+from weft.lab.profiling.machine import How  # noqa: E402
+from weft.lab.profiling.session import Wishes, measure, named  # noqa: E402
 from weft.model import BadInputError  # noqa: E402 - behind what may stand in
-from weft.profiling.campaign import Settings  # noqa: E402
-from weft.profiling.machine import How  # noqa: E402
-from weft.profiling.session import Wishes, measure, named  # noqa: E402
 
 
 def main() -> int:

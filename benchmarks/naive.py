@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weft.core.policies.fragments import TypicalPods
 from weft.model import Placement, Shape
-from weft.policies.fragments import TypicalPods
 
 Choice = tuple[int, tuple[int, ...]]
 

@@ -15,6 +15,7 @@ import msgspec
 import uvloop
 from objects import GPUS, NAMESPACE, WHOLE, Manifest, node, node_name
 
+from weft.core.ledger import Ledger, audit
 from weft.dialects.dialect import Settings
 from weft.dialects.registry import read_placement
 from weft.kube.client import MERGE_PATCH, ApiClient, ClientOptions
@@ -23,7 +24,6 @@ from weft.kube.config import load
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.ledger import Ledger, audit
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "cluster"))
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from weft.framework import Policy, Query
-from weft.ledger.table import Ints
+from weft.core.framework import Policy, Query
+from weft.core.ledger.table import Ints
 
 
 class SmallNodes(Policy):

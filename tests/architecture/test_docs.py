@@ -4,10 +4,10 @@ How a page says what may be checked (docs/README.md tells its writers):
 - ```python blocks run, top to bottom of a page, in one namespace; functions `test_*` are called.
   ```text printed is what the last one prints, where `…` stands for anything.
 - A block with `file=NAME` behind its language is written to NAME in the page's own empty folder;
-  a Python one is loaded as that module, `src/weft/policies/new.py` as `weft.policies.new`.
-- In ```console blocks every `$ weft …` must name commands and options that exist. In ```console run
-  they run, must end with 0 (or what a following `$ echo $?` shows), and print what is shown
-  below them.
+  a Python one is loaded as that module, `src/weft/core/policies/new.py` as
+  `weft.core.policies.new`. - In ```console blocks every `$ weft …` must name commands and options
+  that exist. In ```console run they run, must end with 0 (or what a following `$ echo $?` shows),
+  and print what is shown below them.
 """
 
 import contextlib
@@ -28,19 +28,20 @@ import typer.main
 
 import weft
 from weft.cli import main as weft_cli
+from weft.core.engine import Candidate, Event, Record
+from weft.core.policies.catalog import built_in
+from weft.core.record import Header, Line, PolicyUse, ProfileUse
 from weft.dialects.registry import ALL
-from weft.engine import Candidate, Event, Record
 from weft.model import Share
 from weft.model.reason import TEXT, Code
-from weft.policies.catalog import built_in
-from weft.record import Header, Line, PolicyUse, ProfileUse
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".venv", "build", "dist", "node_modules"}
 PAGES = sorted(
-    path for path in ROOT.rglob("*.md")
+    path
+    for path in ROOT.rglob("*.md")
     if not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(ROOT).parts)
-)  # fmt: skip
+)
 ROOM_OF_DECISIONS = ROOT / "docs" / "decisions"
 
 
@@ -150,9 +151,10 @@ def section(page: Path, title: str) -> str:
 
 def test_readme_names_exactly_the_policies_there_are() -> None:
     listed = {
-        policy: row for row in section(ROOT / "README.md", "## Policies").splitlines()
+        policy: row
+        for row in section(ROOT / "README.md", "## Policies").splitlines()
         for policy in first_cells(row)
-    }  # fmt: skip
+    }
     assert sorted(listed) == list(built_in().names())
     assert [d.name for d in built_in().describe() if d.summary not in listed[d.name]] == []
 
@@ -206,10 +208,11 @@ def commands() -> dict[str, set[str]]:
     def walk(path: str, command: object) -> None:
         below = getattr(command, "commands", {})
         options = {
-            option for parameter in command.params for option in
-            (*parameter.opts, *parameter.secondary_opts)
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
             if parameter.param_type_name == "option"
-        }  # fmt: skip
+        }
         if not below or path == "weft":
             found[path] = options - {"--help", "--install-completion", "--show-completion"}
         for word, one in below.items():
@@ -248,8 +251,11 @@ def test_every_shown_command_exists(page: Path) -> None:
         for words in re.findall(r"(?:^\$ |\| *)(?:\S*/)?(weft .*?)(?= \||$)", text, re.MULTILINE):
             command = max((c for c in COMMANDS if f"{words} ".startswith(f"{c} ")), key=len)
             known = COMMANDS[command] | {"--help"}
-            used = {word.partition("=")[0] for word in shlex.split(words, comments=True)
-                    if re.match(r"--?[a-z]", word)}  # fmt: skip
+            used = {
+                word.partition("=")[0]
+                for word in shlex.split(words, comments=True)
+                if re.match(r"--?[a-z]", word)
+            }
             assert used <= known, f"line {block.line}: {command} has no {used - known}"
             assert command != "weft" or used, f"line {block.line}: no such command: {words}"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from weft.framework import Policy
-from weft.framework.registry import register_entry_points
-from weft.policies.catalog import built_in
+from weft.core.framework import Policy
+from weft.core.framework.registry import register_entry_points
+from weft.core.policies.catalog import built_in
 from weft.testing import decide, node, pod
 
 PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "policy-plugin"

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
-ROOMS = sorted(init.parent for init in (ROOT / "src" / "weft").glob("*/__init__.py"))
+ROOMS = sorted(init.parent for init in (ROOT / "src" / "weft").glob("*/**/__init__.py"))
 
 
 def name(path: Path) -> str:
@@ -29,7 +29,7 @@ def test_each_room_says_what_is_in_and_what_is_out(room: Path) -> None:
     doc = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     assert "In:" in doc, "the room's docstring must say what is in it"
     assert "Out:" in doc, "the room's docstring must say what is out of it"
-    assert list(room.glob("*.py")) != [room / "__init__.py"], "an empty room: remove it"
+    assert list(room.rglob("*.py")) != [room / "__init__.py"], "an empty room: remove it"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)

@@ -12,13 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.interface import OnDecision
+from weft.cluster.control.leadership import Leadership
+from weft.cluster.extender.routes import default_routes, route_profiles
+from weft.cluster.extender.server import Server
+from weft.cluster.extender.service import Extender
+from weft.core.engine import Bind, BindFailed, Command, Engine, Event, NodesChanged, PodBound
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import Settings
 from weft.dialects.registry import parse_pod, write
-from weft.engine import Bind, BindFailed, Command, Engine, Event, NodesChanged, PodBound
-from weft.extender.routes import default_routes, route_profiles
-from weft.extender.server import Server
-from weft.extender.service import Extender
-from weft.framework import Profile
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, Skips
@@ -26,11 +30,7 @@ from weft.kube.config import load
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
-from weft.live.faults import Faults
-from weft.live.interface import OnDecision
-from weft.live.leading import Leadership
 from weft.model import PodRequest
-from weft.policies.catalog import built_in
 
 T = TypeVar("T")
 

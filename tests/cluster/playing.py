@@ -18,16 +18,16 @@ import yaml
 from certificates import Authority
 from processes import Server, free_ports
 
-from weft.framework import Profile
-from weft.framework.signals import SignalsView
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.telemetry.telemetry_loop import Looking, LookingOptions
+from weft.core.framework import Profile
+from weft.core.framework.signals import SignalsView
+from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import Fixed
-from weft.live.cluster import Cluster
-from weft.live.looking import Looking, LookingOptions
-from weft.policies.fgd import Fgd
-from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
+from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing.api_server import FakeApiServer
 from weft.testing.exporter import FakeExporter, PlayedGpu
 

@@ -41,7 +41,7 @@ from weft_process import (
     weft,
 )
 
-from weft.ledger import Ledger
+from weft.core.ledger import Ledger
 
 NODES = 2
 NAMES = [f"node-{index}" for index in range(NODES)]

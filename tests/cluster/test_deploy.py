@@ -10,10 +10,10 @@ from control_plane import ControlPlane
 from kube_api import ApiError, Object
 from weft_process import EXTENDER, Weft, all_bound, audited, bound, nodes, pod
 
-from weft.config.form import Configuration
-from weft.config.read import decode
-from weft.extender.configured import listening_of
-from weft.serving.door import Door
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.read import decode
+from weft.cluster.extender.setup import listening_of
+from weft.cluster.http.access import Door
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 USER = "system:serviceaccount:weft-system:weft-scheduler"

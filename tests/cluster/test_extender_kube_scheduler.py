@@ -13,12 +13,12 @@ from control_plane import ControlPlane
 from extender_host import Host
 from kube_api import Object, Objects
 
+from weft.core.ledger import Ledger
+from weft.core.ledger.audit import audit
 from weft.dialects.registry import read_placement
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.ledger import Ledger
-from weft.ledger.audit import audit
 
 CARD_MIB, CARDS = 16_384, 2
 ELASTIC, GPUSHARE, ALNAIR = "elasticgpu.io/gpu-memory", "aliyun.com/gpu-mem", "alnair/vgpu-memory"

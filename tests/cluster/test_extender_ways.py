@@ -28,7 +28,7 @@ from test_extender_kube_scheduler import (
 from test_feasible_sets_agree import World, build, is_decided
 from weft_process import ALONE, EXTENDER, audited, weft
 
-from weft.ledger.audit import audit
+from weft.core.ledger.audit import audit
 
 CLASSES = "scheduling.k8s.io/v1"
 

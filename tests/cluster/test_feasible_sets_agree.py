@@ -18,18 +18,18 @@ from control_plane import ControlPlane
 from kube_api import Object
 from recording_extender import RecordingExtender
 
+from weft.cluster.state.bound_share import held_by
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_constraints import keeps_away
+from weft.cluster.state.pod_reader import read
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Engine, NodesChanged, PodSeenBound
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import Settings
-from weft.engine import Engine, NodesChanged, PodSeenBound
-from weft.framework import Profile
-from weft.kube.changes import Added
 from weft.kube.codec import CLAIMS, NODES, PODS, VOLUMES
-from weft.live.constraints import keeps_away
-from weft.live.holding import held_by
-from weft.live.nodes import NodeView
-from weft.live.reading import read
-from weft.live.volumes import VolumeView
+from weft.kube.list_diff import Added
 from weft.model import Code
-from weft.policies.catalog import built_in
 
 NODES_A_CLUSTER, PODS_A_CLUSTER, PODS_THERE = 7, 40, 6
 ZONES, DISKS = ("a", "b", "c"), ("ssd", "hdd")

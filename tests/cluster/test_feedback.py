@@ -23,8 +23,8 @@ from test_hollow_kubelet import hollow
 from test_looking import Scene, named, program, why  # noqa: F401
 from weft_process import ALONE, GFD, GIB, resources, sigkill, weft
 
-from weft.policies.catalog import built_in
-from weft.record import read, replay
+from weft.core.policies.catalog import built_in
+from weft.core.record import read, replay
 from weft.testing.hollow_kubelet import HollowOptions
 
 SYSTEM, NAME, KEY = "kube-system", "weft-observed", "observed.v1.json"

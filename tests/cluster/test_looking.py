@@ -24,9 +24,9 @@ from processes import Server, free_ports
 from test_hollow_kubelet import Hollow, hollow
 from weft_process import ALONE, CARD_MIB, GFD, GIB, Weft, pod, resources, weft
 
-from weft.cli.explaining import live_lines
-from weft.policies.catalog import built_in
-from weft.record import explain, read, replay
+from weft.cli.explain_pod import live_lines
+from weft.core.policies.catalog import built_in
+from weft.core.record import explain, read, replay
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
 from weft.testing.hollow_kubelet import HollowOptions
 from weft.testing.hollow_pod import HollowPod

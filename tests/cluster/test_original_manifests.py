@@ -32,8 +32,8 @@ from original_manifests import (
 )
 from weft_process import ALONE, EXTENDER, all_bound, audited, extender_config, resources, weft
 
+from weft.core.ledger import Ledger
 from weft.dialects.dialect import Settings
-from weft.ledger import Ledger
 
 CARDS, CARD_MIB = 4, 16_384
 ALL = "".join((ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---",

@@ -25,10 +25,10 @@ from processes import free_ports
 from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 
-from weft.framework.signals import FRESH, MISSING, STALE
-from weft.signals.telemetry.answers import TelemetryError
-from weft.signals.telemetry.join import Why
-from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
+from weft.core.framework.signals import FRESH, MISSING, STALE
+from weft.telemetry.meaning.join import Why
+from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
 
 

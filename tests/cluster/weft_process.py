@@ -20,12 +20,12 @@ from control_plane import ControlPlane
 from kube_api import Object, Objects
 from processes import Server
 
+from weft.core.ledger import Ledger, audit
 from weft.dialects.dialect import Settings
 from weft.dialects.registry import read_placement
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.ledger import Ledger, audit
 
 CARD_MIB, CARDS = 16_384, 2
 GFD = {"nvidia.com/gpu.count": str(CARDS), "nvidia.com/gpu.memory": str(CARD_MIB),

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "extender"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "cluster" / "extender"))
 
 from extender_world import WEFT, StubCluster
 
-from weft.engine import PodSeenBound
-from weft.extender import protocol
-from weft.extender.service import Extender
+from weft.cluster.extender import protocol
+from weft.cluster.extender.service import Extender
+from weft.core.engine import PodSeenBound
 from weft.testing.builders import node, placement
 
 pytestmark = pytest.mark.data

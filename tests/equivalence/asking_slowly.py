@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from weft.engine import Engine
-from weft.engine.explain import reasons_of
-from weft.engine.questions import Answers
-from weft.framework import NEVER, Profile
+from weft.core.engine import Engine
+from weft.core.engine.questions import Answers
+from weft.core.explain.reasons import reasons_of
+from weft.core.framework import NEVER, Profile
 from weft.model import Code, PodRequest
 
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from weft.framework.interference import CardTable, InterferenceView, Tier
-from weft.ledger.residents import Company, Resident
-from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
-from weft.policies.joining import (
+from weft.core.framework.interference import CardTable, InterferenceView, Tier
+from weft.core.ledger.residents import Company, Resident
+from weft.core.policies.co_resident_costs import CAUTION, ROUNDING
+from weft.core.policies.sharing_cost import (
     ALONE,
     BY_USE,
     CRITICAL_LOSS,
@@ -17,7 +17,7 @@ from weft.policies.joining import (
     NEVER,
     Bounds,
 )
-from weft.policies.within import CAUTION, ROUNDING
+from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 
 class SlowJoining:

@@ -10,7 +10,7 @@ import math
 from placing_slowly import Card, Chosen, Machine, Reference, asks_memory
 from policies_slowly import Fgd
 
-from weft.framework.signals import FRESH, STALE
+from weft.core.framework.signals import FRESH, STALE
 from weft.model import GpuClaim, Node
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from placing_slowly import Card, Chosen, Machine, Reference, asks_memory, room, undo
 
-from weft.framework.policy import draw
+from weft.core.framework.policy import draw
+from weft.core.policies.fragments import TypicalPods
 from weft.model import GpuClaim, Memory, Shape
-from weft.policies.fragments import TypicalPods
 
 # --- how much of GPUs, in thousandths --------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 from elastic_slowly import Card, Found, asked, trade
 
-from weft.config.form import Configuration
-from weft.config.read import decode, maker
-from weft.engine import Bind, BindOn, Engine, PodSeenBound, Refused, questions
-from weft.extender.routes import default_routes, route_profiles
-from weft.ledger.audit import audit
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.read import decode, maker
+from weft.cluster.extender.routes import default_routes, route_profiles
+from weft.core.engine import Bind, BindOn, Engine, PodSeenBound, Refused, questions
+from weft.core.ledger.audit import audit
+from weft.core.policies.catalog import built_in
 from weft.model import Code, GpuClaim, Memory, Node, PodRequest, Share
-from weft.policies.catalog import built_in
 from weft.testing.builders import node, placement, pod
 
 CASES = 400

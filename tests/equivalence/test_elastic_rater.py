@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from weft.engine.assess import Assessor
-from weft.engine.choosing import shares_on
-from weft.framework import NEVER, Profile
-from weft.ledger import Ledger
+from weft.core.engine.assessment import Assessor
+from weft.core.engine.selection import shares_on
+from weft.core.framework import NEVER, Profile
+from weft.core.ledger import Ledger
+from weft.core.policies.elastic_binpack import ElasticBinpack
 from weft.model import GpuClaim, Memory, Shape
 from weft.model.request import WHOLE_CARD
-from weft.policies.elastic_binpack import ElasticBinpack
 from weft.testing import node, placement
 
 CASES = 2_500

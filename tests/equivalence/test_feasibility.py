@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.engine.assess import Assessor
-from weft.engine.choosing import shares_on
-from weft.framework import NEVER, Demand, Policy, Profile, Query
-from weft.framework.policy import Options
-from weft.ledger import Ledger, Limits, audit
-from weft.ledger.table import Bools, Ints
+from weft.core.engine.assessment import Assessor
+from weft.core.engine.selection import shares_on
+from weft.core.framework import NEVER, Demand, Policy, Profile, Query
+from weft.core.framework.policy import Options
+from weft.core.ledger import Ledger, Limits, audit
+from weft.core.ledger.table import Bools, Ints
 from weft.model import Closed, Code, Constraints, Node, Placement, Shape, Taint, Toleration
 from weft.testing import (
     ReferenceLedger,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
-from weft.framework import Profile
-from weft.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
+from weft.core.framework import Profile
+from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.policies.catalog import built_in
+from weft.core.policies.co_resident_costs import CAUTION
 from weft.model import PodRequest
-from weft.policies.catalog import built_in
-from weft.policies.within import CAUTION
 from weft.testing import node, pod
 
 CLUSTERS, PODS = 40, 40

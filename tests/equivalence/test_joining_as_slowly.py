@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joining_slowly import SlowJoining
 
-from weft.framework import Demand, Query
-from weft.framework.interference import InterferenceView, Tier, interference
-from weft.ledger import Ledger
-from weft.ledger.residents import Resident
+from weft.core.framework import Demand, Query
+from weft.core.framework.interference import InterferenceView, Tier, interference
+from weft.core.ledger import Ledger
+from weft.core.ledger.residents import Resident
+from weft.core.policies.co_residents import ByCompany
+from weft.core.policies.sharing_cost import CROWD, Bounds, Joining
 from weft.model import Shape
-from weft.policies.company import ByCompany
-from weft.policies.joining import CROWD, Bounds, Joining
 from weft.testing import node
 
 NAMES = ("a", "b", "c", "who?", "")

@@ -15,19 +15,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.engine import Bind, Event, PodAdded, PodGone, PolicyInput
-from weft.framework import Profile
-from weft.framework.interference import INPUT, Tier, interference, to_input
-from weft.framework.stays import SECOND_NS
+from weft.cluster.control.interface import Attempt, Written
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
+from weft.core.framework import Profile
+from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.residency import SECOND_NS
+from weft.core.ledger import Limits
+from weft.core.ledger.residents import Company, Resident
+from weft.core.policies.catalog import built_in
 from weft.kube.bind import Bound
-from weft.ledger import Limits
-from weft.ledger.residents import Company, Resident
-from weft.live.cluster import Cluster
-from weft.live.interface import Attempt, Written
-from weft.policies.catalog import built_in
-from weft.simulate.sharing.job import Job
-from weft.simulate.sharing.pairs import CARD_MIB, Load, PairTable, cluster, jobs
-from weft.simulate.sharing.run import Run, SharedScenario
+from weft.lab.simulate.sharing.job import Job
+from weft.lab.simulate.sharing.pairs import CARD_MIB, Load, PairTable, cluster, jobs
+from weft.lab.simulate.sharing.run import Run, SharedScenario
 from weft.testing.api_memory import Line, MemoryClient
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run

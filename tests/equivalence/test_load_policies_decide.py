@@ -10,14 +10,14 @@ import systems_slowly
 from test_policies_decide import PAIRS as BY_REQUESTS
 from test_policies_decide import a_node, a_shape
 
-from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
-from weft.framework import Profile
-from weft.framework.signals import FRESH, MISSING, STALE, snapshot
-from weft.ledger import Limits, audit
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
+from weft.core.framework import Profile
+from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
+from weft.core.ledger import Limits, audit
+from weft.core.policies.catalog import BUILT_IN, built_in
+from weft.core.policies.fgd import COLD_START
+from weft.core.policies.fragments import TypicalPods
 from weft.model import PodRequest
-from weft.policies.catalog import BUILT_IN, built_in
-from weft.policies.fgd import COLD_START
-from weft.policies.fragments import TypicalPods
 
 CLUSTERS = 25
 PODS = 24

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from weft.cli.policies import registry
+from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound
+from weft.core.framework import Profile
+from weft.core.ledger import Ledger, audit
+from weft.core.ledger.audit import differences
 from weft.dialects.dialect import Settings
 from weft.dialects.registry import parse_pod, read_placement, write
-from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodBound
-from weft.framework import Profile
-from weft.ledger import Ledger, audit
-from weft.ledger.audit import differences
 from weft.model import Gpu, Node, PodManifest, PodRequest
 
 NODES = (

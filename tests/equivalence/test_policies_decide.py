@@ -6,13 +6,13 @@ import policies_slowly as slowly
 import pytest
 from placing_slowly import Machine, Reference
 
-from weft.engine.engine import Engine
-from weft.engine.events import Bind, PodAdded, PodBound, PodGone
-from weft.framework import Profile
+from weft.core.engine.engine import Engine
+from weft.core.engine.events import Bind, PodAdded, PodBound, PodGone
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
+from weft.core.policies.fragments import TypicalPods
 from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, PodRequest, Shape
 from weft.model.request import WHOLE_CARD
-from weft.policies.catalog import built_in
-from weft.policies.fragments import TypicalPods
 
 CLUSTERS = 48
 PODS = 24

@@ -6,9 +6,9 @@ import asking_slowly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.engine import Engine, NodesChanged, PodAdded, PodSeenBound, questions
-from weft.framework import Profile
-from weft.policies.catalog import built_in
+from weft.core.engine import Engine, NodesChanged, PodAdded, PodSeenBound, questions
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
 from weft.testing import random_nodes, random_shape
 from weft.testing.builders import node, placement, pod
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     Engine,
     PodAdded,
@@ -22,15 +22,15 @@ from weft.engine import (
     Tick,
     Unschedulable,
 )
-from weft.framework import Profile
-from weft.framework.interference import INPUT, to_input
-from weft.policies.catalog import built_in
-from weft.policies.coscheml import FORBIDDEN, MYSTIC, Coscheml
-from weft.signals.interference.sources import static_table
-from weft.signals.interference.table import from_static
-from weft.simulate.sharing import pairs
-from weft.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.simulate.sharing.run import Run, SharedScenario
+from weft.core.framework import Profile
+from weft.core.framework.interference import INPUT, to_input
+from weft.core.policies.catalog import built_in
+from weft.core.policies.coscheml import FORBIDDEN, MYSTIC, Coscheml
+from weft.interference.public_datasets import static_table
+from weft.interference.table import from_static
+from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.run import Run, SharedScenario
 from weft.testing import node, placement, pod
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "coscheml"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.signals.knots import PUBLISHED, Verdict, Why, decide, window_start
+from weft.telemetry.forecast.kube_knots_rules import PUBLISHED, Verdict, Why, decide, window_start
 
 LEVELS = (0, 50, 100)
 CAPACITY = PUBLISHED.capacity_mib

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from weft.signals.interference.committee import Effort
-from weft.signals.interference.evaluate import Examination, Result, examine
-from weft.signals.interference.records import Measured
-from weft.signals.interference.sources import gavel, static_table
+from weft.interference.committee import Effort
+from weft.interference.evaluate import Examination, Result, examine
+from weft.interference.public_datasets import gavel, static_table
+from weft.interference.records import Measured
 
 SAMPLES = {  # feasible pairs both ways, a job beside its twin once
     ("oracle_throughputs", "v100"): 633, ("oracle_throughputs", "p100"): 650,

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from weft.profiling.compiled import compiled
-from weft.profiling.runlog import read
-from weft.signals.interference.dataset import decode, encode, measured
+from weft.interference.dataset import decode, encode, measured
+from weft.lab.profiling.dataset_builder import compiled
+from weft.lab.profiling.runlog import read
 
 CARD = (
     '{"type":"begin","card":{"gpu_model":"NVIDIA-H100-80GB-HBM3","uuid":"GPU-1",'

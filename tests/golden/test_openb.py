@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from weft.cli.policies import registry
-from weft.engine import Bind, Engine, Event, PodAdded
-from weft.framework import Policy
-from weft.simulate.arrivals import Arrivals, draw, read_orders
-from weft.simulate.inflation import run_inflation
-from weft.simulate.openb import read_nodes, read_pods
-from weft.simulate.results import Run
-from weft.simulate.scenario import Scenario
+from weft.core.engine import Bind, Engine, Event, PodAdded
+from weft.core.framework import Policy
+from weft.lab.simulate.arrivals import Arrivals, draw, read_orders
+from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.openb import read_nodes, read_pods
+from weft.lab.simulate.results import Run
+from weft.lab.simulate.scenario import Scenario
 
 PUBLISHED = {
     "random": "01-Random",

@@ -8,12 +8,12 @@ scheduler: one decision of its published logs (all of them are in test_ece).
 import numpy as np
 import pytest
 
-from weft.engine import Bind, Engine, PodAdded, PodSeenBound, SignalsChanged
-from weft.framework import Profile
-from weft.framework.signals import FRESH, snapshot
-from weft.ledger import Limits
+from weft.core.engine import Bind, Engine, PodAdded, PodSeenBound, SignalsChanged
+from weft.core.framework import Profile
+from weft.core.framework.signals import FRESH, snapshot
+from weft.core.ledger import Limits
+from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
-from weft.policies.catalog import built_in
 
 
 def decide(policy, cards, claims, *, used=(), **options):

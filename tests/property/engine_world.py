@@ -7,7 +7,7 @@ or refuses them, and checks after every event what must always hold.
 from collections import Counter
 from random import Random
 
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     BindFailed,
     Command,
@@ -24,17 +24,17 @@ from weft.engine import (
     Unschedulable,
     Wake,
 )
-from weft.engine.faults import unless_faulted
-from weft.framework import Plugin, Profile
-from weft.ledger import audit
-from weft.ledger.audit import differences
+from weft.core.engine.decision_faults import unless_faulted
+from weft.core.framework import Plugin, Profile
+from weft.core.ledger import audit
+from weft.core.ledger.audit import differences
+from weft.core.policies.best_fit import BestFit
+from weft.core.policies.exclusive import Exclusive
+from weft.core.policies.fgd import Fgd
+from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.random_choice import Random as RandomPolicy
+from weft.core.policies.spread import Spread
 from weft.model import Node, Placement, PodRequest, Shape
-from weft.policies.best_fit import BestFit
-from weft.policies.exclusive import Exclusive
-from weft.policies.fgd import Fgd
-from weft.policies.first_fit import FirstFit
-from weft.policies.random_choice import Random as RandomPolicy
-from weft.policies.spread import Spread
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
 SECOND = 1_000_000_000

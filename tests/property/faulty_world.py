@@ -25,7 +25,7 @@ from live_asks import (
 from live_faults import Faulty
 from live_instance import BIND_S, NAMES, Instance, task_factory
 
-from weft.extender.routes import Route
+from weft.cluster.extender.routes import Route
 from weft.testing.api_http import Request
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_store import Change, Refusal

@@ -1,8 +1,8 @@
 """GPUs whose pods use less than they asked, until they grow; and metrics that are late or wrong.
 
 `World` keeps what is true (who is bound, since when, using how much) and what the exporters say of
-it: each look builds a snapshot with `signals/holds.py`. After every event it checks what must hold,
-and each eviction against the rule read slowly.
+it: each look builds a snapshot with `telemetry/feed/memory_needs.py`. After every event it checks
+what must hold, and each eviction against the rule read slowly.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     BindFailed,
     Command,
@@ -27,13 +27,13 @@ from weft.engine import (
     SignalsChanged,
     Tick,
 )
-from weft.framework import Policy, Profile
-from weft.framework.signals import FRESH, MISSING, SignalsSnapshot
-from weft.ledger import Limits, audit
+from weft.core.framework import Policy, Profile
+from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
+from weft.core.ledger import Limits, audit
 from weft.model import Node, Placement, PodRequest
-from weft.signals.freshness import freshness_of
-from weft.signals.holds import Cards, Residents, holds, idle_by_uid, rows_of, told
-from weft.signals.peaks import Watch
+from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.memory_needs import Cards, Residents, holds, idle_by_uid, rows_of, told
+from weft.telemetry.feed.peaks import Watch
 from weft.testing import node, shape
 
 S = 1_000_000_000
@@ -245,12 +245,14 @@ class World:
         if not self.honest:
             self._spoil(own, used, fresh)
         residents = Residents(
-            rows.gpu, rows.asked_mib,
+            rows.gpu,
+            rows.asked_mib,
             np.array([np.nan if p is None else (self.now - p.bound_ns) / S for p in bound]),
             np.array([self.pods[u].shape.job_class != "latency-critical" for u in rows.uids], bool),
-            np.array([self.warmed.get(uid, False) for uid in rows.uids], dtype=bool), own,
+            np.array([self.warmed.get(uid, False) for uid in rows.uids], dtype=bool),
+            own,
             rows.expected_mib,
-        )  # fmt: skip
+        )
         answer = holds(residents, Cards(table.device_memory_total, used, fresh), ages)
         self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = idle_by_uid(table, held, rows, answer.idle_mib)
@@ -267,9 +269,12 @@ class World:
         self.measured = {self.gpus[row] for row in fresh_now}
         self.tell(SignalsChanged(told(empty, table, answer, idle, peaks)))
         self.undecided = {
-            uid for row in fresh_now if table.short_of(row) > 0
-            for uid in self.engine.ledger.occupants(*self.gpus[row]) if uid not in self.seen
-        }  # fmt: skip
+            uid
+            for row in fresh_now
+            if table.short_of(row) > 0
+            for uid in self.engine.ledger.occupants(*self.gpus[row])
+            if uid not in self.seen
+        }
         for row in fresh_now:
             there = set(self.engine.ledger.occupants(*self.gpus[row]))
             lent_since = self.gpus[row] in self.closed  # what it is short of is held back then

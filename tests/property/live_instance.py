@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.extender.service import Extender
-from weft.framework import Profile
+from weft.cluster.control.event_reporter import Teller
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.extender.service import Extender
+from weft.cluster.scheduler.leader_label import Role
+from weft.cluster.scheduler.process import LeadershipLostError, Process
+from weft.core.framework import Profile
+from weft.core.policies.best_fit import BestFit
+from weft.core.policies.spread import Spread
 from weft.kube.lease import Elector
-from weft.live.cluster import Cluster
-from weft.live.telling import Teller
-from weft.policies.best_fit import BestFit
-from weft.policies.spread import Spread
-from weft.scheduler.process import LeadershipLostError, Process
-from weft.scheduler.role import Role
 from weft.testing.api_http import Request
 from weft.testing.api_memory import Line, MemoryClient, MemoryConnection
 from weft.testing.api_time import LoopClock

@@ -20,9 +20,9 @@ from live_asks import (
 from live_faults import change_label
 from live_instance import POINTS, Instance, profiles
 
-from weft.ledger import audit
-from weft.ledger.audit import differences
-from weft.live.cluster import Cluster
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.ledger import audit
+from weft.core.ledger.audit import differences
 from weft.testing.api_memory import Line, MemoryClient
 from weft.testing.api_time import LoopClock, run
 

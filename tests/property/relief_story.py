@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     Command,
     Engine,
@@ -23,10 +23,10 @@ from weft.engine import (
     Record,
     Slowed,
 )
-from weft.framework import Policy, Profile
-from weft.framework.policy import Tolerance
-from weft.ledger import audit
-from weft.record import records_of
+from weft.core.framework import Policy, Profile
+from weft.core.framework.policy import Tolerance
+from weft.core.ledger import audit
+from weft.core.record import records_of
 from weft.testing import node, pod
 
 S = 1_000_000_000

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from engine_world import random_world, step
 
-from weft.engine.engine import Engine, Placed
-from weft.engine.queue import Queue
-from weft.engine.waiting import Group, Room
-from weft.ledger import Ledger
+from weft.core.engine.engine import Engine, Placed
+from weft.core.engine.queue import Queue
+from weft.core.engine.waiting_pods import Group, Room
+from weft.core.ledger import Ledger
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

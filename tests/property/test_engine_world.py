@@ -8,8 +8,8 @@ from engine_world import NAMES, random_world, step
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Bind, Command, Engine, Event
-from weft.ledger import audit
+from weft.core.engine import Bind, Command, Engine, Event
+from weft.core.ledger import audit
 
 
 @settings(max_examples=60)

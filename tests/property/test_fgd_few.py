@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.framework import NEVER, Demand, Query, feasibility
-from weft.ledger import Ledger
-from weft.ledger.table import Ints
+from weft.core.framework import NEVER, Demand, Query, feasibility
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Ints
+from weft.core.policies.fgd import Fgd
+from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
 from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Placement, Shape, Share
-from weft.policies.fgd import Fgd
-from weft.policies.fragments import Fragments, NodeShares, TypicalPods
 
 CARDS = (("T4", 15_360, 1000), ("V100", 16_160, 1000), ("A10", 23_028, 700))
 MILLI = (10, 120, 230, 333, 500, 701, 960)

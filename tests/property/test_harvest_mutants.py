@@ -5,18 +5,18 @@ from collections.abc import Callable
 import pytest
 from test_harvest_world import walk
 
-from weft.engine.lending import Lending
-from weft.engine.peaks import Peaks
-from weft.framework.demand import Demand
-from weft.ledger import Ledger
-from weft.ledger.table import Table
-from weft.signals import holds
+from weft.core.engine.harvest import Lending
+from weft.core.engine.peak_usage import Peaks
+from weft.core.framework.demand import Demand
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Table
+from weft.telemetry.feed import memory_needs
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def newly_bound_pods_lend_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(holds, "_warm", lambda residents, *_: residents.age_s >= 0.0)
+    patch.setattr(memory_needs, "_warm", lambda residents, *_: residents.age_s >= 0.0)
 
 
 def two_harvests_between_two_looks(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def harvests_are_not_on_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("weft.engine.lessons.Lessons.shape_of", lambda self, pod: pod.shape)
+    patch.setattr("weft.core.engine.oom_history.Lessons.shape_of", lambda self, pod: pod.shape)
 
 
 def what_is_asked_is_forgotten_where_a_peak_is_known(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def learnt_peaks_are_gone_by_where_nothing_is_measured(patch: pytest.MonkeyPatch
 
 
 def a_newcomer_is_held_at_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(holds, "_expected", lambda residents, *_: 0.0 * residents.asked_mib)
+    patch.setattr(memory_needs, "_expected", lambda residents, *_: 0.0 * residents.asked_mib)
 
 
 def half_of_a_peak_is_learnt(patch: pytest.MonkeyPatch) -> None:

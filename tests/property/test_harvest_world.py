@@ -10,8 +10,8 @@ from harvest_world import World, step
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Bind, Evict
-from weft.ledger import Limits
+from weft.core.engine import Bind, Evict
+from weft.core.ledger import Limits
 
 LIMITS = (Limits(1_000, 2_000), Limits(1_000, 1_300), Limits(1_000, 3_000))
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from weft.ledger import Ledger, Limits, audit
-from weft.ledger.audit import differences
+from weft.core.ledger import Ledger, Limits, audit
+from weft.core.ledger.audit import differences
 from weft.model import Closed, Node, Placement, Share
 from weft.testing import Account, ReferenceLedger, node
 

@@ -11,20 +11,20 @@ import msgspec
 import pytest
 from live_story import schedule
 
+import weft.cluster.state.pods
 import weft.kube.bind
-import weft.live.pods
-from weft.engine import Bind, BindFailed, Engine
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.watch_feeds import Stream
+from weft.cluster.state.bound_share import Held, held_by
+from weft.cluster.state.pods import PodView
+from weft.core.engine import Bind, BindFailed, Engine
+from weft.core.ledger import Ledger
 from weft.kube.bind import Binder, BindRequest, Bound, Refused
-from weft.kube.changes import Deleted, Known
 from weft.kube.client import ApiClient
 from weft.kube.errors import ExpiredError
 from weft.kube.lease import Elector, Observed
+from weft.kube.list_diff import Deleted, Known
 from weft.kube.watch import Next, Plan
-from weft.ledger import Ledger
-from weft.live.cluster import Cluster
-from weft.live.feeds import Stream
-from weft.live.holding import Held, held_by
-from weft.live.pods import PodView
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -135,7 +135,7 @@ def foreign_pods_charged_nothing(patch: Patch) -> None:
             return found
         return Held(msgspec.structs.replace(found.placement, shares=()), found.why)
 
-    patch.setattr(weft.live.pods, "held_by", held)
+    patch.setattr(weft.cluster.state.pods, "held_by", held)
 
 
 def deletions_lost_when_listing_again(patch: Patch) -> None:

@@ -13,16 +13,26 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from weft.cluster.state.pod_reader import read, read_bound
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import (
+    Bind,
+    Command,
+    Engine,
+    Event,
+    PodAdded,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Wake,
+)
+from weft.core.engine.decision_faults import Faulted, unless_faulted
+from weft.core.framework import Profile
+from weft.core.ledger import audit
+from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.dialects.dialect import Settings
-from weft.engine import Bind, Command, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick, Wake
-from weft.engine.faults import Faulted, unless_faulted
-from weft.framework import Profile
 from weft.kube.pods import Pod
-from weft.ledger import audit
-from weft.live.reading import read, read_bound
-from weft.live.volumes import VolumeView
 from weft.model import BadInputError, Constraints, Node, PodRequest, Taint, Toleration
-from weft.policies.catalog import BUILT_IN, built_in
 from weft.testing import node, placement, pod, shape
 
 Json = dict[str, Any]

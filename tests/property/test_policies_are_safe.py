@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
-from weft.framework import Demand, Policy, Profile, Query
-from weft.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
-from weft.ledger import Ledger, Limits, audit
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
+from weft.core.framework import Demand, Policy, Profile, Query
+from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
+from weft.core.ledger import Ledger, Limits, audit
+from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.model import Placement, Share
-from weft.policies.catalog import BUILT_IN, built_in
 from weft.testing import node, pod, shape
 
 CARDS = {"small": (10_000, 2), "large": (40_000, 3)}

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Event
-from weft.ledger import audit
+from weft.core.engine import Event
+from weft.core.ledger import audit
+from weft.core.policies.catalog import BUILT_IN, built_in
+from weft.lab.simulate.sharing.exporter import METRICS, Faults
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.run import Run, SharedScenario
+from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
-from weft.policies.catalog import BUILT_IN, built_in
-from weft.simulate.sharing.exporter import METRICS, Faults
-from weft.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.simulate.sharing.pipeline import Watching
-from weft.simulate.sharing.run import Run, SharedScenario
-from weft.simulate.sharing.slowdown import ByResidents
 
 CARD_MIB = 10_000
 PERMILLE = 1600

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weft.engine import (
+from weft.core.engine import (
     Bind,
     BindFailed,
     Engine,
@@ -22,10 +22,10 @@ from weft.engine import (
     SignalsChanged,
     Tick,
 )
-from weft.engine.queue import BACKOFF_MOST_NS
-from weft.framework import Policy, Profile
-from weft.framework.signals import FRESH, snapshot
-from weft.ledger import Limits
+from weft.core.engine.queue import BACKOFF_MOST_NS
+from weft.core.framework import Policy, Profile
+from weft.core.framework.signals import FRESH, snapshot
+from weft.core.ledger import Limits
 from weft.model import PodRequest
 from weft.testing import node, pod
 

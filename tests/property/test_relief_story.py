@@ -10,11 +10,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from relief_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
 
-from weft.engine import Engine, Observed, ProgressSeen
-from weft.engine.relief import Relief
-from weft.engine.restraint import Restraint
-from weft.framework import Profile
-from weft.record import records_of
+from weft.core.engine import Engine, Observed, ProgressSeen
+from weft.core.engine.eviction_limits import Restraint
+from weft.core.engine.slowdown_eviction import Relief
+from weft.core.framework import Profile
+from weft.core.record import records_of
 
 Step = tuple[str, tuple[Any, ...]]
 slowdowns = st.sampled_from([1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 2.5, 9.0])

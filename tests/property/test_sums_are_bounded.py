@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, PodSeenBound, Unschedulable
-from weft.framework import NEVER, Profile
-from weft.ledger import Ledger, audit
+from weft.core.engine import (
+    Bind,
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodGone,
+    PodSeenBound,
+    Unschedulable,
+)
+from weft.core.framework import NEVER, Profile
+from weft.core.ledger import Ledger, audit
+from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.model import Gpu, GpuClaim, Memory, Node, Placement, Share
 from weft.model.ceilings import (
     MOST_AMOUNT,
@@ -20,7 +29,6 @@ from weft.model.ceilings import (
     MOST_GPUS,
     MOST_MEMORY_MIB,
 )
-from weft.policies.catalog import BUILT_IN, built_in
 from weft.testing import pod, shape
 
 MOST_PODS = 2**30

@@ -6,18 +6,18 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, PodSeenBound
-from weft.engine.whatif import Change, changes
-from weft.framework import Plugin, Policy, Profile
-from weft.ledger import Ledger
-from weft.ledger.audit import differences
+from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, PodSeenBound
+from weft.core.explain.smallest_change import Change, changes
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.ledger import Ledger
+from weft.core.ledger.audit import differences
+from weft.core.policies.alnair import AlnairCostSaving
+from weft.core.policies.best_fit import BestFit
+from weft.core.policies.elastic_binpack import ElasticBinpack
+from weft.core.policies.exclusive import Exclusive
+from weft.core.policies.fgd import Fgd
+from weft.core.policies.spread import Spread
 from weft.model import PodRequest, Shape
-from weft.policies.alnair import AlnairCostSaving
-from weft.policies.best_fit import BestFit
-from weft.policies.elastic_binpack import ElasticBinpack
-from weft.policies.exclusive import Exclusive
-from weft.policies.fgd import Fgd
-from weft.policies.spread import Spread
 from weft.testing import random_nodes, random_shape
 
 LEADS: tuple[type[Policy], ...] = (

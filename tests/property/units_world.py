@@ -13,13 +13,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weft.framework import Profile
+from weft.cluster.control.interface import Notice
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.framework import Profile
+from weft.core.ledger.audit import audit, differences
+from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
-from weft.ledger.audit import audit, differences
-from weft.live.cluster import Cluster
-from weft.live.interface import Notice
 from weft.model import Placement
-from weft.policies.best_fit import BestFit
 from weft.testing.api_memory import Line, MemoryClient
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock

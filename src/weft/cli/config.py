@@ -8,7 +8,7 @@ import typer
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.config.form import ExtenderSettings, TelemetrySettings
+    from weft.cluster.config.form import ExtenderSettings, TelemetrySettings
 
 config_app = typer.Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
 
@@ -17,7 +17,7 @@ config_app = typer.Typer(help="The configuration file: check it, explain it.", n
 def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAML.")]) -> None:
     """Read the file as the scheduler would; exit 1 names the field that is wrong."""
     from weft.cli.policies import registry
-    from weft.config.read import profiles, read
+    from weft.cluster.config.read import profiles, read
 
     found = read(file)
     made = profiles(found, registry(), str(file))
@@ -29,8 +29,8 @@ def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAM
 def _check_extender(found: "ExtenderSettings", where: str) -> None:
     """Its certificate and its table of interference, as it reads them when it starts."""
     from weft.cli.policies import registry
-    from weft.extender.configured import listening_of, routes_of
-    from weft.extender.tls import server_tls
+    from weft.cluster.extender.setup import listening_of, routes_of
+    from weft.cluster.extender.tls import server_tls
 
     wish = listening_of(found)
     try:
@@ -59,8 +59,8 @@ def _check_telemetry(found: "TelemetrySettings", where: str) -> None:
 @config_app.command("defaults")
 def defaults() -> None:
     """Print the default configuration as a file, with the reason of each setting."""
-    from weft.config.form import Configuration
-    from weft.config.show import as_yaml
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.config.show import as_yaml
 
     print(as_yaml(Configuration()), end="")
 
@@ -70,7 +70,7 @@ def explain(
     path: Annotated[str, typer.Argument(help="A setting, such as lease.renewSeconds.")] = "",
 ) -> None:
     """Say what a setting does and why its default is what it is; all of them without a path."""
-    from weft.config import show
+    from weft.cluster.config import show
 
     for name, default, reason in show.explain(path):
         shown = f" = {default}" if default else ""

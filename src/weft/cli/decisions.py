@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.explaining import DEFAULT_SERVICE, Source, ask, live_lines, metrics_lines
+from weft.cli.explain_pod import DEFAULT_SERVICE, Source, ask, live_lines, metrics_lines
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.record import Explanation, Verdict
+    from weft.core.record import Explanation, Verdict
 
 _Output = Annotated[ListOutput, typer.Option(help="What to print.")]
 
@@ -69,7 +69,7 @@ def _explain_live(source: Source, name: str, output: ListOutput) -> None:
 
 def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
     from weft.cli.policies import registry
-    from weft.record import explain
+    from weft.core.record import explain
 
     found = explain(decisions, name, registry().create)
     if output is ListOutput.json:
@@ -80,11 +80,11 @@ def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
 
 def lines_of(found: "Explanation") -> list[str]:
     """The explanation as sentences."""
-    from weft.engine.lending import eviction_in_words, harvest_in_words
-    from weft.engine.lessons import charged_in_words
-    from weft.engine.records import BOUNDED, FAULTED, LEAVES
-    from weft.engine.relief import slowed_in_words
-    from weft.engine.without import Place
+    from weft.core.engine.harvest import eviction_in_words, harvest_in_words
+    from weft.core.engine.oom_history import charged_in_words
+    from weft.core.engine.records import BOUNDED, FAULTED, LEAVES
+    from weft.core.engine.slowdown_eviction import slowed_in_words
+    from weft.core.explain.counterfactual import Place
 
     record, pod = found.record, found.pod
     head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
@@ -139,8 +139,8 @@ def replay(
 ) -> None:
     """Decide a decisions file again; exit 1 at the first decision that is not the same."""
     from weft.cli.policies import registry
-    from weft.record import read
-    from weft.record import replay as run
+    from weft.core.record import read
+    from weft.core.record import replay as run
 
     header, lines = read(decisions)
     verdict = run(header, lines, registry().create)

@@ -16,10 +16,10 @@ from weft.cli.simulate import Output
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.experiment.overprovision import Study, StudyResults
-    from weft.simulate.sharing.ece_like import Mix
-    from weft.simulate.sharing.exporter import Faults
-    from weft.simulate.sharing.pipeline import Watching
+    from weft.lab.experiment.overprovision import Study, StudyResults
+    from weft.lab.simulate.sharing.ece_like import Mix
+    from weft.lab.simulate.sharing.exporter import Faults
+    from weft.lab.simulate.sharing.pipeline import Watching
 
 experiment_app = typer.Typer(help="Experiments that make their own workload.", no_args_is_help=True)
 MIXES = ("ssd", "mixed", "peaky")
@@ -88,7 +88,7 @@ def overprovision(
     the cards through a metric pipeline that can be late, lossy, noisy or lying.
     """
     from weft.cli.policies import registry
-    from weft.experiment.overprovision import Study, run_study
+    from weft.lab.experiment.overprovision import Study, run_study
 
     _finite(("--harvest-limit", harvest_limit), ("--scrape-s", scrape_s),
             ("--delay-s", delay_s), ("--noise", noise))  # fmt: skip
@@ -114,8 +114,8 @@ def experiment() -> None:
 
 
 def _faults(delay_s: float, dropped: float, missing: float, noise: float, spoof: str) -> "Faults":
-    from weft.simulate.sharing.exporter import METRICS, Faults
-    from weft.simulate.sharing.job import SECOND_NS
+    from weft.lab.simulate.sharing.exporter import METRICS, Faults
+    from weft.lab.simulate.sharing.job import SECOND_NS
 
     metric, _, reads = spoof.partition("=")
     if spoof and (metric not in METRICS or reads not in {"zero", "most"}):
@@ -133,7 +133,7 @@ def _finite(*options: tuple[str, float]) -> None:
 
 
 def _known_mix(mix: str) -> "Mix":
-    from weft.simulate.sharing.ece_like import Mix
+    from weft.lab.simulate.sharing.ece_like import Mix
 
     if mix not in MIXES:
         raise BadInputError("--mix", f"{mix!r} is unknown; write one of {', '.join(MIXES)}")
@@ -141,8 +141,8 @@ def _known_mix(mix: str) -> "Mix":
 
 
 def _watching(scrape_s: float) -> "Watching":
-    from weft.simulate.sharing.job import SECOND_NS
-    from weft.simulate.sharing.pipeline import Watching
+    from weft.lab.simulate.sharing.job import SECOND_NS
+    from weft.lab.simulate.sharing.pipeline import Watching
 
     return Watching(scrape_ns=round(scrape_s * SECOND_NS))
 

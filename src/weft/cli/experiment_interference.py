@@ -15,8 +15,8 @@ from weft.cli.simulate import Output
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.experiment.interference import Change, Level
-    from weft.simulate.sharing.pairs import PairTable
+    from weft.lab.experiment.interference import Change, Level
+    from weft.lab.simulate.sharing.pairs import PairTable
 
 TOLD = ("trained", "ridge", "truth")
 CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
@@ -79,8 +79,8 @@ def interference(
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.experiment.interference import GANDIVA, ORACLE, Study, run_study
-    from weft.simulate.sharing.pairs import Load
+    from weft.lab.experiment.interference import GANDIVA, ORACLE, Study, run_study
+    from weft.lab.simulate.sharing.pairs import Load
 
     for rate in load:
         if not (math.isfinite(rate) and rate > 0):
@@ -105,7 +105,7 @@ def interference(
 def _read(path: Path, source: str, gpu: str) -> "PairTable":
     import msgspec
 
-    from weft.simulate.sharing import pairs
+    from weft.lab.simulate.sharing import pairs
 
     try:
         found = pairs.coscheml(path) if path.suffix == ".json" else pairs.gavel(path, source, gpu)

@@ -4,8 +4,8 @@ import csv
 import sys
 
 from weft.cli.output import print_table
-from weft.experiment.overprovision import Level, StudyResults
-from weft.experiment.paired import Difference
+from weft.lab.experiment.overprovision import Level, StudyResults
+from weft.lab.experiment.paired import Difference
 
 CSV_COLUMNS = (
     "seed", "jobs", "unfinished", "makespan_s", "jct_mean_s", "jct_p50_s", "jct_p99_s",

@@ -25,7 +25,7 @@ from weft.cli.scheduler import (
 )
 
 if TYPE_CHECKING:
-    from weft.extender.scheduler_config import TlsFiles
+    from weft.cluster.extender.scheduler_config import TlsFiles
 
 # kube-scheduler multiplies scores by it; up to here no product leaves its 64 bits.
 _MOST_WEIGHT = 2**31 - 1
@@ -125,8 +125,8 @@ def config(
     """
     import yaml
 
-    from weft.config.addresses import check_url
-    from weft.extender.scheduler_config import Wishes, configuration, taken_twice
+    from weft.cluster.config.addresses import check_url
+    from weft.cluster.extender.scheduler_config import Wishes, configuration, taken_twice
 
     check_url(url, "--url")
     tls = _tls(url, ca_file, cert_file, key_file, server_name)
@@ -139,7 +139,7 @@ def config(
 
 def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
     """Weft answers other machines by certificate alone, unless its configuration says otherwise."""
-    from weft.serving.door import is_loopback
+    from weft.cluster.http.access import is_loopback
 
     if is_loopback(urlsplit(url).hostname or "") or (tls is not None and tls.certificate):
         return
@@ -164,7 +164,7 @@ def _tls(
     url: str, authority: Path | None, certificate: Path | None, key: Path | None, server_name: str
 ) -> "TlsFiles | None":
     """The files as they will be on kube-scheduler's machine; None for plain HTTP."""
-    from weft.extender.scheduler_config import TlsFiles
+    from weft.cluster.extender.scheduler_config import TlsFiles
     from weft.model import BadInputError
 
     if (certificate is None) != (key is None):

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from weft.lab.simulate.generate_shapes import Mix
 from weft.model.errors import BadInputError
-from weft.simulate.generate_shapes import Mix
 
 Output = Annotated[
     str,
@@ -32,7 +32,7 @@ def nodes(
     Models, GPUs per node, CPU and memory come in the proportions of a published production
     cluster (Alibaba's cluster-trace-gpu-v2023), scaled to the size asked for.
     """
-    from weft.simulate.generate import generate_nodes
+    from weft.lab.simulate.generate import generate_nodes
 
     _write(output, generate_nodes(gpus=gpus, count=count, seed=seed))
 
@@ -68,7 +68,7 @@ def pods(
     Sizes, quality of service and the heavy-tailed lifetimes follow the statistics of a published
     production trace (Alibaba's cluster-trace-gpu-v2023).
     """
-    from weft.simulate.generate import generate_pods
+    from weft.lab.simulate.generate import generate_pods
 
     _write(output, generate_pods(gpus=gpus, count=count, mix=mix, load=load, seed=seed))
 

@@ -14,43 +14,43 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cli.predicted import files_of
+from weft.cli.interference_files import files_of
 from weft.cli.telemetry import Around, aliases_of, options_of, source_of
-from weft.config.form import Configuration, LeaseSettings, TelemetrySettings
-from weft.config.read import maker
-from weft.config.read import profiles as made_of
-from weft.extender.configured import listening_of, routes_of
-from weft.extender.listening import Listening, listen
-from weft.extender.routes import Route, route_profiles
-from weft.extender.server import Server
-from weft.extender.service import Extender
-from weft.framework import Profile
-from weft.framework.interference import Interference
-from weft.framework.registry import Registry
+from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
+from weft.cluster.config.read import maker
+from weft.cluster.config.read import profiles as made_of
+from weft.cluster.control.event_reporter import Teller, TellingOptions
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.extender.listeners import Listening, listen
+from weft.cluster.extender.routes import Route, route_profiles
+from weft.cluster.extender.server import Server
+from weft.cluster.extender.service import Extender
+from weft.cluster.extender.setup import listening_of, routes_of
+from weft.cluster.http.access import Door
+from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.scheduler.leader_label import Role
+from weft.cluster.scheduler.metrics import Metrics
+from weft.cluster.scheduler.pages import Pages
+from weft.cluster.scheduler.process import Part, Process, told_to_stop
+from weft.cluster.state.typical_pods import TypicalInput
+from weft.cluster.stores.slowdown_store import Remembering
+from weft.cluster.telemetry.prediction_reload import Reloading, ReloadMetrics
+from weft.cluster.telemetry.slowdown_metrics import ObservedMetrics
+from weft.cluster.telemetry.slowdown_observer import Observing, ObservingOptions
+from weft.cluster.telemetry.telemetry_loop import Looking, addresses_of, devices_of
+from weft.cluster.telemetry.telemetry_metrics import LookedMetrics
+from weft.core.framework import Profile
+from weft.core.framework.interference import Interference
+from weft.core.framework.registry import Registry
+from weft.core.ledger import Limits
+from weft.core.record import Header, PolicyUse, ProfileUse
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
-from weft.kube.kept import Kept
+from weft.kube.configmap import Kept
 from weft.kube.lease import Elector, LeaseOptions
 from weft.kube.sources import Rule
-from weft.ledger import Limits
-from weft.live.cluster import Cluster
-from weft.live.looked import LookedMetrics
-from weft.live.looking import Looking, addresses_of, devices_of
-from weft.live.observed import ObservedMetrics
-from weft.live.observing import Observing, ObservingOptions
-from weft.live.reloading import Reloading, ReloadMetrics
-from weft.live.remembering import Remembering
-from weft.live.telling import Teller, TellingOptions
-from weft.live.typical import TypicalInput
-from weft.record import Header, PolicyUse, ProfileUse
-from weft.scheduler.http import Pages
-from weft.scheduler.metrics import Metrics
-from weft.scheduler.process import Part, Process, told_to_stop
-from weft.scheduler.recording import Recording
-from weft.scheduler.role import Role
-from weft.serving.door import Door
-from weft.signals.telemetry.source import Source
+from weft.telemetry.sources.source import Source
 
 log = logging.getLogger("weft.scheduler")
 

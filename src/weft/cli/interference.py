@@ -14,10 +14,10 @@ from weft.model.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.framework.interference import Interference
-    from weft.signals.interference.ladder import Cell, Predictor
-    from weft.signals.interference.model_file import Model
-    from weft.signals.interference.records import Measured
+    from weft.core.framework.interference import Interference
+    from weft.interference.ladder import Cell, Predictor
+    from weft.interference.model_file import Model
+    from weft.interference.records import Measured
 
 interference_app = typer.Typer(
     help="Who slows whom down on a shared GPU: learn it, examine it, predict, explain.",
@@ -49,9 +49,9 @@ def train(
         read_measured,
         write_whole,
     )  # fmt: skip
-    from weft.signals.interference.committee import Effort
-    from weft.signals.interference.ladder import fit
-    from weft.signals.interference.model_file import SCHEMA, Model, encode
+    from weft.interference.committee import Effort
+    from weft.interference.ladder import fit
+    from weft.interference.model_file import SCHEMA, Model, encode
 
     measured, tell = read_measured(data, source), teller()
     check_place(to)
@@ -91,7 +91,7 @@ def evaluate(
     """Keep measurements back in five ways, and say how well they are predicted."""
     from weft.cli.interference_inputs import note_no_trees, read_measured
     from weft.cli.interference_tables import left_out, print_results, write_figures
-    from weft.signals.interference.evaluate import SPLITS, Examination, examine
+    from weft.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
@@ -133,10 +133,10 @@ def predict(
 
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because, print_pairs
-    from weft.framework.interference import ANY_MODEL, InterferenceView
-    from weft.signals.interference.model_file import Model
-    from weft.signals.interference.table import from_predictors, from_static
-    from weft.signals.interference.why import Because
+    from weft.core.framework.interference import ANY_MODEL, InterferenceView
+    from weft.interference.model_file import Model
+    from weft.interference.prediction_reasons import Because
+    from weft.interference.table import from_predictors, from_static
 
     found, table = read_model(model), None
     if victim and isinstance(found, Model):
@@ -176,8 +176,8 @@ def explain(
 
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because
-    from weft.signals.interference.model_file import Model
-    from weft.signals.interference.why import because
+    from weft.interference.model_file import Model
+    from weft.interference.prediction_reasons import because
 
     found = read_model(model)
     if not isinstance(found, Model):
@@ -232,8 +232,8 @@ def _said_of(cell: "Cell") -> str:
 
 def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "list[Predictor]":
     """One of each GPU model: of the way of sharing that was asked for, or of its first."""
-    from weft.signals.interference.ladder import Predictor
-    from weft.signals.interference.trees import available
+    from weft.interference.ladder import Predictor
+    from weft.interference.trees import available
 
     kept: dict[str, Cell] = {}
     for one in found.cells:
@@ -270,9 +270,9 @@ def _print_static(
     import msgspec
 
     from weft.cli.interference_tables import print_because
-    from weft.framework.interference import InterferenceView
-    from weft.signals.interference.ladder import Prediction
-    from weft.signals.interference.why import Because
+    from weft.core.framework.interference import InterferenceView
+    from weft.interference.ladder import Prediction
+    from weft.interference.prediction_reasons import Because
 
     view = InterferenceView(table)
     at = [view.index_of(name) for name in others]

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.signals.interference.model_file import Model
-    from weft.signals.interference.records import Measured
-    from weft.signals.interference.sources import StaticTable
+    from weft.interference.model_file import Model
+    from weft.interference.public_datasets import StaticTable
+    from weft.interference.records import Measured
 
 _GZIP = b"\x1f\x8b"
 
 
 def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measured]":
     """What each file holds, each source by itself; only `sources`, where any are named."""
-    from weft.signals.interference import dataset
-    from weft.signals.interference.sources import gavel
+    from weft.interference import dataset
+    from weft.interference.public_datasets import gavel
 
     found: list[Measured] = []
     for path in paths:
@@ -47,8 +47,8 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
 
 def read_model(path: Path) -> "Model | StaticTable":
     """A model that was trained, or someone's table of slowdowns."""
-    from weft.signals.interference.model_file import decode
-    from weft.signals.interference.sources import static_table
+    from weft.interference.model_file import decode
+    from weft.interference.public_datasets import static_table
 
     body = _bytes(path)
     if body[:2] == _GZIP or b'"schema"' in body[:200]:
@@ -74,7 +74,7 @@ def _bytes(path: Path) -> bytes:
 
 def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str]) -> None:
     """Say on stderr which of these names the file does not know: they may be misspelt."""
-    from weft.signals.interference.model_file import Model
+    from weft.interference.model_file import Model
 
     known = (
         {solo.application for cell in found.cells for solo in cell.solos}
@@ -90,8 +90,8 @@ def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str])
 
 def note_no_trees(cell: "Measured", place: str) -> None:
     """Say on stderr where profiles are there to learn from, and LightGBM is not."""
-    from weft.signals.interference import trees
-    from weft.signals.interference.features import Applications, profile_columns
+    from weft.interference import trees
+    from weft.interference.features import Applications, profile_columns
 
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print(

@@ -9,10 +9,10 @@ from weft.cli.output import json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.framework.interference import InterferenceView
-    from weft.signals.interference.evaluate import Result
-    from weft.signals.interference.records import Measured
-    from weft.signals.interference.why import Because
+    from weft.core.framework.interference import InterferenceView
+    from weft.interference.evaluate import Result
+    from weft.interference.prediction_reasons import Because
+    from weft.interference.records import Measured
 
 _WIDTH = 200
 FIGURE = "calibration"
@@ -50,8 +50,8 @@ def left_out(
     gpu_model: str,
 ) -> Iterator[str]:  # fmt: skip
     """What was not examined, or has no baseline to stand beside, and why: a sentence each."""
-    from weft.signals.interference.evaluate import SPLITS, WHY_NOT
-    from weft.signals.interference.features import utilisation
+    from weft.interference.evaluate import SPLITS, WHY_NOT
+    from weft.interference.features import utilisation
 
     examined = {(one.source, one.gpu_model, one.isolation, one.split) for one in results}
     for one in measured:
@@ -116,9 +116,9 @@ def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
 
 def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:
     """A calibration plot for each GPU model of each source, and the numbers as JSON."""
-    from weft.experiment import png as png_writer
-    from weft.experiment.calibration import calibration
-    from weft.experiment.svg import to_svg
+    from weft.lab.experiment import png as png_writer
+    from weft.lab.experiment.calibration import calibration
+    from weft.lab.experiment.svg import to_svg
 
     if png:
         png_writer.check()

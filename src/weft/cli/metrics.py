@@ -14,12 +14,12 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.telemetry import Around
-    from weft.config.form import TelemetrySettings
+    from weft.cluster.config.form import TelemetrySettings
     from weft.kube.client import ApiClient
     from weft.model import Node
-    from weft.signals.telemetry.checking import Finding, Looked
-    from weft.signals.telemetry.join import Devices
-    from weft.signals.telemetry.source import Source
+    from weft.telemetry.meaning.completeness import Finding, Looked
+    from weft.telemetry.meaning.join import Devices
+    from weft.telemetry.sources.source import Source
 
 
 class Action(StrEnum):
@@ -52,7 +52,7 @@ def metrics(
     from msgspec.structs import replace
 
     from weft.cli.scheduler import configuration
-    from weft.config.addresses import check_url
+    from weft.cluster.config.addresses import check_url
 
     found = configuration(config, None, None).telemetry
     if url:
@@ -79,7 +79,7 @@ async def _look(found: "TelemetrySettings", where: tuple[Path | None, str] | Non
     from weft.cli.telemetry import Around
     from weft.kube.client import ApiClient
     from weft.kube.config import load
-    from weft.signals.telemetry.join import Devices
+    from weft.telemetry.meaning.join import Devices
 
     if where is None:
         return await _read(found, Around(), None)
@@ -97,10 +97,10 @@ async def _read(
 ) -> "Looked":
     """What the source tells; without `devices` they are those that it tells of."""
     from weft.cli.telemetry import aliases_of, source_of
-    from weft.signals.telemetry.checking import Looked, discover
-    from weft.signals.telemetry.join import Devices, Joiner
-    from weft.signals.telemetry.source import DEFAULT_METRICS
-    from weft.signals.telemetry.window import Window
+    from weft.telemetry.feed.window import Window
+    from weft.telemetry.meaning.completeness import Looked, discover
+    from weft.telemetry.meaning.join import Devices, Joiner
+    from weft.telemetry.sources.source import DEFAULT_METRICS
 
     source, aliases = source_of(found, around), aliases_of(found)
     assert source is not None
@@ -126,8 +126,8 @@ async def _read(
 
 def _notes(source: "Source", where: str, errors: list[str]) -> "list[Finding]":
     """Who was asked and why, who else could be, and who did not answer."""
-    from weft.live.finding import Discovered
-    from weft.signals.telemetry.checking import Finding
+    from weft.cluster.telemetry.server_discovery import Discovered
+    from weft.telemetry.meaning.completeness import Finding
 
     notes = [Finding("wrong", f"no answer: {error}") for error in dict.fromkeys(errors)]
     if isinstance(source, Discovered):
@@ -167,8 +167,8 @@ async def _cluster(client: "ApiClient") -> Cluster:
 
 def _rows(looked: "Looked") -> list[dict[str, Any]]:
     """One entry a GPU: the newest of every metric, its age and whether it counts."""
-    from weft.framework.signals import FRESH, STALE
-    from weft.signals.freshness import freshness_of
+    from weft.core.framework.signals import FRESH, STALE
+    from weft.telemetry.feed.freshness import freshness_of
 
     words = {FRESH: "fresh", STALE: "stale"}
     rows: list[dict[str, Any]] = [
@@ -221,7 +221,7 @@ def _show(looked: "Looked", output: ListOutput) -> None:
 
 
 def _tell(looked: "Looked", output: ListOutput) -> None:
-    from weft.signals.telemetry.checking import check
+    from weft.telemetry.meaning.completeness import check
 
     found: list[Finding] = check(looked)
     if output is ListOutput.json:

@@ -9,16 +9,16 @@ import typer
 from weft.cli.output import ListOutput, json_text
 
 if TYPE_CHECKING:
-    from weft.framework.registry import Registry
+    from weft.core.framework.registry import Registry
 
 
 def registry() -> "Registry":
-    """All policies: Weft's own and those of installed packages (entry points `weft.policies`).
+    """All policies: Weft's own and those of installed packages (entry points `weft.core.policies`).
 
     A plugin that cannot be loaded is named on stderr and left out; the others work.
     """
-    from weft.framework.registry import register_entry_points
-    from weft.policies.catalog import built_in
+    from weft.core.framework.registry import register_entry_points
+    from weft.core.policies.catalog import built_in
 
     known = built_in()
     for problem in register_entry_points(known, entry_points(group="weft.policies")):

@@ -18,8 +18,8 @@ from weft.cli.scheduler import Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.profiling.stores import Change, Store
-    from weft.signals.interference.dataset import Dataset
+    from weft.interference.dataset import Dataset
+    from weft.lab.profiling.stores import Change, Store
 
 profile_app = typer.Typer(
     help="What applications are like: measured, or found in history.", no_args_is_help=True
@@ -68,7 +68,7 @@ def show(
     context: Context = "", output: _Output = ListOutput.table,
 ) -> None:  # fmt: skip
     """Show all that is known of one application: features, and runs beside others."""
-    from weft.signals.interference.dataset import about_application
+    from weft.interference.dataset import about_application
 
     found = about_application(
         asyncio.run(_load(Place(file, config_map, kubeconfig, context))), application
@@ -84,7 +84,7 @@ def import_(
     context: Context = "",
 ) -> None:  # fmt: skip
     """Add datasets to those that are kept; what they say of the same replaces what was there."""
-    from weft.profiling import files
+    from weft.lab.profiling import files
 
     told = [files.read(path) for path in datasets]
 
@@ -103,8 +103,8 @@ def export(
     context: Context = "",
 ) -> None:  # fmt: skip
     """Write everything that is kept as one dataset."""
-    from weft.profiling import files
-    from weft.signals.interference.dataset import encode
+    from weft.interference.dataset import encode
+    from weft.lab.profiling import files
 
     found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
     if str(to) == "-":
@@ -121,7 +121,7 @@ async def store_of(place: Place) -> "AsyncIterator[Store]":
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
-    from weft.profiling.stores import ConfigMapStore, FileStore
+    from weft.lab.profiling.stores import ConfigMapStore, FileStore
 
     place.check()
     if place.file is not None:

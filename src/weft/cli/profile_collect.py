@@ -16,8 +16,8 @@ from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.config.form import TelemetrySettings
-    from weft.profiling.history import Found, Known, Span
+    from weft.cluster.config.form import TelemetrySettings
+    from weft.lab.profiling.history import Found, Known, Span
 
 _File = Annotated[Path | None, typer.Option("--file", help="Add them to this file.")]
 _ConfigMap = Annotated[
@@ -67,7 +67,7 @@ def collect(
     Prints what was found; keeps it too where --file or --config-map says where.
     """
     from weft.cli.profile import Place, keep, say_kept
-    from weft.profiling.history import Span
+    from weft.lab.profiling.history import Span
 
     place = Place(file, config_map, kubeconfig, context)
     keeps = file is not None or bool(config_map)
@@ -102,9 +102,9 @@ async def _collect(
     settings: "TelemetrySettings", span: "Span", where: tuple[Path | None, str] | None
 ) -> "Found":
     from weft.cli.telemetry import aliases_of, prometheus_options
-    from weft.profiling.history import Known, collect
-    from weft.signals.telemetry.answers import TelemetryError
-    from weft.signals.telemetry.prometheus import Prometheus
+    from weft.lab.profiling.history import Known, collect
+    from weft.telemetry.sources.answers import TelemetryError
+    from weft.telemetry.sources.prometheus import Prometheus
 
     known = await _known(*where) if where else Known()
     try:
@@ -120,7 +120,7 @@ async def _known(kubeconfig: Path | None, context: str) -> "Known":
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
-    from weft.profiling.bindings import bindings
+    from weft.lab.profiling.bindings import bindings
 
     try:
         async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:

@@ -69,10 +69,10 @@ def measure(
 
     Nothing else may run on the GPU meanwhile. What was measured is kept at once.
     """
-    from weft.profiling.campaign import Settings
-    from weft.profiling.machine import How
-    from weft.profiling.session import Wishes, named
-    from weft.profiling.session import measure as measured
+    from weft.lab.profiling.campaign import Settings
+    from weft.lab.profiling.machine import How
+    from weft.lab.profiling.session import Wishes, named
+    from weft.lab.profiling.session import measure as measured
 
     workloads = named(workload)
     settings = Settings(runs=runs, window_s=window_s, warm_s=warm_s, budget_s=budget_s)

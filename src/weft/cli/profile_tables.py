@@ -7,7 +7,7 @@ from weft.cli.output import ListOutput, print_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.signals.interference.dataset import Dataset, Solo
+    from weft.interference.dataset import Dataset, Solo
 
 _WIDTH = 200
 _COLUMNS = {
@@ -100,6 +100,6 @@ def _table(*headers: str) -> "Table":
 
 
 def _print_json(found: "Dataset") -> None:
-    from weft.signals.interference.dataset import encode
+    from weft.interference.dataset import encode
 
     print(encode(found).decode(), end="")

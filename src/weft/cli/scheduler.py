@@ -16,7 +16,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.hosting import Hosting
-    from weft.config.form import Configuration
+    from weft.cluster.config.form import Configuration
 
 ConfigFile = Annotated[
     Path | None, typer.Option(help="The configuration file.  [default: built in]")
@@ -116,8 +116,8 @@ def configuration(
     """The file's settings, or the built-in ones, with what the command line says otherwise."""
     from msgspec.structs import replace
 
-    from weft.config.form import Configuration
-    from weft.config.read import read
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.config.read import read
 
     found = read(path) if path is not None else Configuration()
     if leader_elect is not None:
@@ -137,8 +137,8 @@ def with_extender(
     """The extender as the command line says; a port switches it on."""
     from msgspec.structs import replace
 
-    from weft.config.bounds import check_bounds
-    from weft.extender.configured import with_priority
+    from weft.cluster.config.bounds import check_bounds
+    from weft.cluster.extender.setup import with_priority
 
     settings = found.extender
     if priority is not None:
@@ -160,7 +160,7 @@ def run(found: "Configuration", hosting: "Hosting") -> None:
 
     from weft.cli.hosting import host
     from weft.cli.policies import registry
-    from weft.scheduler.process import LeadershipLostError
+    from weft.cluster.scheduler.process import LeadershipLostError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:

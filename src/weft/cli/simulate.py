@@ -13,10 +13,10 @@ from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.experiment.grid import Grid
-    from weft.simulate.arrivals import Arrivals
-    from weft.simulate.results import Results
-    from weft.simulate.scenario import Scenario
+    from weft.lab.experiment.grid import Grid
+    from weft.lab.simulate.arrivals import Arrivals
+    from weft.lab.simulate.results import Results
+    from weft.lab.simulate.scenario import Scenario
 
 
 class Output(StrEnum):
@@ -123,7 +123,7 @@ def simulate(
     """
     import msgspec
 
-    from weft.experiment.grid import run_grid
+    from weft.lab.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
     inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
@@ -146,7 +146,7 @@ def _told(scenario: "Scenario", interference: Path | None, mystic: Path | None) 
     """With what policies are told beside the cluster and the pods."""
     import msgspec
 
-    from weft.cli.predicted import read_interference, read_mystic
+    from weft.cli.interference_files import read_interference, read_mystic
 
     if interference is not None:
         told = read_interference(interference, "--interference")
@@ -190,10 +190,10 @@ def _grid(
     demand: float | None, timed: bool, compress: float, first_seed: int, timing: bool,
 ) -> "Grid":  # fmt: skip
     from weft.cli.policies import registry
-    from weft.experiment.grid import Grid
-    from weft.simulate.openb import read_nodes, read_pods
-    from weft.simulate.scenario import Scenario
-    from weft.simulate.timed import check_times
+    from weft.lab.experiment.grid import Grid
+    from weft.lab.simulate.openb import read_nodes, read_pods
+    from weft.lab.simulate.scenario import Scenario
+    from weft.lab.simulate.timed import check_times
 
     known = registry()
     for name in policies:
@@ -215,7 +215,7 @@ def _grid(
 def _arrivals(
     scenario: "Scenario", seeds: int, order: Path | None, demand: float | None, first_seed: int
 ) -> "list[Arrivals]":
-    from weft.simulate import arrivals
+    from weft.lab.simulate import arrivals
 
     if order is not None:
         orders = arrivals.read_orders(order, len(scenario.pods), len(scenario.nodes), seeds)
@@ -246,7 +246,7 @@ def _report(
 ) -> None:
     from collections import Counter
 
-    from weft.experiment.report import write_report
+    from weft.lab.experiment.report import write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"

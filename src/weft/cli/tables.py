@@ -4,7 +4,7 @@ import csv
 import sys
 
 from weft.cli.output import print_table
-from weft.simulate.results import Results, Summary
+from weft.lab.simulate.results import Results, Summary
 
 CSV_COLUMNS = (
     "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",

@@ -5,19 +5,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.config.form import LimitsSettings, TelemetrySettings
+from weft.cluster.config.form import LimitsSettings, TelemetrySettings
+from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish
+from weft.cluster.telemetry.server_discovery import Discovered, Wish
+from weft.cluster.telemetry.telemetry_loop import LookingOptions
 from weft.kube.client import ApiClient
-from weft.live.finding import Discovered, Wish
-from weft.live.finding_exporters import DiscoveredExporters, ExporterWish
-from weft.live.looking import LookingOptions
 from weft.model import BadInputError
-from weft.signals.holds import WarmUp
-from weft.signals.telemetry.exporters import Exporters, Known
-from weft.signals.telemetry.join import Devices
-from weft.signals.telemetry.names import Alias, with_own
-from weft.signals.telemetry.prometheus import Prometheus, PrometheusOptions
-from weft.signals.telemetry.source import Source
-from weft.signals.telemetry.transport import Access
+from weft.telemetry.feed.memory_needs import WarmUp
+from weft.telemetry.meaning.join import Devices
+from weft.telemetry.meaning.metric_names import Alias, with_own
+from weft.telemetry.sources.exporters import Exporters, Known
+from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
+from weft.telemetry.sources.source import Source
+from weft.telemetry.sources.transport import Access
 
 _NOWHERE = "http://nowhere"
 """Stands for the address of a server that is yet to be found."""

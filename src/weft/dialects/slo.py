@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from weft.model.model_names import contains
 from weft.model.request import LATENCY_CRITICAL
-from weft.model.slack import Slack, no_slack_in_words, slack_percent
+from weft.model.slowdown_limit import Slack, no_slack_in_words, slack_percent
 
 SLO_MS, SOLO_P99_MS = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"
 

@@ -18,11 +18,11 @@ from collections.abc import Callable
 import msgspec
 
 from weft.dialects.shares import PLACEMENT
+from weft.kube.annotation_limits import problem_of
 from weft.kube.client import MERGE_PATCH, Answer, ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError, api_error
-from weft.kube.marks import problem_of
 from weft.kube.pods import Pod
 from weft.model import WeftError
 

@@ -16,11 +16,11 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from weft.kube.changes import Change, Known
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import Page, Resource, Skips, WatchEvent
 from weft.kube.errors import ApiError, ExpiredError, LostError, NotSentError
+from weft.kube.list_diff import Change, Known
 from weft.kube.structs import Object
 from weft.model import BadInputError
 

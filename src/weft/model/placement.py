@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.model.constraints import HostPort
-from weft.model.slack import Slack
+from weft.model.slowdown_limit import Slack
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ import msgspec
 
 from weft.model import model_names
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
-from weft.model.slack import Slack
+from weft.model.slowdown_limit import Slack
 
 MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from weft.profiling.bench import BenchError, Card, Said, Stamp
-from weft.workloads.catalog import Workload
+from weft.lab.profiling.gpu_bench import BenchError, Card, Said, Stamp
+from weft.lab.workloads.catalog import Workload
 
 STEP_S = 0.05
 

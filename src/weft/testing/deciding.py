@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from weft.engine.engine import Engine
-from weft.engine.events import Bind, PodAdded, PodBound
-from weft.engine.faults import unless_faulted
-from weft.framework import Plugin, Policy, Profile
+from weft.core.engine.decision_faults import unless_faulted
+from weft.core.engine.engine import Engine
+from weft.core.engine.events import Bind, PodAdded, PodBound
+from weft.core.framework import Plugin, Policy, Profile
 from weft.model import Node, Placement, PodRequest
 
 

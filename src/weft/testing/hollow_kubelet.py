@@ -21,10 +21,10 @@ from typing import Any, cast
 
 import msgspec
 
-from weft.kube.changes import Change, Deleted, Synced
 from weft.kube.client import STRATEGIC_PATCH, ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch, WatchOptions
 from weft.testing.hollow_pod import HOLLOW_PODS, HollowPod, time_text

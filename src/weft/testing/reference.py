@@ -1,6 +1,6 @@
 """A ledger that cannot be wrong: plain dicts, everything counted afresh at every question.
 
-`ReferenceLedger` does what `weft.ledger.Ledger` does, slowly. Differential tests hold the two
+`ReferenceLedger` does what `weft.core.ledger.Ledger` does, slowly. Differential tests hold the two
 side by side; read this one to know what the other must answer.
 """
 
@@ -57,7 +57,7 @@ class Held:
 
 
 class ReferenceLedger:
-    """`weft.ledger.Ledger`, obvious instead of fast."""
+    """`weft.core.ledger.Ledger`, obvious instead of fast."""
 
     def __init__(self, nodes: Iterable[Node] = (), overcommit_permille: int = 1000) -> None:
         self.nodes = {node.name: node for node in nodes}

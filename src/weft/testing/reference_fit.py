@@ -1,6 +1,7 @@
 """Where does a shape fit? Every assignment of every claim, tried one by one.
 
-Loops over plain values, no cleverness: the answer that `weft.framework` must give, only slower.
+Loops over plain values, no cleverness: the answer that `weft.core.framework` must give, only
+slower.
 """
 
 import itertools
@@ -137,10 +138,11 @@ def _splits_fit(
             free[index] -= charged_mib(account.gpus[index], claim)
             taken.add(index)
     good = [
-        index for index in _accepted(account, shape)
+        index
+        for index in _accepted(account, shape)
         if _has_milli(account, split, index, _milli_of(fixed, chosen, index))
         and not any(related(account.gpus[index].gpu, account.gpus[t].gpu) for t in taken)
-    ]  # fmt: skip
+    ]
     return _least_spread(account, split, good, free) is not None
 
 

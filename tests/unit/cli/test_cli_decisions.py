@@ -146,7 +146,9 @@ def test_a_pod_without_a_gpu_has_a_node_and_no_gpus(weft: Weft) -> None:
         "gpu2,1000,10,1,1000\n"
     )
     path = weft.folder / "d"
-    assert weft.simulate("--policy", "first-fit", "--demand", 0.3, "--decisions", path).code == 0
+    assert (
+        weft.simulate("--policy", "first-fit", "--demand", 0.3, "--decisions", path).code == 0
+    )
     (line,) = [
         line for line in weft("explain", "pod", "cpu", "--decisions", path).out.splitlines()
         if "placed on" in line

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.cli.hosting import Hosting, host
-from weft.config.form import (
+from weft.cluster.config.form import (
     Configuration,
     ExtenderSettings,
     HttpSettings,
@@ -19,9 +19,9 @@ from weft.config.form import (
     PolicyUse,
     ProfileSettings,
 )
-from weft.framework.interference import INPUT, InterferenceView
-from weft.policies.catalog import built_in
-from weft.record import read, replay
+from weft.core.framework.interference import INPUT, InterferenceView
+from weft.core.policies.catalog import built_in
+from weft.core.record import read, replay
 from weft.testing.api_server import FakeApiServer
 
 ADDRESS = "127.0.0.1"

@@ -12,8 +12,8 @@ import pytest
 from commands import Weft
 
 from weft.cli.interference import train
-from weft.framework.interference import Interference, InterferenceView
-from weft.signals.interference.dataset import (
+from weft.core.framework.interference import Interference, InterferenceView
+from weft.interference.dataset import (
     API_VERSION,
     KIND,
     Corun,

@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cli.predicted import files_of, read_interference
-from weft.config.form import Configuration, ExtenderSettings, InterferenceSettings
-from weft.config.read import decode, read
-from weft.framework.interference import ANY_MODEL, InterferenceView, Tier
+from weft.cli.interference_files import files_of, read_interference
+from weft.cluster.config.form import Configuration, ExtenderSettings, InterferenceSettings
+from weft.cluster.config.read import decode, read
+from weft.core.framework.interference import ANY_MODEL, InterferenceView, Tier
+from weft.interference.public_datasets import slowdowns
+from weft.interference.table import from_static
 from weft.model import BadInputError
-from weft.signals.interference.sources import slowdowns
-from weft.signals.interference.table import from_static
 
 TABLE = {"A": {"A": 1.5, "B": -1}, "B": {"A": -1, "B": 1.2}}
 

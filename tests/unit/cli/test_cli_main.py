@@ -12,7 +12,7 @@ from commands import Weft
 
 import weft as package
 from weft.cli.progress import bar
-from weft.policies.catalog import BUILT_IN
+from weft.core.policies.catalog import BUILT_IN
 
 
 def shell(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ UNSAFE = ["ferikoglou", "genius"]
 
 
 PLUGIN = """
-from weft.framework import Policy
+from weft.core.framework import Policy
 
 class Good(Policy):
     name = "my-policy"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from commands import Weft
 
+from weft.interference.dataset import Corun, Dataset, Feature, Infeasible, Solo, encode
+from weft.lab.profiling.campaign import Settings
+from weft.lab.profiling.machine import How
+from weft.lab.profiling.session import Wishes, compile_folder, named, run
+from weft.lab.workloads.catalog import WORKLOADS
 from weft.model import BadInputError
-from weft.profiling.campaign import Settings
-from weft.profiling.machine import How
-from weft.profiling.session import Wishes, compile_folder, named, run
-from weft.signals.interference.dataset import Corun, Dataset, Feature, Infeasible, Solo, encode
 from weft.testing.bench import FakeBench, Played
-from weft.workloads.catalog import WORKLOADS
 
 ALONE = Solo("bert", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 3_000, 3_500, 12.5, 3,
              9.0, "measured")  # fmt: skip

@@ -3,13 +3,13 @@
 import asyncio
 
 from weft.cli.telemetry import Around, options_of, source_of
-from weft.config.form import LimitsSettings, TelemetrySettings
-from weft.signals.holds import WarmUp
-from weft.signals.telemetry.exporters import Exporters
-from weft.signals.telemetry.names import Metric
-from weft.signals.telemetry.prometheus import Prometheus
-from weft.signals.telemetry.source import Reading
-from weft.simulate.sharing.pipeline import Watching
+from weft.cluster.config.form import LimitsSettings, TelemetrySettings
+from weft.lab.simulate.sharing.pipeline import Watching
+from weft.telemetry.feed.memory_needs import WarmUp
+from weft.telemetry.meaning.metric_names import Metric
+from weft.telemetry.sources.exporters import Exporters
+from weft.telemetry.sources.prometheus import Prometheus
+from weft.telemetry.sources.source import Reading
 from weft.testing.exporter import FakeExporter, PlayedGpu
 
 

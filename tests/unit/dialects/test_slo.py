@@ -5,7 +5,7 @@ import random
 import pytest
 from manifests import ask, parsed
 
-from weft.model.slack import bound_on, slack_percent
+from weft.model.slowdown_limit import bound_on, slack_percent
 
 CRITICAL = {"weft.dev/class": "latency-critical"}
 SLO, SOLO = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"

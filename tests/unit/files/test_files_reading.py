@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from weft.core.record import read as read_decisions
 from weft.files import reading
 from weft.files.reading import inflate, open_plain, read_line, read_text, unpack
 from weft.files.words import decimal_number, is_text, whole_number
+from weft.interference.model_file import decode as read_model
+from weft.lab.simulate.arrivals import read_orders
+from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.model import BadInputError
-from weft.record import read as read_decisions
-from weft.signals.interference.model_file import decode as read_model
-from weft.simulate.arrivals import read_orders
-from weft.simulate.openb import read_nodes, read_pods
 
 MIB = 1 << 20
 Read = Callable[[Path], Any]

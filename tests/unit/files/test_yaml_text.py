@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.config.read import decode
+from weft.cluster.config.read import decode
 from weft.files.yaml_text import DEPTH, BrokenYamlError, load
 from weft.kube.kubeconfig import read
 from weft.model import BadInputError

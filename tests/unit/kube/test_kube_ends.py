@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft.kube.ends import End, out_of_memory
+from weft.kube.oom_ends import End, out_of_memory
 from weft.kube.pods import Pod
 
 CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB"

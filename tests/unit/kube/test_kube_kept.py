@@ -5,8 +5,8 @@ import pytest
 from kube_world import run, world
 
 from weft.kube.client import ApiClient
+from weft.kube.configmap import Kept
 from weft.kube.errors import ApiError, ConflictError, LostError
-from weft.kube.kept import Kept
 from weft.testing.api_server import FakeApiServer
 
 

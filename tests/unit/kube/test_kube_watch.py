@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from kube_world import node, pod, run, world
 
-from weft.kube.changes import Added, Change, Deleted, Modified, Synced
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NODES, PODS, Skips
 from weft.kube.errors import ExpiredError, LostError, api_error
+from weft.kube.list_diff import Added, Change, Deleted, Modified, Synced
 from weft.kube.pods import Pod
 from weft.kube.structs import Status
 from weft.kube.watch import Lines, ListWatch, Next, Plan, WatchOptions

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.model import Code, DeviceRule, Memory, Reason
-from weft.model.slack import percent_on
+from weft.model.slowdown_limit import percent_on
 
 GIB = 1024
 

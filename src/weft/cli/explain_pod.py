@@ -1,0 +1,310 @@
+"""`weft explain pod` of a live cluster: asking the scheduler, and its answer as sentences."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.cli.explain_token import Pass
+    from weft.cluster.scheduler.explanation import Explanation
+    from weft.cluster.telemetry.slowdown_observer import Progress
+    from weft.core.explain.counterfactual import Metrics, Place
+    from weft.kube.client import Answer, ApiClient
+    from weft.kube.config import Endpoint
+
+DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
+_SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
+_PORT_NAME = "http"  # of the scheduler's own pages, in Weft's manifests
+_TIMEOUT_S = 30.0
+
+
+class Source(NamedTuple):
+    """Where the scheduler is: at `url`, or behind the API server of a kubeconfig, in the namespace
+    of its Service."""
+
+    url: str = ""
+    kubeconfig: Path | None = None
+    context: str = ""
+    service: str = DEFAULT_SERVICE
+
+
+class Way(NamedTuple):
+    """Who is asked, a name for people, and what stands before the page's path."""
+
+    where: str
+    before: str
+
+
+def ask(source: Source, name: str) -> bytes:
+    """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
+    import asyncio
+
+    namespace, slash, pod = name.rpartition("/")
+    if not pod or "/" in namespace or (slash and not namespace):
+        raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
+    endpoint = _endpoint(source)
+    path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
+    return asyncio.run(_ask(endpoint, source, path))
+
+
+def _endpoint(source: Source) -> "Endpoint":
+    """The scheduler itself, or the API server before it."""
+    from weft.cluster.config.addresses import check_url
+    from weft.kube.config import Endpoint, load
+    from weft.kube.credentials import Fixed
+
+    if source.url:
+        check_url(source.url, "--url")
+        return Endpoint(source.url.rstrip("/"), Fixed())
+    if _SERVICE.fullmatch(source.service) is None:
+        raise BadInputError("--service", f"{source.service!r}: write NAMESPACE/NAME:PORT")
+    return load(source.context, paths=(source.kubeconfig,) if source.kubeconfig else ())
+
+
+async def _ask(endpoint: "Endpoint", source: Source, path: str) -> bytes:
+    """By each way until a scheduler answers; `BadInputError` says why none does."""
+    from weft.cli.explain_token import NO_PASS
+    from weft.kube.client import ApiClient, ClientOptions
+
+    async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
+        if source.url:
+            ways, before, shown = [Way(source.url, "")], "", NO_PASS
+        else:
+            ways, before = await _ways(client, source.service)
+            shown = await _shown(client, source.service.partition("/")[0])
+        for way in ways:
+            answer = await _get(client, way.before + path, way.where, shown.headers)
+            if answer.code == 200:
+                _check_ours(answer.body, way.where)
+                return answer.body
+            own = _own_words(answer)
+            if own or way is ways[-1]:
+                lacking = (
+                    f"; {shown.lacking}" if answer.code in (401, 403) and shown.lacking else ""
+                )
+                problem = own or _problem(answer, source) + before
+                raise BadInputError(way.where, problem + lacking)
+            before = f"; {way.where}: {_said(answer)}"
+    raise AssertionError("there is always a way")
+
+
+async def _shown(client: "ApiClient", namespace: str) -> "Pass":
+    from weft.cli.explain_token import make_pass
+    from weft.kube.errors import LostError, NotSentError
+
+    try:
+        return await make_pass(client, namespace)
+    except (NotSentError, LostError) as error:
+        raise _silent("the API server", client, error) from error
+
+
+async def _ways(client: "ApiClient", service: str) -> tuple[list[Way], str]:
+    """The leader's pod, which needs nobody who keeps the Service's endpoints, and then the Service;
+    and what to say of the pod where there is none."""
+    import msgspec
+
+    from weft.cluster.scheduler.leader_label import LEADER, ROLE
+    from weft.kube.errors import ApiError, LostError, NotSentError
+    from weft.kube.services import SERVING_PODS, everything, proxy_path
+
+    match = _SERVICE.fullmatch(service)
+    assert match is not None
+    namespace, name, port = match.groups()
+    behind = Way(f"service {service}", proxy_path("services", namespace, name, port))
+    try:
+        pods = await everything(client, SERVING_PODS, namespace, f"{ROLE}={LEADER}")
+    except (NotSentError, LostError) as error:
+        raise _silent("the API server", client, error) from error
+    except (ApiError, msgspec.DecodeError) as error:
+        return [behind], f"; its leader's pod was not asked: {error}"
+    there = [pod for pod in pods if pod.status.pod_ip]
+    if not there:
+        return [behind], f"; no pod of {namespace} is labelled {ROLE}={LEADER}"
+    leader = max(there, key=lambda pod: pod.ready)
+    ports = [one.container_port for one in leader.ports() if one.name == _PORT_NAME]
+    at = str(ports[0]) if ports else port
+    target = proxy_path("pods", namespace, leader.metadata.name, at)
+    return [Way(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
+
+
+async def _get(client: "ApiClient", path: str, where: str, headers: Mapping[str, str]) -> "Answer":
+    from weft.kube.errors import LostError, NotSentError
+
+    try:
+        return await client.send("GET", path, more_headers=headers)
+    except (NotSentError, LostError) as error:
+        raise _silent(where, client, error) from error
+
+
+def _silent(where: str, client: "ApiClient", error: Exception) -> BadInputError:
+    what = f"does not answer ({error}); is it running? --url names another address"
+    return BadInputError(f"{where} at {client.endpoint.url}", what)
+
+
+def _check_ours(body: bytes, where: str) -> None:
+    """Any server may answer 200; an explanation of whatever version names a pod and its state."""
+    import msgspec
+
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not {"namespace", "name", "state"} <= found.keys():
+        what = "is no Weft scheduler: its answer explains no pod; check host, port and path"
+        raise BadInputError(where, what)
+
+
+def _own_words(answer: "Answer") -> str:
+    """Why there is no explanation, as the scheduler itself says; "" where somebody else answers."""
+    import msgspec
+
+    from weft.cluster.scheduler.pages import Problem
+
+    try:
+        problem = msgspec.json.decode(answer.body, type=Problem)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    return problem.error if b'"weft"' in answer.body else ""  # others have an "error" too
+
+
+def _said(answer: "Answer") -> str:
+    from weft.kube.errors import api_error
+
+    return str(api_error(answer.code, answer.body))
+
+
+def _problem(answer: "Answer", source: Source) -> str:
+    """Why nobody explains: what the proxy's words mean."""
+    said = _said(answer)
+    if source.url:
+        return f"is no Weft scheduler: it answers {said}"
+    way_out = {
+        401: "the API server does not know you; check the kubeconfig's credentials",
+        403: "you need the right to list pods and get pods/proxy there, or to get services/proxy, "
+        "or a port-forward and --url",
+        404: "there is no such Service, or nobody keeps its endpoints; name the scheduler's "
+        "Service with --service, or its address with --url",
+        503: "no scheduler answers behind it: is one running and ready?",
+    }.get(answer.code, "reach the scheduler by a port-forward and --url")
+    return f"{said}; {way_out}"
+
+
+def live_lines(body: bytes) -> list[str]:
+    """The answer as sentences."""
+    import msgspec
+
+    from weft.cluster.scheduler.explanation import Explanation
+    from weft.core.explain.counterfactual import Place
+
+    try:
+        found = msgspec.json.decode(body, type=Explanation)
+    except msgspec.DecodeError as error:
+        what = f"is of another version than this command ({error}); --output json shows it as it is"
+        raise BadInputError("the scheduler", what) from error
+    lines = [
+        f"{found.namespace}/{found.name} (UID {found.uid}), schedulerName {found.scheduler_name}",
+        f"  {found.text}",
+    ]
+    if found.reason and found.state != "not ours":
+        lines.append(f"  {found.reason}")
+    lines += [
+        f"  {'next  ' if number else 'best  '} {one.node}: score {one.score}"
+        + "".join(f", {name} {score}" for name, score in one.scores.items())
+        for number, one in enumerate(found.candidates)
+    ]
+    place = Place(found.node, found.shares)
+    lines += metrics_lines(found.metrics, place, again=bool(found.node))
+    return lines + _progress_lines(found.progress) + _changes(found) + _notes(found)
+
+
+def _progress_lines(found: "Progress | None") -> list[str]:
+    """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
+    if found is None:
+        return []
+    lines = []
+    if found.source == "progress":
+        lines.append(
+            f"  progress: {found.rate_per_s:.4g} a second, {found.alone_per_s:.4g} alone: "
+            f"{found.slowdown:.2f} times slower, {found.age_s:.0f} s ago"
+        )
+    elif found.source:
+        lines.append(
+            f"  progress: nobody counts it; by its GPU's SM_ACTIVE {found.slowdown:.2f} times "
+            "slower than alone, a guess on which nobody acts"
+        )
+    if found.p99_ms and found.slo_ms:
+        late = "late" if found.p99_ms > found.slo_ms else "in time"
+        lines.append(f"  p99 {found.p99_ms:.4g} ms, SLO {found.slo_ms:.4g} ms: {late}")
+    if found.bound and found.windows:
+        looks = f"{found.broken} of the last {found.windows} look{'s' * (found.windows > 1)}"
+        lines.append(f"  at most {found.bound:.2f} times slower is allowed; broken in {looks}")
+    lines += [f"  {found.held_back}"] * bool(found.held_back)
+    for one in found.apart:
+        model = f" on {one.gpu_model}" if one.gpu_model else ""
+        other = one.application or "pods of no known application"
+        lines.append(f"  kept apart from {other}{model} for {_age(max(0.0, one.left_s))}")
+    return lines + [f"  note: {found.problem}"] * bool(found.problem)
+
+
+def metrics_lines(found: "Metrics | None", place: "Place", *, again: bool = False) -> list[str]:
+    """What metrics had to do with a decision for `place`; `again`: it was decided once more now."""
+    from weft.core.explain.counterfactual import in_words
+
+    if found is None:
+        return []
+    looked = f"looked at {found.looked_s:.0f} s before"
+    lines = [f"  metrics of GPU {one.gpu}, {looked}: {in_words(one)}" for one in found.gpus]
+    if found.kept_out_gpus:
+        gpus = f"{found.kept_out_gpus} GPU{'s' * (found.kept_out_gpus > 1)}"
+        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
+        lines += [f"    - {one.node} GPU {one.gpu}: {in_words(one)}" for one in found.kept_out]
+    if found.without is not None:
+        without = "without metrics" + ", decided again now" * again
+        lines.append(f"  {without}: {_place_in_words(found.without, place)}")
+    return lines
+
+
+def _place_in_words(without: "Place", place: "Place") -> str:
+    if not without.node:
+        return "nowhere" if place.node else "nowhere either"
+    gpus = sorted({share.gpu for share in without.shares})
+    if without.node == place.node and gpus == sorted({share.gpu for share in place.shares}):
+        return "the same place"
+    return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
+
+
+def _changes(found: "Explanation") -> list[str]:
+    if found.state != "pending" or found.candidates:
+        return []
+    more = [] if found.searched else ["  there was no time to try all that could help"]
+    if found.changes:
+        return ["  it would fit, if you", *(f"    - {one.text}" for one in found.changes), *more]
+    if found.searched:
+        return ["  no single change of the pod, and no one pod's end, would make it fit"]
+    return ["  nothing that was tried would make it fit", *more]
+
+
+def _notes(found: "Explanation") -> list[str]:
+    lines = [f"  note: {note}" for note in found.notes]
+    for one in found.stuck:
+        gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"
+        since = "" if one.age_s is None else f" for {_age(one.age_s)}"
+        lines.append(
+            f"  stuck: {one.namespace}/{one.name} holds {gpus} of {one.node}: {one.why}{since}"
+        )
+    if any(one.dead_node for one in found.stuck):
+        lines.append(
+            "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
+        )
+    return lines
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"

@@ -1,0 +1,32 @@
+"""The token by which the scheduler knows that whoever asks it to explain a pod may.
+
+Behind the API server's proxy nobody can tell who asks. So the command has the API server make a
+token that proves it: of a service account that may read explanations, for somebody who may make its
+tokens.
+"""
+
+from typing import NamedTuple
+
+from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
+from weft.kube.access import Account, make_token
+from weft.kube.client import ApiClient
+from weft.kube.errors import ApiError
+
+
+class Pass(NamedTuple):
+    """What goes with the question; `lacking` says why it is nothing."""
+
+    headers: dict[str, str]
+    lacking: str = ""
+
+
+NO_PASS = Pass({})
+
+
+async def make_pass(client: ApiClient, namespace: str) -> Pass:
+    """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
+    account = Account(namespace, ACCOUNT)
+    try:
+        return Pass({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
+    except ApiError as error:
+        return Pass({}, f"no token of the service account {account} was made: {error}")

@@ -1,0 +1,133 @@
+"""From the files of a configuration to what policies are told of interference."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.cluster.config.form import Configuration
+from weft.cluster.extender.setup import table_of
+from weft.core.framework.interference import Interference, InterferenceView, Tier, interference
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.cluster.telemetry.prediction_reload import Files, Told
+    from weft.interference.model_file import Model
+    from weft.interference.records import Solo
+
+_GZIP = b"\x1f\x8b"
+_BAD = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError)
+TABLE, MODEL = "interference.table", "interference.model"
+PROFILES, MYSTIC = "interference.profiles", "interference.mystic"
+USUAL = "extender.interferenceTable"
+
+
+def read_interference(path: Path, where: str = "") -> Interference:
+    """A table `{application: {beside: slowdown}}`, predictions, or a predictor that Weft trained.
+
+    `BadInputError` names the file, or `where` it was named.
+    """
+    place = _place(where, path)
+    body = _read(path, place)
+    return _predicted(_model(body, place)) if body[:2] == _GZIP else _table(body, place)
+
+
+def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
+    """Mystic's distances, {application: {application: distance}}; `BadInputError` as above."""
+    place = _place(where, path)
+    return _distances(_read(path, place), place)
+
+
+def files_of(config: Configuration, where: str = "") -> "Files":
+    """The files that the configuration names; without a table, the one that the extender has."""
+    from weft.cluster.telemetry.prediction_reload import Files
+
+    settings = config.interference
+    usual = table_of(config.extender) if config.extender.enabled else None
+    named = {
+        TABLE: settings.table, MODEL: settings.model, PROFILES: settings.profiles,
+        MYSTIC: settings.mystic, USUAL: str(usual) if usual and not settings.predicted else "",
+    }  # fmt: skip
+    paths = {field: Path(name) for field, name in named.items() if name}
+    places = {field: _place(": ".join(filter(None, (where, field))), path)
+              for field, path in paths.items()}  # fmt: skip
+    return Files({places[field]: path for field, path in paths.items()}, partial(_told, places))
+
+
+def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "Told":
+    """What they all say; profiles that are named count before those that a predictor knows."""
+    from weft.cluster.telemetry.prediction_reload import Told
+    from weft.interference.dataset import decode, measured
+
+    table, distances = None, None
+    solos: list[Solo] = []
+    if place := places.get(PROFILES):
+        solos += measured(decode(bodies[place], place), place).solos
+    if place := places.get(MYSTIC):
+        distances = _distances(bodies[place], place)
+    if place := places.get(TABLE) or places.get(MODEL) or places.get(USUAL):
+        if bodies[place][:2] == _GZIP:
+            model = _model(bodies[place], place)
+            table = _predicted(model)
+            solos += [solo for cell in model.cells for solo in cell.solos]
+        else:
+            table = _table(bodies[place], place)
+    return Told(table, distances, tuple(solos))
+
+
+def _place(where: str, path: Path) -> str:
+    return ": ".join(filter(None, (where, str(path))))
+
+
+def _read(path: Path, place: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(place, f"cannot be read: {why}") from None
+
+
+def _table(body: bytes, place: str) -> Interference:
+    """Someone's own numbers, which count on every model of GPU; or predictions, as they are."""
+    from weft.interference.public_datasets import slowdowns
+    from weft.interference.table import from_static
+
+    try:
+        told = msgspec.json.decode(body)
+        if isinstance(told, dict) and "classes" in told:
+            found = msgspec.convert(told, Interference)
+            view = InterferenceView(found)  # its arrays are of the sizes that it says
+            arrays = view.mean, view.upper, view.tier
+            interference(0, found.gpu_models, found.classes, arrays)  # and make sense
+            for tier in set(view.tier.ravel().tolist()):
+                Tier(abs(tier))
+            return found
+        return from_static(1, slowdowns(msgspec.convert(told, dict[str, dict[str, float]]), place))
+    except _BAD as error:
+        raise BadInputError(place, f"is no table of interference: {error}") from None
+
+
+def _distances(body: bytes, place: str) -> dict[str, dict[str, float]]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, dict[str, float]])
+    except _BAD as error:
+        raise BadInputError(place, f"is no table of distances: {error}") from None
+
+
+def _model(body: bytes, place: str) -> "Model":
+    from weft.interference.model_file import decode
+
+    return decode(body, place)
+
+
+def _predicted(model: "Model") -> Interference:
+    """What a predictor says of every pair of applications that it knows."""
+    from weft.interference.ladder import Predictor
+    from weft.interference.table import from_predictors
+
+    cells = {cell.gpu_model: cell for cell in reversed(model.cells)}
+    known = dict.fromkeys(solo.application for cell in model.cells for solo in cell.solos)
+    predictors = [Predictor(cell) for cell in cells.values()]
+    return from_predictors(1, predictors, tuple(known), model.sources)

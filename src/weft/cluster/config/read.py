@@ -1,0 +1,222 @@
+"""From a file to a `Configuration`; what is wrong is told by file, field and way out."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.cluster.config.bounds import check_bounds
+from weft.cluster.config.form import (
+    API_VERSION,
+    BY_AUTO,
+    BY_SCHEDULER_NAME,
+    KIND,
+    Configuration,
+    ExtenderSettings,
+    InterferenceSettings,
+)
+from weft.cluster.config.telemetry import check_telemetry, telemetry_files
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework.registry import Registry
+from weft.core.policies.compat import SYSTEM_OF
+from weft.files.yaml_text import BrokenYamlError, load
+from weft.model import BadInputError
+
+MOST_PROMISED = 10
+_ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+
+
+def read(path: Path) -> Configuration:
+    """The configuration in this file, checked as far as it can be without a cluster."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
+    found = decode(text, str(path))
+    _check_files(found, str(path))
+    return found
+
+
+def decode(text: bytes, where: str) -> Configuration:
+    """The configuration in this text; `where` names it in errors."""
+    try:
+        told = _load(text, where)
+        if not isinstance(told, dict):
+            raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
+        _check_version(told, where)
+        found = msgspec.convert(told, Configuration)
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        what, at = (match[1], match[2] or "") if match else (str(error), "")
+        raise BadInputError(_place(where, at), what + _legal(what, at)) from error
+    _check(found, where)
+    return found
+
+
+def _load(text: bytes, where: str) -> Any:
+    try:
+        return load(text)
+    except BrokenYamlError as error:
+        at = "" if error.line is None else f"line {error.line + 1}"
+        raise BadInputError(_place(where, at), f"is no YAML: {error}") from None
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.what) from None
+
+
+def maker(found: Configuration, registry: Registry) -> Callable[..., Policy]:
+    """`registry.create`, with `compat` as configured where no option of the policy says it."""
+
+    def create(name: str, **options: Any) -> Policy:
+        system = SYSTEM_OF.get(name)
+        if system is not None and getattr(found.compat, system) == "exact":
+            options = {"compat": "exact", **options}
+        return registry.create(name, **options)
+
+    return create
+
+
+def profiles(found: Configuration, registry: Registry, where: str = "") -> list[Profile]:
+    """The profiles with their policies made; `BadInputError` for unknown names and options."""
+    made, create = [], maker(found, registry)
+    for i, profile in enumerate(found.profiles):
+        plugins = []
+        for j, use in enumerate(profile.policies):
+            try:
+                plugins.append(Plugin(create(use.name, **use.options), use.weight))
+            except BadInputError as error:
+                at = _place(where, f"profiles[{i}].policies[{j}]")
+                raise BadInputError(at, f"{error.where}: {error.what}") from error
+        made.append(Profile(profile.scheduler_name, plugins))
+    _check_policies(found, registry, where)
+    return made
+
+
+def _check_policies(found: Configuration, registry: Registry, where: str) -> None:
+    """A route's policy must be one that can be made by its name alone."""
+    known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in found.profiles)}
+    for path, policy in found.extender.routes.items():
+        if policy not in known:
+            try:
+                registry.create(policy)
+            except BadInputError as error:
+                at = _place(where, f"extender.routes[{path}]")
+                raise BadInputError(at, f"{error.where}: {error.what}") from error
+
+
+def _check_version(told: dict[object, object], where: str) -> None:
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if told.get(field) != wanted:
+            raise BadInputError(
+                _place(where, field), f"{told.get(field)!r} is unknown; write {wanted}"
+            )
+
+
+def _legal(what: str, at: str) -> str:
+    """The values that may stand there, where one of a few words is wrong."""
+    found: object = msgspec.inspect.type_info(Configuration)
+    for part in at.split(".") if what.startswith("Invalid enum value") else ():
+        if isinstance(found, msgspec.inspect.StructType):
+            fields = {field.encode_name: field.type for field in found.fields}
+            found = fields.get(part.partition("[")[0])
+        if isinstance(found, msgspec.inspect.ListType):
+            found = found.item_type
+    if not isinstance(found, msgspec.inspect.LiteralType):
+        return ""
+    return f"; write one of {', '.join(repr(value) for value in found.values)}"
+
+
+def _check_profiles(found: Configuration, where: str) -> None:
+    names = [profile.scheduler_name for profile in found.profiles]
+    if not names:
+        raise BadInputError(_place(where, "profiles"), "is empty; name at least one schedulerName")
+    for i, profile in enumerate(found.profiles):
+        at = f"profiles[{i}]"
+        name = profile.scheduler_name
+        if not name or name in names[:i]:
+            what = f"{name!r} is taken by an earlier profile" if name else "is empty"
+            raise BadInputError(_place(where, f"{at}.schedulerName"), what)
+        if not profile.policies:
+            raise BadInputError(_place(where, f"{at}.policies"), "is empty; name at least one")
+
+
+def _check(found: Configuration, where: str) -> None:
+    """What the types cannot say."""
+    _check_profiles(found, where)
+    try:
+        check_bounds(found)
+        check_telemetry(found.telemetry)
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.what) from error
+    client, lease = found.client, found.lease
+    needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
+    if lease.enabled and needs_s >= lease.duration_seconds:
+        raise BadInputError(
+            _place(where, "lease.durationSeconds"),
+            f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
+            f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
+        )
+    for name, limit in (("overcommit", found.limits.overcommit), ("harvest", found.limits.harvest)):
+        if not 1 <= limit <= MOST_PROMISED:
+            at = _place(where, f"limits.{name}")
+            raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
+    _check_extender(found.extender, where)
+    _check_interference(found.interference, where)
+
+
+def _check_interference(found: InterferenceSettings, where: str) -> None:
+    if found.table and found.model:
+        raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
+    for field, name in (("progressMetric", found.progress_metric),
+                        ("latencyMetric", found.latency_metric)):  # fmt: skip
+        if name and not _METRIC.fullmatch(name):
+            what = f"{name!r} is no metric's name; write letters, digits, _ and :"
+            raise BadInputError(_place(where, f"interference.{field}"), what)
+    if found.latency_metric and found.latency_metric == found.progress_metric:
+        at = _place(where, "interference.latencyMetric")
+        raise BadInputError(at, "is progressMetric too; one counts, the other is a gauge")
+
+
+def _check_extender(found: ExtenderSettings, where: str) -> None:
+    for path, policy in found.routes.items():
+        at = _place(where, f"extender.routes[{path}]")
+        if not _ROUTE.fullmatch(path):
+            raise BadInputError(at, f"{path!r} is no path; write one such as /weft")
+        if not policy:
+            raise BadInputError(at, f"is empty; write a policy, {BY_SCHEDULER_NAME} or {BY_AUTO}")
+    if not found.routes:
+        raise BadInputError(_place(where, "extender.routes"), "is empty; name at least one path")
+    if bool(found.certificate_file) != bool(found.key_file):
+        at = _place(where, "extender.certificateFile")
+        raise BadInputError(at, "belongs together with extender.keyFile; write both")
+    if found.client_authority_file and not found.certificate_file:
+        at = _place(where, "extender.clientAuthorityFile")
+        raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
+
+
+def _check_files(found: Configuration, where: str) -> None:
+    """Files that are named are there and can be read; what is in them is for who uses them."""
+    extender = found.extender
+    for field, name, kind in (
+        ("extender.certificateFile", extender.certificate_file, "a PEM file"),
+        ("extender.keyFile", extender.key_file, "a PEM file"),
+        ("extender.clientAuthorityFile", extender.client_authority_file, "a PEM file"),
+        *telemetry_files(found.telemetry),
+        ("interference.profiles", found.interference.profiles, "a file of profiles"),
+        ("interference.mystic", found.interference.mystic, "a table of distances"),
+    ):
+        if name:
+            try:
+                with Path(name).open("rb"):
+                    pass
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+                why = error.strerror if isinstance(error, OSError) else error
+                at = _place(where, field)
+                raise BadInputError(at, f"{name} cannot be read: {why}; name {kind}") from error
+
+
+def _place(where: str, field: str) -> str:
+    return ": ".join(filter(None, (where, field)))

@@ -1,0 +1,59 @@
+"""The configuration for people: all defaults as a file, each setting with its reason."""
+
+from typing import Any
+
+import msgspec
+
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.reasons import REASONS
+from weft.model import BadInputError
+
+
+def as_yaml(found: Configuration) -> str:
+    """The whole configuration as a file that means the same."""
+    lines: list[str] = []
+    for field, value in msgspec.to_builtins(found).items():
+        lines.append(f"# {REASONS[field]}" if field in REASONS else "")
+        if isinstance(value, dict):
+            lines.append(f"{field}:")
+            for name, inner in value.items():
+                lines += [f"  # {REASONS[f'{field}.{name}']}", f"  {name}: {_flow(inner)}"]
+        elif isinstance(value, list) and value:
+            lines += [f"{field}:", *(f"- {_flow(one)}" for one in value)]
+        else:
+            lines.append(f"{field}: {_flow(value)}")
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """(path, default, reason) of every setting."""
+    builtins = msgspec.to_builtins(Configuration())
+    return [(path, _default(builtins, path), reason) for path, reason in REASONS.items()]
+
+
+def explain(path: str) -> list[tuple[str, str, str]]:
+    """The settings at and below this path; `BadInputError` where there is none."""
+    found = [one for one in settings() if not path or _below(one[0], path)]
+    if not found:
+        known = ", ".join(REASONS)
+        raise BadInputError("setting", f"{path!r} is unknown; write one of {known}")
+    return found
+
+
+def _below(path: str, asked: str) -> bool:
+    return path == asked or path.startswith((f"{asked}.", f"{asked}["))
+
+
+def _default(builtins: Any, path: str) -> str:
+    """The default of a setting; those within lists and long lists have none to show."""
+    if "[" in path:
+        return ""
+    for part in path.split("."):
+        builtins = builtins[part]
+    text = _flow(builtins)
+    return text if len(text) < 40 else ""
+
+
+def _flow(value: Any) -> str:
+    """JSON, which is YAML on one line."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,226 @@
+"""What people are told: why a pod waits, where it went, what is wrong. In the words of `explain`.
+
+A reason is a condition on the pod and an event about it; both writers hold back what they have
+just said, so a pod that is tried again and again does not flood anyone. A condition that was held
+back is offered once more when its time has come, so that the last word is the true one.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+import msgspec
+
+from weft.cluster.control.interface import Attempt, Notice, Written
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.state.terminating import in_words
+from weft.core.engine import Faulted, Unschedulable
+from weft.core.explain.reasons import summarise
+from weft.kube.bind import Bound
+from weft.kube.client import ApiClient
+from weft.kube.conditions import ConditionOptions, ConditionWriter
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.events import EventOptions, EventWriter, Note
+from weft.kube.pods import Pod
+from weft.kube.structs import ObjectReference
+from weft.model import PodRequest
+
+log = logging.getLogger("weft.cluster")
+_LEAST_INTERVAL_S = 0.2
+_STUCK_FOR_S = 1.0  # so long the answer to "who is stuck" is good enough for a reason
+
+
+class TellingOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `interval_s`: between writes for one object and reason, 0.2 at least.
+    `scheduled`: whether each binding gets an event, as kube-scheduler's do; the largest part of
+    all writes.
+    `drain_s`: what is queued at the end is written within this time, or not at all.
+    `waiting`: pods whose reason is not written yet; beyond, the next try tells.
+    """
+
+    interval_s: float = 60
+    scheduled: bool = True
+    drain_s: float = 2
+    waiting: int = 10_000
+
+
+class Teller:
+    """Listens to a cluster's decisions and notices; run `run()` as a task beside it."""
+
+    def __init__(
+        self, live: Cluster, client: ApiClient, name: str, options: TellingOptions | None = None
+    ) -> None:
+        self.options = options or TellingOptions()
+        self._interval_s = interval_s = max(_LEAST_INTERVAL_S, self.options.interval_s)
+        self._live, self._client = live, client
+        self.events = EventWriter(
+            client, "weft-scheduler", name, EventOptions(interval_s=interval_s)
+        )
+        self.events.busy = lambda: live.binding
+        self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
+        self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
+        self._held_back: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()
+        self._news = asyncio.Event()
+        self._writing = False
+        self._stuck: tuple[float, str] = (-_STUCK_FOR_S, "")
+        live.on_decision.append(self._heard)
+        live.on_notice.append(self._noticed)
+
+    async def run(self) -> None:
+        """Write what is heard, until cancelled; what is queued then is written within `drain_s`."""
+        writing = [
+            asyncio.create_task(work)
+            for work in (self.events.run(), self._write_conditions(), self._offer_again())
+        ]
+        try:
+            await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
+            for task in writing:
+                if task.done():
+                    task.result()
+        finally:
+            try:
+                await asyncio.wait_for(self._drained(), self.options.drain_s)
+            except TimeoutError:
+                log.warning("ended with %d reasons not written", len(self._reasons))
+            finally:
+                for task in writing:
+                    task.cancel()
+                await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _drained(self) -> None:
+        while self._reasons or self._writing:
+            await asyncio.sleep(0.01)
+        await self.events.drained()
+
+    # --- conditions ---
+
+    async def _write_conditions(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._reasons:
+                uid, (pod, why) = self._reasons.popitem(last=False)
+                self._writing = True
+                try:
+                    await self._write_condition(uid, pod, why)
+                finally:
+                    self._writing = False
+
+    async def _write_condition(self, uid: str, pod: Pod, why: str) -> None:
+        try:
+            written = await self.conditions.unschedulable(pod, why)
+        except (ApiError, LostError, NotSentError) as error:
+            log.warning("%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+            return
+        if not written:
+            due = self._client.clock.monotonic() + self._interval_s
+            self._held_back.setdefault(uid, (due, pod, why))
+            self._held_back[uid] = (self._held_back[uid][0], pod, why)
+            while len(self._held_back) > self.options.waiting:
+                self._held_back.popitem(last=False)
+
+    async def _offer_again(self) -> None:
+        """What was held back, when its time has come: whoever fits by then has been forgotten."""
+        while True:
+            await self._client.clock.sleep(self._interval_s / 4)
+            now = self._client.clock.monotonic()
+            while self._held_back:
+                uid, (due, known, why) = next(iter(self._held_back.items()))
+                if due > now:
+                    break
+                del self._held_back[uid]
+                pod = self._live.pod(known.metadata.namespace, known.metadata.name)
+                if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
+                    continue
+                if not _says(pod, why):
+                    self._waits(pod, why)
+
+    def _waits(self, pod: Pod, why: str) -> None:
+        uid = pod.metadata.uid
+        if uid in self._reasons or len(self._reasons) < self.options.waiting:
+            self._reasons[uid] = (pod, why)
+            self._news.set()
+
+    def _forget(self, uid: str) -> None:
+        self.conditions.forget(uid)
+        self._reasons.pop(uid, None)
+        self._held_back.pop(uid, None)
+
+    # --- what is heard ---
+
+    def _heard(self, what: Attempt | Written) -> None:
+        request = what.command.pod
+        if request is None:
+            return
+        pod = self._live.pod(request.namespace, request.name)
+        if pod is None or pod.metadata.uid != request.uid:
+            return
+        if isinstance(what, Written):
+            self._forget(request.uid)
+            # Of pods that others decide for, these others tell (kube-scheduler does).
+            told_here = self.options.scheduled and self._live.pods.ours(pod)
+            if isinstance(what.outcome, Bound) and told_here:
+                place = what.command.placement
+                gpus = ", ".join(str(share.gpu) for share in place.shares)
+                where = f"{place.node} GPU {gpus}" if gpus else place.node
+                self._tell(_about(pod), "Scheduled", f"bound to {where}", warning=False)
+        elif isinstance(what.command, Unschedulable | Faulted):
+            why = what.command.record.fault or self._why(request)
+            self._tell(_about(pod), "FailedScheduling", why, warning=True)
+            self._waits(pod, why)
+
+    def _noticed(self, notice: Notice) -> None:
+        pod = notice.pod
+        if pod is not None and notice.waits:
+            self._forget(pod.metadata.uid)
+            if not notice.text:
+                return
+            self._waits(pod, notice.text)
+        # Events of nodes carry the node's name as UID, as the kubelet's do: `kubectl describe`
+        # looks for that.
+        about = _about(pod) if pod is not None else ObjectReference(
+            kind="Node", name=notice.node, uid=notice.node, api_version="v1"
+        )  # fmt: skip
+        self._tell(about, notice.reason, notice.text, warning=True)
+
+    def _why(self, request: PodRequest) -> str:
+        try:
+            return self._reasons_of(request)
+        except Exception as error:  # it was decided all the same
+            return self._live.faults.answering(f"{request.namespace}/{request.name}", error)
+
+    def _reasons_of(self, request: PodRequest) -> str:
+        engine = self._live.engine
+        known = engine.assess(engine.profile_of(request), request)
+        unsupported = request.shape.constraints.unsupported
+        text = str(summarise(engine.ledger.table, known))
+        if unsupported:
+            return f"{text} ({unsupported})"
+        stuck = self._stuck_now() if request.shape.claims else ""
+        return f"{text}; {stuck}" if stuck else text
+
+    def _stuck_now(self) -> str:
+        now = self._client.clock.monotonic()
+        if now - self._stuck[0] >= _STUCK_FOR_S:
+            self._stuck = (now, in_words(self._live.stuck()))
+        return self._stuck[1]
+
+    def _tell(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:
+        self.events.tell(Note(about, reason, text, "Warning" if warning else "Normal"))
+
+
+def _about(pod: Pod) -> ObjectReference:
+    meta = pod.metadata
+    return ObjectReference(
+        kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid, api_version="v1",
+        resource_version=meta.resource_version,
+    )  # fmt: skip
+
+
+def _says(pod: Pod, why: str) -> bool:
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.message == why
+        for one in pod.status.conditions or ()
+    )

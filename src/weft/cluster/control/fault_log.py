@@ -1,0 +1,44 @@
+"""Decisions and answers that broke off: counted, and told once for each pod and fault."""
+
+import logging
+from collections import OrderedDict
+
+from weft.core.engine.decision_faults import Faulted, in_words
+
+log = logging.getLogger("weft.cluster")
+_KEPT = 10_000  # faults that are remembered; of more, one may be told again
+
+
+class Faults:
+    """Of one process. `count` is how often something broke off."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def heard(self, command: Faulted) -> bool:
+        """The engine says that a decision broke off; whether it is about a pod."""
+        record = command.record
+        self.tell(
+            f"{record.namespace}/{record.name}" if command.pod else "", record.fault, command.error
+        )
+        return command.pod is not None
+
+    def tell(self, about: str, why: str, error: BaseException | None = None) -> None:
+        """Something about a pod (NAMESPACE/NAME, or "") broke off; `why` in words."""
+        self.count += 1
+        known = (about, why) in self._told
+        self._told[about, why] = None
+        self._told.move_to_end((about, why))
+        if known:
+            return
+        if len(self._told) > _KEPT:
+            self._told.popitem(last=False)
+        whose = f"pod {about}: " if about else ""
+        log.error("%s%s; this is a mistake in Weft", whose, why, exc_info=error)
+
+    def answering(self, about: str, error: BaseException) -> str:
+        """What to say where an answer about a pod broke off."""
+        why = in_words(error, "answering about this pod")
+        self.tell(about, why, error)
+        return why

@@ -1,0 +1,406 @@
+"""One engine kept equal to what the API shows, and its decisions written. See `interface`.
+
+    start() ──▶ ready: knows all, answers questions ──▶ lead() ──▶ decides and binds ──▶ stop()
+
+Pods wait in the engine's queue; each `Bind` is a task, never two for one pod; what became of it
+goes back to the engine as an event. Leadership that was lost never comes back: its decisions end
+with the process, and until then `may_bind` holds them back.
+"""
+
+import asyncio
+import datetime
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from weft.cluster.control.binding_request import asks_the_same, bind_request
+from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.interface import Attempt, Keeper, Notice, OnDecision, OnNotice, Written
+from weft.cluster.control.leadership import Leadership
+from weft.cluster.control.timer import Alarm
+from weft.cluster.control.turns import Turns
+from weft.cluster.control.watch_feeds import Feed, Stream
+from weft.cluster.eviction.evictor import Recall
+from weft.cluster.eviction.overbooking_guard import Guard
+from weft.cluster.state.gpushare_units import Units
+from weft.cluster.state.node_batches import Gathering
+from weft.cluster.state.nodes import NodeView, Unit
+from weft.cluster.state.pod_reader import read, read_asked
+from weft.cluster.state.pods import PodView
+from weft.cluster.state.terminating import Stuck, stuck
+from weft.cluster.state.volumes import VolumeView, feeds_of
+from weft.cluster.stores.oom_history_store import Lessons
+from weft.cluster.telemetry.oom_watch import Ends
+from weft.core.engine import (
+    Bind,
+    BindFailed,
+    BindOn,
+    Command,
+    Engine,
+    Event,
+    Evict,
+    Faulted,
+    Learnt,
+    NodesChanged,
+    NodesClosed,
+    PeakLearnt,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.assessment import TURN_LOOKS
+from weft.core.framework import Profile
+from weft.core.ledger import STRICT, Limits
+from weft.dialects.dialect import Settings
+from weft.kube.bind import (
+    AlreadyBound,
+    Binder,
+    BindOptions,
+    BindRequest,
+    Bound,
+    Gone,
+    Outcome,
+    Unknown,
+)  # fmt: skip
+from weft.kube.client import ApiClient
+from weft.kube.codec import CONFIG_MAPS, NODES, PODS
+from weft.kube.configmap import Kept
+from weft.kube.errors import NotFoundError
+from weft.kube.inventory import UNHEALTHY_NAMESPACE
+from weft.kube.list_diff import Change, Deleted
+from weft.kube.pods import Pod
+from weft.kube.sources import Rule
+from weft.model import Node, Placement, PodRequest
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """The `LiveCluster` of a process."""
+
+    def __init__(
+        self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] | None = None,
+        rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
+        binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
+        limits: Limits = STRICT, kept: Kept | None = None,
+    ) -> None:  # fmt: skip
+        """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
+        the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
+        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
+        pods that ran out of memory are `kept` there."""
+        self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
+        self.decide = self.engine.handle  # or a recorder's around it
+        self.on_decision: list[OnDecision] = []
+        self.on_notice: list[OnNotice] = []
+        self.ready = False
+        self.leadership = Leadership()
+        self.faults = Faults()
+        self.term = 0
+        self.binder = Binder(client, binding, may_bind)
+        self.client = self._client = client
+        lends = max(limits) > 1000
+        self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
+        names = [profile.name for profile in profiles] if names is None else names
+        self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
+        unit = "node" if gpushare_unit == "auto" else gpushare_unit
+        self._pods.settings = Settings(gpushare_unit=unit, lends=lends)
+        self._pods.on_bad = lambda pod, why: self._notice(
+            Notice("FailedScheduling", why, pod=pod, waits=True)
+        )
+        self.units = Units(self._nodes, gpushare_unit, self._notice)
+        self._pods.decided = self._decided
+        self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
+        self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
+        self.guard.may_write = may_bind
+        self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)
+        self.ends = Ends(self._pods, self._nodes)
+        self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
+        self.keepers: list[Keeper] = [self.lessons]
+        self._stream = Stream()
+        self._node_feed = Feed(client, NODES, self._take_nodes, hear=self._hear_nodes)
+        nudge = partial(self._stream.nudge, self._node_feed)
+        self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
+        self._binding: dict[str, asyncio.Task[Outcome]] = {}
+        self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
+
+    @property
+    def settings(self) -> Settings:
+        """How dialects read pods here."""
+        return self._pods.settings
+
+    @property
+    def binding(self) -> bool:
+        """Whether bindings are being written."""
+        return bool(self._binding)
+
+    @property
+    def pods(self) -> PodView:
+        """The pods there are; only to be read."""
+        return self._pods
+
+    @property
+    def nodes(self) -> NodeView:
+        """The nodes there are; only to be read."""
+        return self._nodes
+
+    @property
+    def feeds(self) -> Sequence[Feed[Any]]:
+        """The list-watches, in the order they began."""
+        return self._stream.feeds
+
+    async def start(self) -> None:
+        """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
+        client = self._client
+        await self._stream.start(
+            self._node_feed,
+            Feed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
+            *feeds_of(self._volumes, client, self._volumes_changed),
+        )
+        await self._stream.start(Feed(client, PODS, self._take_pods))
+        self.ready = True
+
+    async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
+        """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
+        so everything is listed once more first. `term` is the lease's; it goes into bindings."""
+        for keeper in self.keepers:
+            await keeper.lead()
+        if afresh:
+            await self._stream.list_again()
+        self._gathering.lay()
+        self.term = term
+        self._pods.deciding = True
+        self.leadership.begin()
+        self.recall.leading = True
+        self.guard.lead()
+        self.units.lead()
+        turns = Turns()
+        for pod in self._pods.pending():
+            if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
+                self._tell(self._pods.take(pod))
+            await turns.end()
+
+    async def failed(self) -> None:
+        """Return never, but raise what ended the taking-in, if anything does."""
+        await self._stream.failed()
+
+    async def stop(self) -> None:
+        """Decide nothing more; return when every write under way has ended."""
+        self._pods.deciding = self.ready = False
+        self.leadership.end()
+        self._gathering.stop()
+        await asyncio.gather(self.guard.stop(), self.recall.stop())
+        await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
+        await self._stream.stop()
+        await asyncio.gather(*self._binding.values(), return_exceptions=True)
+
+    def parse(self, pod: Pod) -> PodRequest:
+        """The pod with Kubernetes' own constraints on it."""
+        return read(pod, self.settings, self._volumes)
+
+    def parse_asked(self, pod: Pod) -> PodRequest:
+        """The pod as kube-scheduler asks about it."""
+        return read_asked(pod, self.settings)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the watch showed it last."""
+        return self._pods.pods.get((namespace, name))
+
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        """The same, by UID."""
+        return self._pods.by_uid(uid)
+
+    def stuck(self, now: datetime.datetime | None = None) -> list[Stuck]:
+        """Pods that hold GPUs and cannot end by themselves, the longest first, at `now` (UTC)."""
+        candidates = self._pods.perhaps_stuck()
+        at = now or self._client.clock.wall()
+        return stuck(candidates, self._nodes.objects, self.engine.ledger.holdings, at)
+
+    def handle(self, event: Event) -> list[Command]:
+        """One event, now; returns what is left for the caller."""
+        began = self._client.clock.monotonic()
+        left: list[Command] = []
+        asked = event.pod.uid if isinstance(event, BindOn) else ""
+        for command in self._decide(event, int(began * 1e9)):
+            if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
+                self._carry_out(command)
+                continue
+            if isinstance(command, Faulted) and not self.faults.heard(command):
+                continue
+            if isinstance(command, Bind | Unschedulable | Faulted):
+                took = self._client.clock.monotonic() - began
+                for hook in self.on_decision:
+                    hook(Attempt(command, took))
+            if command.pod is not None and command.pod.uid == asked:
+                left.append(command)
+            elif isinstance(command, Bind) and self.leadership.here:
+                self._begin(command, versioned=True)
+        return left
+
+    def _decide(self, event: Event, now_ns: int) -> list[Command]:
+        """A fault that is no pod's ends the process: it starts anew from the API."""
+        try:
+            return self.decide(event, now_ns)
+        except Exception as error:
+            self._stream.fail(error)
+            raise
+
+    async def fetch(self, namespace: str, name: str) -> Pod | None:
+        """The pod as the API has it now."""
+        try:
+            return await self._client.get(PODS, namespace, name)
+        except NotFoundError:
+            return None
+
+    async def bind(self, command: Bind) -> Outcome:
+        """Write the placement, once; see `interface`."""
+        return await asyncio.shield(self._begin(command, versioned=False))
+
+    def _carry_out(self, command: Wake | Evict | Learnt | PeakLearnt) -> None:
+        if isinstance(command, Wake):
+            self._alarm.at(command.at_ns)
+        elif isinstance(command, Evict):
+            self.recall.ask(command)
+        else:
+            self.lessons.learnt(command)
+
+    # --- writing ---
+
+    def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
+        """`versioned`: only the pod as it is now, at the decision, may be bound."""
+        uid = command.pod.uid
+        task = self._binding.get(uid)
+        if task is None:
+            pod = self._pods.by_uid(uid) if versioned else None
+            version = pod.metadata.resource_version if pod else ""
+            task = asyncio.create_task(self._write(command, versioned, version))
+            self._binding[uid] = task
+            task.add_done_callback(lambda done: self._settled(uid, done))
+        return task
+
+    def _settled(self, uid: str, task: "asyncio.Task[Outcome]") -> None:
+        if self._binding.get(uid) is task:
+            del self._binding[uid]
+        # A fault of ours: what became of the pod is not known, and who starts anew reads it.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stream.fail(error)
+
+    async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
+        began = self._client.clock.monotonic()
+        outcome: Outcome = await self.binder.bind(self._request(command, version))
+        while isinstance(outcome, Unknown):
+            outcome = await self.binder.resolve(outcome)
+        uid = command.pod.uid
+        self._binding.pop(uid, None)
+        if isinstance(outcome, Bound):
+            self.handle(PodBound(uid))
+        elif isinstance(outcome, AlreadyBound):
+            pass  # it holds something: what we booked stays until the watch says what and where
+        elif isinstance(outcome, Gone):
+            self._pods.settled(uid)
+            self.handle(PodGone(uid))
+        else:
+            self.handle(BindFailed(uid, type(outcome).__name__))
+            if versioned:  # it may ask for something else by now
+                self._tell(self._pods.again(uid))
+        took = self._client.clock.monotonic() - began
+        for hook in self.on_decision:
+            hook(Written(command, outcome, took))
+        return outcome
+
+    def _request(self, command: Bind, version: str) -> BindRequest:
+        name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
+        node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
+        now_ns = int(self._client.clock.wall().timestamp() * 1e9)
+        request = bind_request(command, node, now_ns, self.term, pod)
+        return msgspec.structs.replace(
+            request, resource_version=version,
+            unchanged=asks_the_same(command.pod, self.parse),
+            closed=lambda: self._nodes.closed_to(name, command.pod.shape.constraints),
+        )  # fmt: skip
+
+    # --- taking in ---
+
+    def _hear_nodes(self, changes: list[Change[Any]]) -> None:
+        """Whoever else is decided from here on meets a node that was closed as closed."""
+        found = [closed for change in changes if (closed := self._nodes.take_node(change))]
+        if found:
+            self.handle(NodesClosed(tuple(found)))
+
+    async def _take_nodes(self, _: list[Change[Any]]) -> None:
+        self._nodes_changed()
+
+    async def _take_config_maps(self, changes: list[Change[Any]]) -> None:
+        for change in changes:
+            self._nodes.take_config_map(change)
+        self._nodes_changed()
+
+    async def _take_pods(self, changes: list[Change[Any]]) -> None:
+        turns = Turns()
+        for change in changes:
+            pod = change.object  # type: ignore[union-attr]
+            gone = isinstance(change, Deleted)
+            for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
+                self.handle(end)
+            take = self._pods.forget if gone else self._pods.take
+            told = self._spared(pod, partial(take, pod))
+            for event in self._pods.together([told]):
+                self._tell(event)
+            await turns.end()
+        self._volumes_changed()
+        self._nodes_changed()
+        self.guard.look()
+
+    def _spared(self, pod: Pod, work: Callable[[], T]) -> T | None:
+        """What `work` says of this pod; a mistake of ours there must not end the process."""
+        try:
+            return work()
+        except Exception as error:
+            self._pods.fault(pod, error)
+            return None
+
+    def _nodes_changed(self) -> None:
+        if self._nodes.dirty:
+            self._gathering.changed(at_once=not self.ready)
+
+    def _tell_nodes(self) -> None:
+        new, gone = self._nodes.changed()
+        for name in gone:
+            self._pods.without(name)
+        self.units.look(new, gone)
+        # What its pods hold first: the engine decides as soon as it hears of a node.
+        for node in new:
+            self.guard.touch(node.name)
+            found = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
+            for event in self._pods.together(found):
+                self._tell(event)
+        if new or gone:
+            self.handle(NodesChanged(new, gone))
+        self.guard.look()
+
+    def _volumes_changed(self) -> None:
+        if not self._volumes.take_moved():
+            return
+        for pod in self._pods.with_claims():
+            self._tell(self._pods.take(pod))
+
+    def _tell(self, event: Event | None) -> None:
+        if event is not None:
+            self.handle(event)
+            if isinstance(event, PodSeenBound):
+                self.guard.touch(event.placement.node)
+
+    def _notice(self, notice: Notice) -> None:
+        for hook in self.on_notice:
+            hook(notice)
+
+    def _decided(self, uid: str) -> Placement | None:
+        held = self.engine.ledger.holdings.get(uid)
+        return held.placement if held is not None else None
+
+    def _occupants(self, node: str, gpu: int) -> list[str]:
+        return self.engine.ledger.occupants(node, gpu)

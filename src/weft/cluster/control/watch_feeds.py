@@ -1,0 +1,144 @@
+"""List-watches of several resources, made one stream of changes that is taken in in order.
+
+    ListWatch ──pump──┐
+    ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(changes)
+    ListWatch ──pump──┘
+           hear(changes), before it is queued: for what cannot wait
+
+A pump may be ended at any time: what its list-watch knows and what it has queued always agree.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource
+from weft.kube.list_diff import Change, Synced
+from weft.kube.structs import Object
+from weft.kube.watch import ListWatch
+
+T = TypeVar("T", bound=Object)
+Take = Callable[[list[Change[T]]], Awaitable[None]]
+Hear = Callable[[list[Change[T]]], None]
+
+
+class Feed(Generic[T]):
+    """One resource. `hear` is called with each batch the moment it is there; `take` in its turn,
+    by the stream's consumer, which may have much before it.
+    """
+
+    def __init__(
+        self, client: ApiClient, resource: Resource[T], take: Take[T], namespace: str = "",
+        hear: Hear[T] = lambda batch: None,
+    ) -> None:  # fmt: skip
+        self.resource, self.take, self.hear = resource, take, hear
+        self.synced = asyncio.Event()
+        self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)
+        self._client, self._namespace = client, namespace
+
+    def list_again(self) -> None:
+        """A list-watch that begins with a list, and knows what the last one knew."""
+        known = self.watch.known
+        self.watch = ListWatch(
+            self._client, self.resource, namespace=self._namespace, skips=self.watch.skips
+        )
+        self.watch.known = known
+        self.synced.clear()
+
+
+class Stream:
+    """All feeds of a process, and the one task that takes in what they bring."""
+
+    def __init__(self) -> None:
+        self.feeds: list[Feed[Any]] = []
+        self._queue: asyncio.Queue[tuple[Feed[Any], list[Change[Any]]]] = asyncio.Queue()
+        self._pumps: dict[Feed[Any], asyncio.Task[None]] = {}
+        self._consumer: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[None]
+
+    async def start(self, *feeds: Feed[Any]) -> None:
+        """Start these feeds; returns when all that there is has been taken in."""
+        if self._consumer is None:
+            self._failure = asyncio.get_running_loop().create_future()
+            self._consumer = self._endless(self._consume())
+        for feed in feeds:
+            self.feeds.append(feed)
+            self._pumps[feed] = self._endless(self._pump(feed))
+        await self._synced(feeds)
+
+    async def list_again(self) -> None:
+        """List everything afresh; returns when the differences have been taken in."""
+        for feed in self.feeds:
+            self._pumps[feed].cancel()
+            await asyncio.gather(self._pumps[feed], return_exceptions=True)
+        await self.idle()
+        for feed in self.feeds:
+            feed.list_again()
+            self._pumps[feed] = self._endless(self._pump(feed))
+        await self._synced(self.feeds)
+
+    def nudge(self, feed: Feed[Any]) -> None:
+        """Have the feed's `take` called once more, with no changes, in its turn."""
+        self._queue.put_nowait((feed, []))
+
+    async def idle(self) -> None:
+        """Return when all that came so far has been taken in."""
+        waiting = asyncio.create_task(self._queue.join())
+        await self._or_failure({waiting})
+
+    async def failed(self) -> None:
+        """Return never, but raise what ended the consumer or a pump, if anything does."""
+        await self._or_failure(set())
+
+    def fail(self, error: BaseException) -> None:
+        """Something else that should never end ended so: everybody who waits here is told."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def stop(self) -> None:
+        """End all of it."""
+        tasks = [*self._pumps.values(), *([self._consumer] if self._consumer else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _synced(self, feeds: "list[Feed[Any]] | tuple[Feed[Any], ...]") -> None:
+        waiting = [asyncio.create_task(feed.synced.wait()) for feed in feeds]
+        for task in waiting:
+            await self._or_failure({task})
+
+    async def _or_failure(self, waiting: set[asyncio.Task[Any]]) -> None:
+        """Wait for one of these, or raise what ended a task that should never end."""
+        await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            for task in waiting:
+                task.cancel()
+            self._failure.result()
+
+    def _endless(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends only when it is cancelled, or by what is then raised everywhere here."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.fail(task.exception() or RuntimeError("a list-watch ended by itself"))
+
+    async def _pump(self, feed: Feed[Any]) -> None:
+        async for batch in feed.watch.batches():
+            feed.hear(_without_synced(batch))
+            self._queue.put_nowait((feed, batch))
+
+    async def _consume(self) -> None:
+        while True:
+            feed, batch = await self._queue.get()
+            await feed.take(_without_synced(batch))
+            if batch and isinstance(batch[-1], Synced):
+                feed.synced.set()
+            self._queue.task_done()
+
+
+def _without_synced(batch: list[Change[T]]) -> list[Change[T]]:
+    return [change for change in batch if not isinstance(change, Synced)]

@@ -1,0 +1,4 @@
+"""Carries evictions out, as disruption budgets allow, and watches for overbooked GPUs.
+
+In: the evictor, the overbooking guard. Out: who is evicted (`core/engine/`).
+"""

@@ -1,0 +1,122 @@
+"""What the originals show at GET: gpushare's `inspect` and Elastic GPU's `status`."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from weft.core.ledger import Ledger
+from weft.dialects.gpushare import UNIT_MIB
+from weft.model import Gpu, Memory, Node
+
+ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
+
+NameOf = Callable[[str], tuple[str, str]]
+"""A pod's namespace and name by UID."""
+
+
+class InspectedPod(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod's share of one device."""
+
+    name: str
+    namespace: str
+    used_gpu: int = msgspec.field(name="usedGPU")
+
+
+class InspectedDevice(msgspec.Struct, frozen=True):
+    """One GPU, in gpushare's units."""
+
+    id: int
+    total_gpu: int = msgspec.field(name="totalGPU")
+    used_gpu: int = msgspec.field(name="usedGPU")
+    pods: list[InspectedPod]
+
+
+class InspectedNode(msgspec.Struct, frozen=True):
+    """One node, in gpushare's units."""
+
+    name: str
+    total_gpu: int = msgspec.field(name="totalGPU")
+    used_gpu: int = msgspec.field(name="usedGPU")
+    devs: list[InspectedDevice]
+
+
+class Inspection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The whole answer; `error` is left out where there is none."""
+
+    nodes: list[InspectedNode]
+    error: str = ""
+
+
+class _Card(msgspec.Struct, frozen=True, rename="pascal"):
+    core_available: int
+    memory_available: int
+    core_total: int
+    memory_total: int
+
+
+def inspect(ledger: Ledger, unit: str, name_of: NameOf, node: str = "") -> Inspection:
+    """Every node with a GPU, or `node` alone; `unit` where a node does not say its own."""
+    rows = ledger.table.row_of
+    if node and node not in rows:
+        return Inspection([], f"node {node} is not known")
+    asked = [ledger.table.nodes[rows[node]]] if node else ledger.table.nodes
+    default_mib = UNIT_MIB.get(unit, 1024)
+    return Inspection(
+        [_inspect_node(ledger, one, default_mib, name_of) for one in asked if one.gpus or node]
+    )
+
+
+def _inspect_node(ledger: Ledger, node: Node, default_mib: int, name_of: NameOf) -> InspectedNode:
+    unit_mib = node.unit_mib or default_mib
+    devices = [_inspect_device(ledger, node, gpu, unit_mib, name_of) for gpu in node.gpus]
+    cards = [one for one, gpu in zip(devices, node.gpus, strict=True) if gpu.parent is None]
+    used = sum(one.used_gpu for one in devices)
+    return InspectedNode(node.name, sum(one.total_gpu for one in cards), used, devices)
+
+
+def _inspect_device(
+    ledger: Ledger, node: Node, gpu: Gpu, unit_mib: int, name_of: NameOf
+) -> InspectedDevice:
+    units = gpu.memory_mib // unit_mib
+    pods = []
+    for uid in ledger.occupants(node.name, gpu.index):
+        shares = ledger.holdings[uid].placement.shares
+        used_mib = sum(share.memory_mib for share in shares if share.gpu == gpu.index)
+        used = _units(used_mib, gpu.memory_mib, unit_mib)
+        namespace, name = name_of(uid)
+        pods.append(InspectedPod(name, namespace, used))
+    return InspectedDevice(gpu.index, units, sum(pod.used_gpu for pod in pods), pods)
+
+
+def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
+    """The units that come to so many MiB of this card; begun ones count as whole.
+
+    All the units together are the whole card: one is more than `unit_mib` where that leaves a rest.
+    """
+    units = card_mib // unit_mib
+    if units == 0:
+        return 0
+    least = used_mib * units // card_mib
+    exact = Memory("units", least, unit_mib).mib_on(card_mib) == used_mib
+    return least if exact else least + 1
+
+
+def status(ledger: Ledger) -> dict[str, str]:
+    """Each of Elastic's resources → JSON in a string: node → its GPUs' percents and MiB."""
+    found: dict[str, list[_Card]] = {}
+    for row, node in enumerate(ledger.table.nodes):
+        if node.gpus:
+            first = ledger.table.start[row]
+            found[node.name] = [_card(ledger, first + i, gpu) for i, gpu in enumerate(node.gpus)]
+    text = msgspec.json.encode(found).decode()
+    return dict.fromkeys(ELASTIC_RESOURCES, text)
+
+
+def _card(ledger: Ledger, device: int, gpu: Gpu) -> _Card:
+    used = ledger.table
+    return _Card(
+        max(0, gpu.milli - used.milli_used[device]) // 10,
+        max(0, gpu.memory_mib - used.memory_used[device]),
+        gpu.milli // 10,
+        gpu.memory_mib,
+    )

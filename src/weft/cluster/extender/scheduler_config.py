@@ -1,0 +1,138 @@
+"""kube-scheduler's configuration for Weft: one extender for all dialects, for it allows only one
+that binds.
+
+kube-scheduler calls an extender for pods that ask for one of its managed resources, in requests or
+limits. Pods that ask by label (Genius, Kube-Knots) have none: with one of those dialects the list
+is left empty, which means every pod of the cluster.
+"""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from weft.cluster.config.form import DEFAULT_PROFILES
+from weft.dialects.registry import ALL
+from weft.dialects.system import System
+from weft.model import BadInputError
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+GPU = "nvidia.com/gpu"
+CHOICES = tuple(system.name for system in ALL)
+
+# Bookkeeping of the node side, which pods get nothing for.
+BOOKKEEPING = ("aliyun.com/gpu-count",)
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Files on kube-scheduler's machine; a client certificate only where Weft asks for one."""
+
+    authority: PurePosixPath
+    certificate: PurePosixPath | None = None
+    key: PurePosixPath | None = None
+    server_name: str = ""
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What the configuration should say.
+
+    `url`: where kube-scheduler reaches Weft, without the path. `weight`: of Weft's scores beside
+    kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100.
+    `timeout_s`: of one call; a bind answers when the API server has. `advertised`: whether nodes
+    report the dialects' resources; without a device plugin or Weft's agent they don't.
+    `profiles`: whether kube-scheduler takes the pods of the systems' schedulerNames.
+    """
+
+    dialects: tuple[str, ...]
+    url: str
+    tls: TlsFiles | None = None
+    weight: int = 1
+    timeout_s: int = 30
+    advertised: bool = True
+    profiles: bool = True
+
+
+def configuration(wishes: Wishes) -> dict[str, Any]:
+    """A KubeSchedulerConfiguration; `BadInputError` for a dialect that there is not."""
+    systems = [_system(name) for name in dict.fromkeys(wishes.dialects)]
+    if not systems:
+        raise BadInputError("--dialects", f"is empty; write some of {', '.join(CHOICES)}")
+    names = _names(systems) if wishes.profiles else []
+    profiles = [{"schedulerName": name} for name in ("default-scheduler", *names)]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": profiles,
+        "extenders": [_extender(wishes, systems)],
+    }
+
+
+def taken_twice(wishes: Wishes) -> list[str]:
+    """schedulerNames of this configuration that `weft scheduler` schedules too, unless told else.
+
+    Two schedulers of one name would both bind its pods.
+    """
+    ours = {profile.scheduler_name for profile in DEFAULT_PROFILES}
+    names = _names([_system(name) for name in wishes.dialects]) if wishes.profiles else []
+    return [name for name in names if name in ours]
+
+
+def _names(systems: list[System]) -> list[str]:
+    return list(dict.fromkeys(name for system in systems for name in system.scheduler_names))
+
+
+def _extender(wishes: Wishes, systems: list[System]) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "urlPrefix": f"{wishes.url.rstrip('/')}/weft",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "weight": wishes.weight,
+        "httpTimeout": f"{wishes.timeout_s}s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+    }
+    if wishes.tls is not None:
+        entry |= {"enableHTTPS": True, "tlsConfig": _tls(wishes.tls)}
+    managed = _managed(wishes, systems)
+    return entry | {"managedResources": managed} if managed else entry
+
+
+def _managed(wishes: Wishes, systems: list[System]) -> list[dict[str, Any]]:
+    """Resources that bring a pod to Weft; none where pods ask without any."""
+    if any(system.asks_by_name for system in systems):
+        return []
+    names = {name: name in _reported(system) for system in systems for name in _resources(system)}
+    return [
+        {"name": name, "ignoredByScheduler": name != GPU and not (wishes.advertised and reported)}
+        for name, reported in names.items()
+        if name not in BOOKKEEPING
+    ]
+
+
+def _resources(system: System) -> tuple[str, ...]:
+    if system.name == "coscheml":
+        return _system("gpushare").resources
+    return tuple(dict.fromkeys((*system.counted, *system.resources)))
+
+
+def _reported(system: System) -> tuple[str, ...]:
+    """What device plugins report as allocatable: kube-scheduler must not look for the rest."""
+    return system.counted or system.resources
+
+
+def _tls(files: TlsFiles) -> dict[str, Any]:
+    found = {"caFile": str(files.authority)}
+    if files.certificate is not None and files.key is not None:
+        found |= {"certFile": str(files.certificate), "keyFile": str(files.key)}
+    if files.server_name:
+        found["serverName"] = files.server_name
+    return found
+
+
+def _system(name: str) -> System:
+    for system in ALL:
+        if system.name == name:
+            return system
+    raise BadInputError("--dialects", f"{name!r} is unknown; write some of {', '.join(CHOICES)}")

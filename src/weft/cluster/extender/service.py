@@ -1,0 +1,252 @@
+"""What the extender answers, from bytes to bytes; HTTP itself is `server.py`.
+
+Rules
+  1. filter, prioritize and preempt are pure questions: nothing is reserved, for kube-scheduler may
+     skip the rest of its cycle, and asks for one pod before it binds another.
+  2. bind decides anew, from the accounts of now. A refusal is normal: kube-scheduler asks again.
+  3. A pod that holds GPUs already may only go where they are.
+  4. HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 where the
+     request is none and the answer has no place for an error.
+"""
+
+from typing import NamedTuple
+
+from weft.cluster.control.interface import LiveCluster
+from weft.cluster.extender import protocol
+from weft.cluster.extender.pod_cache import PodCache
+from weft.cluster.extender.protocol import (
+    ArgsReader,
+    BindArgs,
+    ErrorAnswer,
+    FilterAnswer,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+    NodeList,
+    PreemptAnswer,
+    encode,
+)
+from weft.cluster.extender.routes import Route
+from weft.core.engine import Bind, BindOn, Refused
+from weft.core.engine.questions import Answers, Lookup, fits_without, scores, which_fit
+from weft.core.framework import Profile
+from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
+from weft.kube.bind import Refused as WriteRefused
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.pods import Pod
+from weft.model import BadInputError, PodRequest
+from weft.model.reason import TEXT
+
+NOT_READY = "Weft is still reading the cluster; ask again"
+NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
+UNKNOWN_NODE = "node is not known to Weft yet"
+_NO_ARGS = "Please send a request body"
+_NO_NODES = "has neither Nodes nor NodeNames; send one of them"
+
+
+class Reply(NamedTuple):
+    """HTTP status and JSON. `failed` is for metrics: the answer says that something went wrong."""
+
+    status: int
+    body: bytes
+    failed: bool = False
+
+
+class Extender:
+    """Answers for one live cluster. A bind that comes before this process leads waits so long that
+    kube-scheduler, which gives up after five seconds by default, still hears the answer."""
+
+    def __init__(
+        self, cluster: LiveCluster, *, keep_pods: int = 10_000, leads_within_s: float = 3.0
+    ) -> None:
+        self.cluster, self._leads_within_s = cluster, leads_within_s
+        self.pods = PodCache(cluster.parse_asked, keep_pods)
+        self._reader, self._lookup = ArgsReader(), Lookup()
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def filter(self, route: Route, body: bytes) -> Reply:
+        """Which of the nodes could take the pod now, and why the others could not."""
+        if not body:
+            return _no_body()
+        try:
+            args = self._reader.read(body)
+            if not args.has_nodes:
+                raise BadInputError("the request", _NO_NODES)
+        except BadInputError as error:
+            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+        try:
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
+            found = self._where_held(pod, args.names) or which_fit(
+                self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
+            )
+        except BadInputError as error:
+            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+        except Exception as error:
+            why = self._broke_off(args.pod, error)
+            return Reply(200, encode(FilterAnswer(error=why)), failed=True)
+        for name in found.unknown:
+            found.failed[name] = UNKNOWN_NODE
+        nodes = args.nodes
+        answer = FilterAnswer(
+            None if nodes is None else NodeList([nodes[name] for name in found.fits]),
+            self._reader.answer(args, found.fits) if nodes is None else None,
+            found.failed,
+            found.unresolvable,
+        )
+        return Reply(200, encode(answer))
+
+    def prioritize(self, route: Route, body: bytes) -> Reply:
+        """0 to 10 for each node. A pod that cannot be read has no favourite."""
+        if not body:
+            return _no_body()
+        try:
+            args = self._reader.read(body)
+        except BadInputError as error:
+            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+        try:
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
+            found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
+        except BadInputError:
+            found = [0] * len(args.names)
+        except Exception as error:
+            self._broke_off(args.pod, error)
+            found = [0] * len(args.names)
+        return Reply(200, encode(list(map(HostPriority, args.names, found))))
+
+    def preempt(self, route: Route, body: bytes) -> Reply:
+        """Of the proposed victims those by whose end the pod would get its GPUs; all or none of a
+        node's, for kube-scheduler proposed no more than it needs itself."""
+        if not body:
+            return _no_body()
+        try:
+            args = protocol.read_preempt(body)
+            pod, profile = self._asked(route, args.pod, args.raw_pod)
+        except BadInputError as error:
+            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+        try:
+            kept = {
+                node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
+                for node, victims in args.victims.items()
+                if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
+            }
+        except Exception as error:
+            why = self._broke_off(args.pod, error)
+            return Reply(400, encode(ErrorAnswer(why)), failed=True)
+        return Reply(200, encode(PreemptAnswer(kept)))
+
+    # --- bind ------------------------------------------------------------------------------------
+
+    async def bind(self, route: Route, body: bytes) -> Reply:
+        """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
+        if not body:
+            return _no_body()
+        args = None
+        try:
+            args = protocol.read_bind(body)
+            error = await self._bind(route, args)
+        except BadInputError as bad:
+            error = str(bad)
+        except Exception as fault:
+            about = f"{args.namespace}/{args.name}" if args is not None else ""
+            error = self.cluster.faults.answering(about, fault)
+        return Reply(route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error))
+
+    async def _bind(self, route: Route, args: BindArgs) -> str:
+        """Why not; "" when the pod is bound."""
+        cluster = self.cluster
+        if not cluster.ready:
+            return NOT_READY
+        follows = await cluster.leadership.why_not(self._leads_within_s)
+        if follows:
+            return follows
+        found = await self._truth(args)
+        if found is None:
+            return f"pod {args.namespace}/{args.name} ({args.uid}) is not there"
+        pod = cluster.parse_asked(found)
+        profile = self._profile(route, pod)
+        for command in cluster.handle(BindOn(pod, args.node, profile.name)):
+            if isinstance(command, Refused) and command.pod.uid == args.uid:
+                return f"{args.node}: {TEXT[command.code]}"
+            if isinstance(command, Bind) and command.pod.uid == args.uid:
+                return _why_not(await cluster.bind(command), args.node)
+        return f"{args.node}: no decision about this pod"
+
+    async def _truth(self, args: BindArgs) -> Pod | None:
+        """The pod as the API has it: what a caller said of it at filter is not to be booked."""
+        pod = self.cluster.pod(args.namespace, args.name)
+        if pod is None or pod.metadata.uid != args.uid:
+            try:
+                pod = await self.cluster.fetch(args.namespace, args.name)
+            except (ApiError, LostError, NotSentError) as error:
+                raise BadInputError("", f"the pod can't be read: {error}") from error
+        return pod if pod is not None and pod.metadata.uid == args.uid else None
+
+    # --- about a pod -----------------------------------------------------------------------------
+
+    def name_of(self, uid: str) -> tuple[str, str]:
+        """Namespace and name of a pod; where they are not known, "" and the UID."""
+        watched = self.cluster.pod_by_uid(uid)
+        if watched is not None:
+            return watched.metadata.namespace, watched.metadata.name
+        placed = self.cluster.engine.placed.get(uid)
+        return (placed.pod.namespace, placed.pod.name) if placed is not None else ("", uid)
+
+    def _broke_off(self, pod: Pod, error: Exception) -> str:
+        """A mistake of ours: this pod is told, and nobody else."""
+        return self.cluster.faults.answering(f"{pod.metadata.namespace}/{pod.metadata.name}", error)
+
+    def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
+        if not self.cluster.ready:
+            raise BadInputError("", NOT_READY)
+        request = self.pods.told(pod, raw, self.cluster.settings)
+        return request, self._profile(route, request)
+
+    def _beside(self, profile: Profile) -> list[PodRequest]:
+        """Pods that wait too, for policies that ask who does."""
+        found = []
+        for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
+            try:
+                found.append(self.pods.watched(pod, self.cluster.settings))
+            except Exception:  # it is told so when it is asked about
+                continue
+        return found
+
+    def _profile(self, route: Route, pod: PodRequest) -> Profile:
+        engine = self.cluster.engine
+        return engine.profiles[route.policy] if route.policy else engine.profile_of(pod)
+
+    def _where_held(self, pod: PodRequest, names: list[str]) -> Answers | None:
+        """The answer for a pod that holds its GPUs already; None for one that doesn't."""
+        held = self.cluster.engine.ledger.holdings.get(pod.uid)
+        if held is None:
+            return None
+        node = held.placement.node
+        why = f"the pod's GPUs are booked on {node}"
+        return Answers(
+            [name for name in names if name == node],
+            {name: why for name in names if name != node},
+            {},
+            [],
+        )
+
+
+def _no_body() -> Reply:
+    return Reply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
+
+
+def _why_not(outcome: Outcome, node: str) -> str:
+    """What kube-scheduler is told of a binding's outcome; "" for bound."""
+    match outcome:
+        case Bound():
+            return ""
+        case AlreadyBound():
+            return "" if outcome.node == node else f"the pod is bound to {outcome.node} already"
+        case Gated():
+            return f"the pod has scheduling gates: {', '.join(outcome.gates)}"
+        case Gone() | Conflict() | WriteRefused():
+            return outcome.why or "the pod changed meanwhile"
+        case NotLeader():
+            return NO_LEASE
+        case _:
+            return "the API server did not answer; whether the pod is bound is being looked up"

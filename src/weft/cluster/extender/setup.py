@@ -1,0 +1,70 @@
+"""From the configuration's `extender` section to routes and ports.
+
+`auto` is what gpushare's path was in the two systems that had it: Co-scheML's policy once there is
+a table of interference, else gpushare's.
+"""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from weft.cluster.config.form import BY_AUTO, BY_SCHEDULER_NAME, ExtenderSettings
+from weft.cluster.extender.listeners import Listening
+from weft.cluster.extender.routes import ELASTIC, ELASTIC_POLICIES, ElasticPriority, Route, route_at
+from weft.model import BadInputError
+
+log = logging.getLogger("weft.extender")
+
+COSCHEML, GPUSHARE = "coscheml", "gpushare"
+USUAL_TABLE = ExtenderSettings().interference_table
+"""Where Co-scheML kept its table; nobody has to have one."""
+
+
+def routes_of(
+    settings: ExtenderSettings, known: Collection[str], *, predicted: bool = False
+) -> list[Route]:
+    """The paths to serve. `known` are the policies there are; a name that none has is found out
+    by `route_profiles`. `predicted`: interference is configured elsewhere."""
+    by_auto = COSCHEML if predicted else _auto(settings.interference_table, known)
+    special = {BY_SCHEDULER_NAME: "", BY_AUTO: by_auto}
+    return [route_at(path, special.get(name, name)) for path, name in settings.routes.items()]
+
+
+def table_of(settings: ExtenderSettings) -> Path | None:
+    """The table of interference that is there; None without any."""
+    path = Path(settings.interference_table)
+    return path if settings.interference_table and path.is_file() else None
+
+
+def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> ExtenderSettings:
+    """The same, with `/scheduler` deciding as the original's `-priority` says."""
+    routes = settings.routes | {ELASTIC: ELASTIC_POLICIES[priority]}
+    return msgspec.structs.replace(settings, routes=routes)
+
+
+def listening_of(settings: ExtenderSettings) -> Listening:
+    """Where to listen, and with which certificate."""
+    return Listening(
+        settings.address, settings.port, settings.original_ports,
+        _path(settings.certificate_file), _path(settings.key_file),
+        _path(settings.client_authority_file), settings.anyone_may_bind,
+    )  # fmt: skip
+
+
+def _auto(table: str, known: Collection[str]) -> str:
+    if not table:
+        return GPUSHARE
+    if not Path(table).is_file():
+        if table != USUAL_TABLE:
+            raise BadInputError("extender.interferenceTable", f"there is no file {table}")
+        return GPUSHARE
+    if COSCHEML in known:
+        return COSCHEML
+    log.warning("%s is not used: there is no policy %s; %s decides", table, COSCHEML, GPUSHARE)
+    return GPUSHARE
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,50 @@
+"""What this room asks of a live cluster beyond what every host asks: its parts, to tell of them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from weft.cluster.control.interface import LiveCluster
+from weft.cluster.control.watch_feeds import Feed
+from weft.cluster.eviction.evictor import Recall
+from weft.cluster.eviction.overbooking_guard import Guard
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pods import PodView
+from weft.cluster.state.terminating import Stuck
+from weft.cluster.stores.oom_history_store import Lessons
+from weft.cluster.telemetry.oom_watch import Ends
+from weft.kube.bind import Binder
+from weft.kube.client import ApiClient
+
+
+class Observed(LiveCluster, Protocol):
+    """A live cluster that shows how it is doing. Everything here is only read."""
+
+    binder: Binder
+    guard: Guard
+    recall: Recall
+    ends: Ends
+    lessons: Lessons
+
+    @property
+    def client(self) -> ApiClient:
+        """Whose answers are counted, and whose clock it is."""
+        ...
+
+    @property
+    def pods(self) -> PodView:
+        """The pods there are, the bad ones, and what was assumed of some."""
+        ...
+
+    @property
+    def nodes(self) -> NodeView:
+        """The nodes there are."""
+        ...
+
+    @property
+    def feeds(self) -> Sequence[Feed[Any]]:
+        """The list-watches: how they are doing."""
+        ...
+
+    def stuck(self) -> list[Stuck]:
+        """Pods that hold GPUs and cannot end by themselves, the longest first."""
+        ...

@@ -1,0 +1,109 @@
+"""The decisions file of a running scheduler: every event and what was decided, for replay.
+
+Deciding never waits for the disk and never ends because of it: lines are written behind, once a
+second, and where that fails, or the file is as large as it may be, it ends there, with one line in
+the log.
+"""
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import msgspec
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.record import Header, Line, Lines, Recorder
+from weft.core.record.file import FullError, is_large
+from weft.core.record.side import clear, side_of
+from weft.model import BadInputError
+
+log = logging.getLogger("weft.scheduler")
+_EVERY_S = 1.0
+_MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is no disk
+
+
+class Recording:
+    """A part of the process: from its start on everything the cluster handles is on record.
+
+    `most_mib` is what the file and its signals take together at most; 0: however much.
+    """
+
+    def __init__(self, live: Cluster, header: Header, path: Path, most_mib: int = 0) -> None:
+        self._live, self._header, self._path = live, header, path
+        self._waiting: list[bytes | Line] = []
+        self._size = 0
+        self._encoder = msgspec.json.Encoder()
+        self._lines, self._writing = Lines(side_of(path), most_mib << 20), threading.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.failed = ""
+
+    async def start(self) -> str:
+        """Begin a new file; the last one is kept as `.previous`. `BadInputError` where it can't."""
+        try:
+            await asyncio.to_thread(self._begin)
+        except OSError as error:
+            raise BadInputError(f"--decisions {self._path}", f"{error.strerror}") from error
+        self._live.decide = Recorder(self._live.engine, self._header, self._put).handle
+        self._task = asyncio.create_task(self._write_for_ever())
+        return f"decisions go to {self._path}"
+
+    def _begin(self) -> None:
+        """The last file steps aside, with the signals beside it."""
+        previous = self._path.with_name(self._path.name + ".previous")
+        side = side_of(self._path)
+        if self._path.exists():
+            clear(side_of(previous))
+            self._path.replace(previous)
+            if side.exists():
+                side.replace(side_of(previous))
+        clear(side)
+        self._path.write_bytes(b"")
+
+    def _put(self, line: Header | Line) -> None:
+        """Keep it until it is written. Large snapshots are packed then, in a thread."""
+        if isinstance(line, Line) and is_large(line):
+            self._waiting.append(line)
+            self._size += len(line.event.signals.values)  # type: ignore[union-attr]
+        else:
+            text = self._encoder.encode(line) + b"\n"
+            self._waiting.append(text)
+            self._size += len(text)
+
+    async def close(self) -> None:
+        """Write what is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._write()
+
+    async def _write_for_ever(self) -> None:
+        while not self.failed:
+            await asyncio.sleep(_EVERY_S)
+            await self._write()
+
+    async def _write(self) -> None:
+        lines, size = self._waiting, self._size
+        self._waiting, self._size = [], 0
+        if not lines or self.failed:
+            return
+        try:
+            if size > _MOST_WAITING:
+                raise OSError(0, "the disk is too slow")
+            await asyncio.to_thread(self._append, lines)
+        except OSError as error:
+            self.failed = str(error.strerror)
+            self._live.decide = self._live.engine.handle
+            why = self.failed
+            if isinstance(error, FullError):
+                why += ", all that --decisions-mib allows; the next process begins a new file"
+            log.error("decisions are not recorded any more: %s: %s", self._path, why)
+
+    def _append(self, lines: list[bytes | Line]) -> None:
+        with self._writing, self._path.open("ab") as file:
+            for line in lines:
+                if isinstance(line, bytes):
+                    self._lines.take(len(line))
+                    file.write(line)
+                else:
+                    file.write(self._lines.encoded(line))

@@ -1,0 +1,392 @@
+"""Why a pod of a live cluster is where it is, or nowhere: the answer to `weft explain pod`.
+
+Everything is read off the accounts of now, in one go between two events. Only two things take
+long, and give others their turn: deciding again without metrics, whose answer is of the moment of
+its last step (`core/explain/counterfactual.py`), and then the search for what would have to change,
+which ends after a while, and whose findings are tried once more before they are told
+(`core/explain/smallest_change.py`).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from weft.cluster.scheduler.cluster_view import Observed
+from weft.cluster.scheduler.explanation import Explanation, State, Told
+from weft.cluster.state.pod_constraints import WAY_OUT
+from weft.cluster.state.terminating import Stuck, in_words
+from weft.cluster.telemetry.slowdown_observer import Progress
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.harvest import harvest_in_words
+from weft.core.engine.oom_history import charged_in_words
+from weft.core.engine.placed_pod import Placed
+from weft.core.engine.records import BOUNDED
+from weft.core.explain.counterfactual import (
+    SECOND_NS,
+    Asked,
+    Metrics,
+    Place,
+    metrics_in_steps,
+    told,
+)
+from weft.core.explain.reasons import Summary, best_nodes, summarise
+from weft.core.explain.smallest_change import Search
+from weft.core.framework import Profile
+from weft.core.ledger import Table
+from weft.dialects import registry
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Code, PodRequest, Share
+
+_CANDIDATES = 3
+_STUCK = 10
+
+
+class SearchOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `slice_s`: the longest the search keeps others waiting, but for the one trial that is under way;
+    it then rests as long. `budget_s`: what it may compute in all; 20,000 pods to try to end one by
+    one take longer, and the smallest come first.
+    """
+
+    slice_s: float = 0.005
+    budget_s: float = 1.0
+
+
+class Explainer:
+    """Explains the pods of one live cluster. `clock` times the search, seconds.
+
+    `progress_of` says how fast a pod (UID) goes.
+    """
+
+    def __init__(
+        self,
+        live: Observed,
+        options: SearchOptions | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._live, self._clock = live, clock
+        self._options = options or SearchOptions()
+        self.progress_of: Callable[[str], Progress | None] = lambda uid: None
+
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        """The pod now; None where there is none of this name."""
+        try:
+            found = await self._explain(namespace, name)
+        except Exception as error:  # a mistake of ours about this pod is no other answer's
+            found = self._broke_off(namespace, name, error)
+        return None if found is None else replace(found, progress=self.progress_of(found.uid))
+
+    def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
+        why, pod = (
+            self._live.faults.answering(f"{namespace}/{name}", error),
+            self._live.pod(namespace, name),
+        )
+        return None if pod is None else self._told(pod, "faulted", why)
+
+    async def _explain(self, namespace: str, name: str) -> Explanation | None:
+        pod = self._live.pod(namespace, name)
+        if pod is None:
+            return None
+        metrics = None
+        if self._settled(pod) is None:
+            metrics = await self._metrics_if_pending(pod)
+            before, pod = pod, self._live.pod(namespace, name)
+            if pod is None or pod.metadata.uid != before.metadata.uid:
+                return await self._explain(namespace, name)
+        settled = self._settled(pod)
+        if settled is not None:
+            return await self._with_metrics(settled)
+        try:
+            request = self._live.parse(pod)
+        except BadInputError as error:
+            text = f"contradicts itself and waits until it is changed: {error}"
+            return self._told(pod, "bad", text)
+        return await self._pending(pod, request, metrics)
+
+    def _settled(self, pod: Pod) -> Explanation | None:
+        """Where there is nothing to decide now."""
+        uid, spec = pod.metadata.uid, pod.spec
+        if pod.ended:
+            return self._told(pod, "ended", f"is over ({pod.status.phase}) and holds nothing")
+        if spec.node_name or uid in self._live.engine.ledger.holdings:
+            return self._bound(pod)
+        if pod.metadata.deletion_timestamp:
+            return self._told(pod, "deleted", "is being deleted and was never bound")
+        if not self._live.pods.ours(pod):
+            return self._anothers(pod)
+        if spec.scheduling_gates:
+            gates = ", ".join(gate.name for gate in spec.scheduling_gates)
+            text = f"is not to be scheduled before its gates are gone: {gates}"
+            return self._told(pod, "gated", text)
+        return None
+
+    def _told(self, pod: Pod, state: State, text: str, **more: Any) -> Explanation:
+        meta = pod.metadata
+        return Explanation(
+            meta.namespace,
+            meta.name,
+            meta.uid,
+            state,
+            text,
+            pod.spec.scheduler_name or "default-scheduler",
+            self._live.leadership.here,
+            **more,
+        )
+
+    # --- with a place ---
+
+    def _bound(self, pod: Pod) -> Explanation:
+        live, uid = self._live, pod.metadata.uid
+        held = live.engine.ledger.holdings.get(uid)
+        placed = live.engine.placed.get(uid)
+        node = pod.spec.node_name or (held.placement.node if held is not None else "")
+        shares = held.placement.shares if held is not None else ()
+        state: State = "bound" if pod.spec.node_name else "binding"
+        on = f"on {node}" + (f", {_in_words(shares)}" if shares else ", without a GPU")
+        text = f"is {'bound' if state == 'bound' else 'being bound'} {on}"
+        if placed is None:
+            return self._told(
+                pod,
+                state,
+                f"{text}; {self._bound_by(pod)}",
+                node=node,
+                shares=shares,
+                notes=self._notes_on(pod, node),
+                stuck=self._stuck(uid),
+            )
+        record = placed.record
+        lent = tuple(harvest_in_words(one, self._name) for one in record.harvested)
+        lent += (charged_in_words(record.charged),) if record.charged else ()
+        lent += (BOUNDED,) if record.bounded else ()
+        policies = ", ".join(policy.name for policy in placed.profile.policies)
+        how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
+        return self._told(
+            pod,
+            state,
+            f"{text}; {how}, attempt {record.attempt}",
+            node=node,
+            shares=shares,
+            profile=record.profile,
+            score=record.score,
+            attempt=record.attempt,
+            notes=lent + self._notes_on(pod, node),
+            stuck=self._stuck(uid),
+        )
+
+    async def _with_metrics(self, settled: Explanation) -> Explanation:
+        """The same, with the metrics behind it where this process decided it."""
+        placed = self._live.engine.placed.get(settled.uid)
+        if placed is None or settled.state not in ("bound", "binding"):
+            return settled
+        return replace(settled, metrics=await self._metrics_of(placed))
+
+    async def _metrics_of(self, placed: Placed) -> Metrics | None:
+        """What was measured of its GPUs at its decision, and what metrics say and do now."""
+        record, saw = placed.record, placed.saw
+        on = "" if placed.queued else record.node
+        asked = Asked(placed.pod, placed.profile, record.attempt, on, (record.uid,))
+        now = await self._decided_again(asked, record.at_ns, Place(record.node, record.shares))
+        if now is None or saw is None:
+            return None if now is None else replace(now, gpus=())
+        gpus = sorted({share.gpu for share in record.shares})
+        then = tuple(
+            told(saw.columns, saw.gpus.get(gpu), now.columns, (record.node, gpu)) for gpu in gpus
+        )
+        return replace(now, looked_s=(record.at_ns - saw.looked_ns) / SECOND_NS, gpus=then)
+
+    def _bound_by(self, pod: Pod) -> str:
+        if self._live.pods.ours(pod):
+            return "Weft bound it before this process led"
+        name = pod.spec.scheduler_name or "default-scheduler"
+        return f"{name} bound it, or its maker named the node"
+
+    def _notes_on(self, pod: Pod, node: str) -> tuple[str, ...]:
+        live = self._live
+        notes = []
+        if node not in live.nodes.nodes:
+            notes.append(f"node {node} is gone: the pod's GPUs are nobody's until it is back")
+        if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
+            notes.append(f"it {why}")
+        notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
+        for over in live.guard.over.get(node, ()):
+            if pod.metadata.uid in over.holders:
+                notes.append(f"{node}: {over}")
+        with contextlib.suppress(BadInputError):  # another scheduler bound it as it is
+            notes += live.parse(pod).warnings
+        return tuple(notes)
+
+    def _stuck(self, uid: str = "") -> tuple[Stuck, ...]:
+        found = self._live.stuck()
+        if uid:
+            return tuple(one for one in found if one.uid == uid)
+        return tuple(found[:_STUCK])
+
+    # --- without ---
+
+    def _anothers(self, pod: Pod) -> Explanation:
+        """Weft may be asked about it as kube-scheduler's extender: what it would answer."""
+        live = self._live
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        text = f"waits for the scheduler {scheduler}, which is none of Weft's profiles here"
+        served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
+        notes = [f"schedulerNames that Weft serves here: {', '.join(served) or 'none'}"]
+        try:
+            request = live.parse_asked(pod)
+        except BadInputError as error:
+            notes.append(f"as an extender Weft would refuse it: {error}")
+            return self._told(pod, "not ours", text, notes=tuple(notes))
+        known = live.engine.assess(live.engine.profile_of(request), request)
+        summary = summarise(live.engine.ledger.table, known)
+        notes.append(f"as an extender Weft would answer: {summary}")
+        notes += _beyond_advertised(live.engine.ledger.table, known, summary)
+        return self._told(
+            pod, "not ours", text, notes=tuple(notes), summary=summary, reason=str(summary)
+        )
+
+    async def _metrics_if_pending(self, pod: Pod) -> Metrics | None:
+        """The metrics behind what the pod would get now; None also where it cannot be read."""
+        engine = self._live.engine
+        try:
+            request = self._live.parse(pod)
+        except BadInputError:
+            return None
+        asked = Asked(request, engine.profile_of(request), self._tries(request.uid) + 1)
+        now_ns = int(self._live.client.clock.monotonic() * SECOND_NS)
+        return await self._decided_again(asked, now_ns, Place())
+
+    def _tries(self, uid: str) -> int:
+        waiting = self._live.engine.queue.waiting()
+        return next((one.tries for one in waiting if one.pod.uid == uid), 0)
+
+    async def _decided_again(self, asked: Asked, at_ns: int, place: Place) -> Metrics | None:
+        """`metrics_in_steps`, with a rest after each as long as it took."""
+        steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
+        while True:
+            began = self._clock()
+            try:
+                next(steps)
+            except StopIteration as ended:
+                return cast("Metrics | None", ended.value)
+            await asyncio.sleep(self._clock() - began)
+
+    async def _pending(self, pod: Pod, request: PodRequest, metrics: Metrics | None) -> Explanation:
+        live, engine = self._live, self._live.engine
+        profile = engine.profile_of(request)
+        known = engine.assess(profile, request)
+        summary = summarise(engine.ledger.table, known)
+        notes = [] if live.leadership.here else ["this process does not lead: the leader decides"]
+        more: dict[str, Any] = {
+            "profile": profile.name,
+            "summary": summary,
+            "reason": str(summary),
+            "attempt": self._tries(request.uid),
+            "metrics": metrics,
+        }
+        notes += request.warnings
+        charged = engine.lessons.charged(request)
+        notes += [charged_in_words(charged)] if charged else []
+        if request.shape.claims:
+            more["stuck"] = found = self._stuck()
+            notes += [in_words(found)] if found else []
+        notes += _beyond_advertised(engine.ledger.table, known, summary)
+        unsupported = request.shape.constraints.unsupported
+        if unsupported:
+            return self._told(
+                pod, "unsupported", f"waits: {unsupported}", notes=tuple(notes), **more
+            )
+        if summary.fits:
+            best = tuple(best_nodes(engine.ledger.table, known, profile, _CANDIDATES))
+            text = "waits for its next try: there is room for it now"
+            return self._told(pod, "pending", text, candidates=best, notes=tuple(notes), **more)
+        changes, searched = await self._changes(profile, request)
+        notes += self._on_preemption(request, pod, changes)
+        return self._told(
+            pod,
+            "pending",
+            "fits nowhere",
+            changes=changes,
+            searched=searched,
+            notes=tuple(notes),
+            **more,
+        )
+
+    async def _changes(
+        self, profile: Profile, request: PodRequest
+    ) -> tuple[tuple[Told, ...], bool]:
+        """What would make it fit, tried a slice at a time; and whether all was tried."""
+
+        def rank(uid: str) -> int:
+            return int(self._priority(uid) >= request.priority)
+
+        shape = self._live.engine.lessons.shape_of(request)
+        search = Search(self._live.engine, profile, shape, rank, self._name)
+        steps = search.steps()
+        left_s = self._options.budget_s
+        while not search.ended and left_s > 0:
+            began = self._clock()
+            while next(steps, _END) is not _END:
+                if self._clock() - began >= self._options.slice_s:
+                    break
+            took_s = self._clock() - began
+            left_s -= took_s
+            await asyncio.sleep(took_s)
+        found = [Told(one.axis, one.text, one.free) for one in search.confirmed()]
+        return tuple(found), search.ended
+
+    def _priority(self, uid: str) -> int:
+        pod = self._live.pods.by_uid(uid)
+        return (pod.spec.priority or 0) if pod is not None else 0
+
+    def _on_preemption(self, request: PodRequest, pod: Pod, changes: tuple[Told, ...]) -> list[str]:
+        """Where kube-scheduler would end others for it, that Weft alone does not."""
+        freed = next((change.free for change in changes if change.free), ())
+        lower = [uid for uid in freed if self._priority(uid) < request.priority]
+        if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":
+            return []
+        names = ", ".join(self._name(uid) or f"UID {uid}" for uid in freed)
+        return [
+            f"no preemption in this form yet: ending {names}, of lower priority than this pod's "
+            f"{request.priority}, would make room. End it yourself, or {WAY_OUT}"
+        ]
+
+    def _name(self, uid: str) -> str:
+        pod = self._live.pods.by_uid(uid)
+        return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod is not None else ""
+
+
+_END = object()
+
+
+def _beyond_advertised(table: Table, known: Assessment, summary: Summary) -> list[str]:
+    """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
+    notes = []
+    for lacks in summary.reasons:
+        if lacks.code != Code.EXTENDED or lacks.unit not in registry.RESOURCES:
+            continue
+        column, rows = table.extended[lacks.unit], np.flatnonzero(known.codes == Code.EXTENDED)
+        best = int(rows[column.take(rows).argmax()])
+        node = table.nodes[best]
+        notes.append(
+            f"{lacks.unit}: {lacks.asked:,} asked, {max(0, int(column[best])):,} left of "
+            f"{node.extended[lacks.unit]:,} that a device plugin advertises on {node.name}. The "
+            "kubelet admits no pod beyond that, so memory is lent only within it"
+        )
+    return notes
+
+
+def _named(pod: Pod, scheduler_name: str) -> Pod:
+    return replace(pod, spec=replace(pod.spec, scheduler_name=scheduler_name))
+
+
+def _in_words(shares: tuple[Share, ...]) -> str:
+    return ", ".join(
+        f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
+        for share in shares
+    )

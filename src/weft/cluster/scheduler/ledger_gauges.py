@@ -1,0 +1,109 @@
+"""The ledger as gauges: one label set a GPU node, bound once; one a GPU where that is asked for.
+
+Nodes without a GPU have none: 5,000 nodes are 5,000 series of each gauge as it is.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.samples import Sample
+
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Ints
+
+Column = tuple[str, str, Sequence[float]]
+"""A gauge's name, its help, and one value a label set."""
+
+
+class LedgerGauges:
+    """Reads one ledger. `per_gpu` adds a series for each GPU: eight times as many, as a rule."""
+
+    def __init__(self, ledger: Ledger, *, per_gpu: bool = False) -> None:
+        self._ledger, self._per_gpu = ledger, per_gpu
+        self._generation = -1
+        self._rows: Ints = np.zeros(0, dtype=np.int64)
+        self._nodes: list[dict[str, str]] = []
+        self._gpus: list[dict[str, str]] = []
+        self._label: dict[str, dict[str, str]] = {}
+        self._told: list[Column] = []
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, as of now: what changes between two families changes nothing here."""
+        self._bind_labels()
+        columns = [(column, self._nodes) for column in self._of_nodes()]
+        if self._per_gpu:
+            columns += [(column, self._gpus) for column in self._of_gpus()]
+        for (name, text, values), labels in columns:
+            yield _family(name, text, labels, values)
+
+    def _bind_labels(self) -> None:
+        table = self._ledger.table
+        if self._generation == self._ledger.generation:
+            return
+        self._generation = self._ledger.generation
+        self._rows = np.flatnonzero(table.gpus)
+        names = [table.nodes[row].name for row in self._rows.tolist()]
+        self._label = {name: self._label.get(name) or {"node": name} for name in names}
+        self._nodes = list(self._label.values())
+        self._told = self._of_told()
+        if self._per_gpu:
+            self._gpus = [
+                {"gpu": str(gpu.index), "node": node.name}
+                for node in table.nodes for gpu in node.gpus
+            ]  # fmt: skip
+
+    def _of_told(self) -> list[Column]:
+        """What changes only with the nodes. A MIG instance is a part of its card, and counts not.
+        """  # fmt: skip
+        table = self._ledger.table
+        cards = table.device_parent < 0
+        return [
+            ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
+            ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.",
+             self._sums(np.where(cards, table.device_memory_total, 0))),
+            ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.",
+             self._sums(np.where(cards, np.asarray(table.milli_total), 0))),
+        ]  # fmt: skip
+
+    def _of_nodes(self) -> list[Column]:
+        table = self._ledger.table
+        return [
+            *self._told,
+            ("weft_ledger_gpus_idle", "GPUs in service that no pod holds a share of.",
+             table.idle.take(self._rows).tolist()),
+            ("weft_ledger_gpu_memory_used_mib", "GPU memory that pods hold, MiB.",
+             self._sums(table.memory_used)),
+            ("weft_ledger_gpu_cores_used_milli", "GPU cores that pods hold, thousandths.",
+             self._sums(table.milli_used)),
+            ("weft_ledger_gpu_holdings", "Shares of GPUs that pods hold: one a pod and GPU.",
+             self._sums(table.pods)),
+        ]  # fmt: skip
+
+    def _sums(self, values: npt.ArrayLike) -> list[float]:
+        """Of each GPU node, over its devices."""
+        table = self._ledger.table
+        weights = np.asarray(values, dtype=np.float64)
+        found = np.bincount(table.device_node, weights=weights, minlength=table.count)
+        total: list[float] = found.take(self._rows).tolist()
+        return total
+
+    def _of_gpus(self) -> list[Column]:
+        table = self._ledger.table
+        return [
+            ("weft_ledger_one_gpu_memory_used_mib", "GPU memory that pods hold, MiB.",
+             list(table.memory_used)),
+            ("weft_ledger_one_gpu_cores_used_milli", "GPU cores that pods hold, thousandths.",
+             list(table.milli_used)),
+        ]  # fmt: skip
+
+
+def _family(
+    name: str, text: str, labels: Sequence[dict[str, str]], values: Sequence[float]
+) -> Metric:
+    family = GaugeMetricFamily(name, text)
+    family.samples = [
+        Sample(name, label, value) for label, value in zip(labels, values, strict=True)
+    ]
+    return family

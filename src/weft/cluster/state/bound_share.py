@@ -1,0 +1,198 @@
+"""What a bound pod holds: from its marks, or where these say nothing, the most it may hold.
+
+A pod whose marks name its GPUs holds those, as far as marks are believed (`dialects/evidence.py`).
+Others were placed by someone who wrote nothing down, and whatever is not charged would be given
+away twice:
+- whole cards (nvidia.com/gpu): that many cards without pods, the last of the node first, for Weft
+  itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
+  hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
+  shared ones on different nodes.
+- a share: it is charged on every card of the node, for it may be on any of them.
+- a pod that cannot be read but names a GPU resource: every card of the node, wholly.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from weft.cluster.state.pod_reader import plain_shape, read_bound, read_there
+from weft.dialects import registry
+from weft.dialects.dialect import Settings
+from weft.dialects.evidence import Weighed
+from weft.dialects.resources import GPU_RESOURCE, slots
+from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, placement_of, share_on
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
+
+Fullness = tuple[int, int, int, int]
+HowFull = Callable[[Gpu], Fullness]
+_IDLE: Fullness = (0, 0, 0, 0)
+
+
+class Doubt(NamedTuple):
+    """Something about a bound pod's GPUs that people must hear: an event's reason and text.
+
+    `unsure`: it may hold less than is charged for it, so nobody else is evicted for that.
+    """
+
+    reason: str
+    text: str
+    unsure: bool = True
+
+
+class Held(NamedTuple):
+    """What is charged for a pod. `why` says, where its marks did not, what was assumed.
+
+    `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
+    """
+
+    placement: Placement
+    why: str = ""
+    moves: bool = False
+    doubts: tuple[Doubt, ...] = ()
+
+
+class Cards:
+    """How full the cards of a node are while guesses are made. An instance fills its card."""
+
+    def __init__(self, node: Node) -> None:
+        self._card = {g.index: g.index if g.parent is None else g.parent for g in node.gpus}
+        self._guesses: Counter[int] = Counter()
+        self._memory_mib: Counter[int] = Counter()
+        self._milli: Counter[int] = Counter()
+        self._pods: Counter[int] = Counter()
+
+    def known(self, shares: Iterable[Share]) -> None:
+        """A pod is known to be there."""
+        for share in shares:
+            card = self._card.get(share.gpu, share.gpu)
+            self._memory_mib[card] += share.memory_mib
+            self._milli[card] += share.milli
+            self._pods[card] += 1
+
+    def guessed(self, shares: Iterable[Share]) -> None:
+        """A pod is taken to be there."""
+        self._guesses.update(self._card.get(share.gpu, share.gpu) for share in shares)
+
+    def how_full(self, gpu: Gpu) -> Fullness:
+        """All 0 for an idle card. Two pods of whole cards are on one only if there is no other."""
+        card = gpu.index
+        return self._guesses[card], self._memory_mib[card], self._milli[card], self._pods[card]
+
+
+def placed_by_weft(pod: Pod) -> bool:
+    """Whether Weft wrote where this bound pod is: for this very pod, on this very node."""
+    marks = pod.metadata.annotations or {}
+    here = (pod.metadata.uid, pod.spec.node_name)
+    return bool(pod.spec.node_name) and any(
+        about(marks.get(name, "")) == here for name in (PLACEMENT, COPY)
+    )
+
+
+def as_bound(pod: Pod) -> str:
+    """The value of Weft's annotation, if it is as it was bound with: its copy is the same."""
+    marks = pod.metadata.annotations or {}
+    text = marks.get(PLACEMENT, "")
+    return text if text == marks.get(COPY) and placed_by_weft(pod) else ""
+
+
+def held_by(
+    pod: Pod, node: Node, settings: Settings, how_full: HowFull, bound_with: str = ""
+) -> Held:
+    """What to charge for this bound pod on its node, whose cards are so full without it.
+
+    `bound_with` is what it was seen to be bound with: the value of Weft's annotation.
+    """
+    try:
+        request, mismatch = read_there(pod, node, settings)
+    except BadInputError as error:
+        return unreadable(pod, node, settings, str(error))
+    units = (Doubt("UnitMismatch", mismatch),) if mismatch else ()
+    known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
+    if known is not None:
+        return Held(known.placement, doubts=(*units, *_doubts(known, node)))
+    return _guessed(request, node, how_full)._replace(doubts=units)
+
+
+def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
+    if known.edited:
+        text = (
+            "its marks are not as Weft wrote them, or say less than it asks: "
+            f"{known.edited}. The larger amount counts on each GPU; nobody else is evicted for it"
+        )
+        yield Doubt("PlacementDoubted", text)
+    if known.moved:
+        text = f"{known.moved}. It is charged where it is, and nobody is evicted for it"
+        yield Doubt("PlacementMoved", text)
+    if known.lost:
+        which = ", ".join(map(str, known.lost))
+        text = (
+            f"was placed on GPU {which} of node {node.name}, which the node does not show any "
+            "more: its share of it is kept for when it is back, and charged to no other GPU"
+        )
+        yield Doubt("GPULost", text, unsure=False)
+
+
+def without_node(pod: Pod, settings: Settings) -> Held:
+    """What to charge while the pod's node is not known: all but GPUs."""
+    try:
+        shape = read_bound(pod, settings).shape
+    except BadInputError:
+        shape = plain_shape(pod, settings)
+    request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
+    return Held(placement_of(request, Node(pod.spec.node_name), ()))
+
+
+def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
+    cards = [gpu for gpu in node.gpus if gpu.parent is None]
+    left = list(reversed(cards))
+    left.sort(key=how_full)
+    shares: list[Share] = []
+    lacking = 0
+    shared = False
+    for index, claim in enumerate(request.shape.claims):
+        if claim.whole:
+            taken, left = left[: claim.count], left[claim.count :]
+            lacking += claim.count - len(taken)
+            shared = shared or any(how_full(gpu) != _IDLE for gpu in taken)
+            shares += [share_on(index, claim, gpu) for gpu in taken]
+        else:
+            shares += [asked_on(index, claim, gpu) for gpu in cards]
+    moves = any(claim.whole for claim in request.shape.claims)
+    why = "does not say which of its node's GPUs it has: "
+    if lacking:
+        why += f"{lacking} of its whole cards are not to be had: its node has too few"
+    elif shared:
+        why += "too few cards of its node are idle, so it is charged beside what is known there"
+    elif moves:
+        why += "the last idle cards of its node are taken to be its"
+    else:
+        why += "its share is charged on every card of its node"
+    return Held(placement_of(request, node, shares), why, moves)
+
+
+def unreadable(pod: Pod, node: Node, settings: Settings, error: str) -> Held:
+    """What to charge for a bound pod that cannot be read, because of this. Never raises."""
+    try:
+        shape, gpus = plain_shape(pod, settings), _names_gpus(pod)
+    except Exception:  # a mistake of ours: what it takes beside GPUs is not known
+        shape, gpus = Shape(), True
+    request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
+    if not gpus:
+        return Held(placement_of(request, node, ()), f"cannot be read ({error})")
+    shares = [
+        Share(0, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
+        for gpu in node.gpus
+        if gpu.parent is None
+    ]
+    why = f"cannot be read ({error}): all GPUs of its node are taken to be its"
+    return Held(placement_of(request, node, shares), why)
+
+
+def _names_gpus(pod: Pod) -> bool:
+    return any(
+        GPU_RESOURCE.match(name)
+        for slot in slots(pod)
+        for asked in (slot.container.resources.limits, slot.container.resources.requests)
+        for name in asked or ()
+    )

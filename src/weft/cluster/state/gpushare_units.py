@@ -1,0 +1,66 @@
+"""What contradicts itself about gpushare's unit: told once, by whoever leads.
+
+A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may say otherwise, a node may
+be switched while pods run there, and a pod's marks may come from before that. What is charged then
+is said in `dialects/gpushare.py`; people must hear of it, for only they know what was meant.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from weft.cluster.control.interface import Notice
+from weft.cluster.state.nodes import NodeView, Unit
+from weft.dialects.gpushare import GPU_MEM, UNIT_MIB, UNIT_NAME
+from weft.model import Node
+
+log = logging.getLogger("weft.cluster")
+
+
+class Units:
+    """The contradictions there are, by node name: `of_nodes`. (Those of bound pods are `doubts` of
+    the `PodView`.)"""
+
+    def __init__(self, nodes: NodeView, unit: Unit, tell: Callable[[Notice], None]) -> None:
+        self.of_nodes: dict[str, Notice] = {}
+        self._nodes, self._tell = nodes, tell
+        self._unit_mib = UNIT_MIB.get(unit, 0)
+        self._leading = False
+
+    def lead(self) -> None:
+        """This process leads now: all that is known is told, and from here on what is new."""
+        self._leading = True
+        for notice in self.of_nodes.values():
+            self._say(notice)
+
+    def look(self, new: Iterable[Node], gone: Collection[str]) -> None:
+        """At nodes that are new or other than before, and at who is gone."""
+        for name in gone:
+            self.of_nodes.pop(name, None)
+        for node in new:
+            why, known = self._doubt(node), self.of_nodes.get(node.name)
+            if not why:
+                self.of_nodes.pop(node.name, None)
+            elif known is None or known.text != why:
+                self.of_nodes[node.name] = Notice("UnitMismatch", why, node=node.name)
+                if self._leading:
+                    self._say(self.of_nodes[node.name])
+
+    def _say(self, notice: Notice) -> None:
+        log.warning("node %s %s", notice.node, notice.text)
+        self._tell(notice)
+
+    def _doubt(self, node: Node) -> str:
+        counts = UNIT_NAME.get(node.unit_mib, "")
+        if self._unit_mib and counts and node.unit_mib != self._unit_mib:
+            wanted = UNIT_NAME[self._unit_mib]
+            return (
+                f"counts {GPU_MEM} in {counts}, but gpushareUnit is {wanted}: pods that ask for it "
+                "are kept off, and those there are charged the larger that its cards can hold; "
+                f"write gpushareUnit: auto, or --memory-unit={wanted} for its device plugin"
+            )
+        if counts and self._nodes.counted[node.name].issuperset(UNIT_NAME):
+            return (
+                f"counts {GPU_MEM} in {counts} now, and did not before: pods there whose marks do "
+                f"not say their unit are charged in {counts}; better delete what was placed before"
+            )
+        return ""

@@ -1,0 +1,178 @@
+"""Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
+
+A node is three things here: the Node object, the ConfigMap that names its broken GPUs, and whether
+a pod on it keeps others away. Any of them may change it; `changed` says what is new for the engine.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from weft.cluster.state.anti_affinity import Away
+from weft.core.framework.constraints import closed_to
+from weft.dialects import registry
+from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory, taints_of
+from weft.kube.list_diff import Change, Deleted
+from weft.kube.sources import Rule
+from weft.kube.structs import ConfigMap, KubeNode
+from weft.model import Closed, Constraints, Node
+from weft.model.reason import TEXT
+
+log = logging.getLogger("weft.cluster")
+
+Unit = Literal["auto", "GiB", "MiB"]
+
+
+class NodeView:
+    """The nodes there are. `warnings` by node name are for people.
+
+    `shrunk` are nodes that have shown more or larger GPUs than they do now, with what these had
+    (MiB and thousandths by index): what is too much there may have been right when it was placed.
+    That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
+    `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
+    `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = (), *, lends: bool = False) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.warnings: dict[str, tuple[str, ...]] = {}
+        self.objects: dict[str, KubeNode] = {}
+        self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
+        self.counted: dict[str, set[int]] = {}
+        self.not_ready: set[str] = set()
+        self._rules = rules
+        self._accounted = registry.RESOURCES if lends else ()
+        self._unhealthy: dict[str, ConfigMap] = {}
+        self._away = Away()
+        self._dirty: set[str] = set()
+        self._closed: set[str] = set()  # since `changed` was asked last
+
+    def take_node(self, change: Change[KubeNode]) -> Closed | None:
+        """A node came, changed or went; what closes it further, if anything does.
+
+        That is so from now on. All the rest `changed` tells.
+        """
+        node = change.object  # type: ignore[union-attr]
+        name = node.metadata.name
+        gone = isinstance(change, Deleted)
+        known = self.objects.get(name)
+        if gone:
+            self.objects.pop(name, None)
+        else:
+            self.objects[name] = node
+            if known is not None and _same(known, node):
+                return None  # a heartbeat
+        (self.not_ready.discard if gone or node.ready else self.not_ready.add)(name)
+        self._dirty.add(name)
+        self._away.relabelled(name)
+        return self._close(name, None if gone else node)
+
+    def take_config_map(self, change: Change[ConfigMap]) -> None:
+        """A ConfigMap came, changed or went; only those about broken GPUs matter."""
+        found = change.object  # type: ignore[union-attr]
+        meta = found.metadata
+        if meta.namespace != UNHEALTHY_NAMESPACE or not meta.name.startswith(UNHEALTHY_PREFIX):
+            return
+        name = meta.name.removeprefix(UNHEALTHY_PREFIX)
+        if isinstance(change, Deleted):
+            self._unhealthy.pop(name, None)
+        else:
+            self._unhealthy[name] = found
+        self._dirty.add(name)
+
+    def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
+        """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
+        self._away.keep(node, uid, keys)
+
+    def closed_to(self, name: str, asked: Constraints) -> str:
+        """Why the node takes no such pod now, whatever room it has; "" where it does."""
+        node = self.nodes.get(name)
+        if node is None or name not in self.objects:
+            return f"node {name} is gone"
+        code = closed_to(node, asked)
+        return f"{name}: {TEXT[code]}" if code else ""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether `changed` may have something to tell."""
+        return bool(self._dirty) or self._away.dirty
+
+    def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Nodes that are new or other than before, and the names of those that are gone."""
+        dirty, self._dirty = self._dirty.union(self._away.moved(self.objects)), set()
+        new: list[Node] = []
+        gone: list[str] = []
+        for name in sorted(dirty):
+            known = self.objects.get(name)
+            if known is None:
+                if self.nodes.pop(name, None) is not None:
+                    gone.append(name)
+                self.warnings.pop(name, None)
+                self.shrunk.pop(name, None)
+                self.counted.pop(name, None)
+                continue
+            node, before = self._read(known), self.nodes.get(name)
+            if before != node or name in self._closed:
+                if before is not None:
+                    self._compare(before, node)
+                self.nodes[name] = node
+                self.counted.setdefault(name, set()).add(node.unit_mib)
+                new.append(node)
+        self._closed.clear()
+        return tuple(new), tuple(gone)
+
+    def _close(self, name: str, known: KubeNode | None) -> Closed | None:
+        """None is a node that is gone. What is not so any more stays: opening is no hurry."""
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        taints, schedulable = node.taints, False
+        if known is not None:
+            schedulable = node.schedulable and known.ready
+            taints += tuple(t for t in taints_of(known) if t.hard and t not in node.taints)
+        if (taints, schedulable) == (node.taints, node.schedulable):
+            return None
+        self.nodes[name] = replace(node, taints=taints, schedulable=schedulable)
+        self._closed.add(name)
+        return Closed(name, taints, schedulable)
+
+    def _compare(self, before: Node, node: Node) -> None:
+        """Remember the most that each GPU has shown, while the node shows less."""
+        most, now = self.shrunk.pop(node.name, {}), _sizes(node)
+        for index, (mib, milli) in _sizes(before).items():
+            known = most.get(index, (0, 0))
+            most[index] = max(mib, known[0]), max(milli, known[1])
+        for index, (mib, milli) in most.items():
+            if index not in now or mib > now[index][0] or milli > now[index][1]:
+                self.shrunk[node.name] = most
+                return
+
+    def _read(self, known: KubeNode) -> Node:
+        name = known.metadata.name
+        node, warnings = inventory(
+            known, rules=self._rules, unhealthy=self._unhealthy.get(name),
+            accounted=self._accounted,
+        )  # fmt: skip
+        if warnings != self.warnings.get(name, ()):
+            for warning in warnings:
+                log.warning("node %s: %s", name, warning)
+            self.warnings[name] = warnings
+        return replace(node, keeps_away=self._away.covers(node.labels))
+
+
+def _same(known: KubeNode, node: KubeNode) -> bool:
+    """Whether Weft reads the same in both. Most of what happens to nodes are heartbeats."""
+    was, now = known.metadata, node.metadata
+    return (
+        known.status == node.status
+        and known.spec == node.spec
+        and was.labels == now.labels
+        and was.annotations == now.annotations
+        and was.uid == now.uid
+    )
+
+
+def _sizes(node: Node) -> dict[int, tuple[int, int]]:
+    return {gpu.index: (gpu.memory_mib, gpu.milli) for gpu in node.gpus}

@@ -1,0 +1,400 @@
+"""Pods: what the API shows of them, made the engine's events.
+
+A pod as the API shows it          what the engine is told
+    Succeeded, Failed, or gone         PodGone (never at deletionTimestamp: it still holds its GPU)
+    has a node                         PodSeenBound
+    ours, free to be scheduled         PodAdded, once it may be decided here
+    ours, but contradicts itself       nothing; it is in `bad` with the reason
+    gated, being deleted, another's    PodGone, if it was told before
+Nothing is told twice. A pod is *ours* if its schedulerName is one of our profiles'.
+
+Whole cards without marks are guessed: on each node after all pods that say what they hold, the
+oldest first, and anew with each change of the node's pods. So what is guessed follows from what
+the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from weft.cluster.state.bound_share import (
+    Cards,
+    Doubt,
+    Held,
+    HowFull,
+    as_bound,
+    held_by,
+    unreadable,
+    without_node,
+)
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_constraints import claims_of, keeps_away
+from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
+from weft.cluster.state.pod_reader import read
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
+from weft.dialects.dialect import Settings
+from weft.dialects.requests import CLASS
+from weft.dialects.shares import encode, keeps
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Node, Placement, PodRequest
+
+log = logging.getLogger("weft.cluster")
+
+Occupants = Callable[[str, int], list[str]]
+Key = tuple[str, str]
+
+
+class PodView:
+    """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
+    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
+
+    `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
+    `assumed` is what is charged for lack of marks, in words, `doubts` what is wrong with the marks
+    of bound pods. `occupants` are the UIDs that the engine charges on a GPU of a node. `deciding`
+    is off while another process decides: pending pods are then kept, not told. `wall_ns` is the
+    time of day, nanoseconds since 1970.
+    """
+
+    def __init__(
+        self, names: Collection[str], nodes: NodeView, volumes: VolumeView, occupants: Occupants
+    ) -> None:
+        self.pods: dict[Key, Pod] = {}
+        self.bad: dict[str, str] = {}
+        self.assumed: dict[str, str] = {}
+        self.doubts: dict[str, tuple[Doubt, ...]] = {}
+        self.faults = 0
+        self.settings = Settings(gpushare_unit="node")
+        self.deciding = False
+        self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
+        self.decided: Callable[[str], Placement | None] = lambda uid: None
+        self.wall_ns: Callable[[], int] = lambda: 0
+        self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
+        self._occupants = occupants
+        self._by_uid: dict[str, Pod] = {}
+        self._on_node: dict[str, dict[str, Pod]] = {}
+        self._leaving: set[str] = set()
+        self._faulty: dict[str, str] = {}  # the mistakes that were told
+        self._told: dict[str, PodRequest | Placement] = {}
+        self._bound_with: dict[str, str] = {}  # Weft's annotation, as it was seen first
+        self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
+        self._regard: set[str] = set()  # nodes where guesses are to be made anew
+
+    def by_uid(self, uid: str) -> Pod | None:
+        """The pod with this UID."""
+        return self._by_uid.get(uid)
+
+    def unsure(self, uid: str) -> bool:
+        """Whether the pod may hold less than is charged for it: its marks are in doubt."""
+        return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
+
+    def take(self, pod: Pod) -> Event | None:
+        """The pod as it is now; what to tell the engine, if anything."""
+        meta = pod.metadata
+        known = self.pods.get((meta.namespace, meta.name))
+        self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
+        self._volumes.use(pod, waits=self._is_pending(pod))
+        if known is not None and known.metadata.uid == meta.uid:
+            if known is not pod and meta.uid in self._told and same(known, pod):
+                if pod.spec.node_name:
+                    self._on_node[pod.spec.node_name][meta.uid] = pod
+                return None  # its status moved, which says nothing of what it asks or holds
+            if known.spec.node_name:
+                self._leave_node(known)
+            elif (placed := self._arrived(known, pod)) is not None:
+                self._note_bound(pod)
+                return self._seen(pod, placed)
+        return self._classify(pod)
+
+    def forget(self, pod: Pod) -> Event | None:
+        """The pod is gone from the API."""
+        meta = pod.metadata
+        known = self.pods.get((meta.namespace, meta.name))
+        if known is not None and known.metadata.uid == meta.uid:
+            del self.pods[meta.namespace, meta.name]
+        self._faulty.pop(meta.uid, None)
+        self._bound_with.pop(meta.uid, None)
+        known = self._by_uid.pop(meta.uid, None)
+        if known is not None:
+            self._volumes.release(known)
+            self._leave_node(known)
+        return self._over(meta.uid)
+
+    def again(self, uid: str) -> Event | None:
+        """Tell once more what this pod asks (its binding failed; it may have changed since)."""
+        pod = self._by_uid.get(uid)
+        if pod is None:
+            return None
+        told = self._told.pop(uid, None)
+        event = self._classify(pod)
+        if event is None and told is not None and uid not in self._told:
+            return PodGone(uid)  # it is not to be scheduled any more
+        return event
+
+    def settled(self, uid: str) -> None:
+        """The engine has learnt otherwise that the pod is gone."""
+        self._told.pop(uid, None)
+
+    def together(self, events: Iterable[Event | None]) -> list[Event]:
+        """These events, with what they change of guesses, in an order that is safe: all that will
+        be charged is charged before anything is freed, as the engine decides at each event."""
+        told = [event for event in events if event is not None]
+        leaving = {_uid(event) for event in told}
+        names, self._regard = self._regard, set()
+        for name in sorted(names):
+            for uid, held in self._guesses(name, leaving).items():
+                pod = self._by_uid[uid]
+                self._note(pod, held)
+                event = self._seen(pod, held.placement)
+                told += [event] if event is not None else []
+        if len(told) < 2:
+            return told
+        charged = [self._also_before(event) for event in told if isinstance(event, PodSeenBound)]
+        return [*charged, *(event for event in told if event not in charged)]
+
+    def without(self, node: str) -> None:
+        """The node is gone: what was assumed and doubted of its GPUs is over."""
+        for uid in self._on_node.get(node, ()):
+            self.assumed.pop(uid, None)
+            self.doubts.pop(uid, None)
+
+    def on_node(self, name: str) -> list[Pod]:
+        """The pods that hold something of this node, or may."""
+        return list(self._on_node.get(name, {}).values())
+
+    def perhaps_stuck(self) -> list[Pod]:
+        """Bound pods on nodes that are not ready or not there, and those being deleted."""
+        known, dead = self._nodes.objects, self._nodes.not_ready
+        names = [name for name in self._on_node if name in dead or name not in known]
+        found = {uid: pod for name in names for uid, pod in self._on_node[name].items()}
+        found |= {uid: self._by_uid[uid] for uid in self._leaving if uid in self._by_uid}
+        return list(found.values())
+
+    def pending(self) -> list[Pod]:
+        """Ours that wait for a node, the most important first, then the oldest."""
+        found = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
+        return sorted(found, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
+
+    def unbound(self) -> list[Pod]:
+        """All that wait for a node, whoever schedules them."""
+        return [
+            pod for pod in self._by_uid.values()
+            if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
+        ]  # fmt: skip
+
+    def with_claims(self) -> Iterator[Pod]:
+        """Ours that wait and mount a PersistentVolumeClaim."""
+        return (pod for pod in self.pending() if claims_of(pod))
+
+    def ours(self, pod: Pod) -> bool:
+        """Whether one of our profiles decides for it."""
+        return (pod.spec.scheduler_name or "default-scheduler") in self._names
+
+    def _is_pending(self, pod: Pod) -> bool:
+        return (
+            not pod.spec.node_name
+            and not pod.ended
+            and self.ours(pod)
+            and not pod.spec.scheduling_gates
+            and not pod.metadata.deletion_timestamp
+        )
+
+    def _classify(self, pod: Pod) -> Event | None:
+        uid = pod.metadata.uid
+        before = self.bad.pop(uid, "")
+        try:
+            event = self._event_of(pod)
+        except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
+            event, told = None, self.fault(pod, error)
+            if not pod.spec.node_name:
+                event = self._gone(uid)
+                self.bad[uid] = told
+        why = self.bad.get(uid, "")
+        if why != before:
+            self.on_bad(pod, why)
+        return event
+
+    def fault(self, pod: Pod, error: Exception) -> str:
+        """Count and tell, once for each pod, a mistake of ours; what is to be said of the pod."""
+        self.faults += 1
+        meta, why = pod.metadata, f"{type(error).__name__}: {error}"[:300]
+        if self._faulty.get(meta.uid) != why:
+            self._faulty[meta.uid] = why
+            log.error("pod %s/%s cannot be read; this is a mistake in Weft: %s",
+                      meta.namespace, meta.name, why, exc_info=error)  # fmt: skip
+        return f"cannot be read: {why}"
+
+    def _event_of(self, pod: Pod) -> Event | None:
+        uid = pod.metadata.uid
+        if pod.ended:
+            return self._over(uid)
+        if pod.spec.node_name:
+            return self._bound(pod)
+        if not self._is_pending(pod):
+            return self._gone(uid)
+        return self._pending(pod) if self.deciding else None
+
+    def _pending(self, pod: Pod) -> Event | None:
+        uid = pod.metadata.uid
+        try:
+            request = read(pod, self.settings, self._volumes)
+        except BadInputError as error:
+            event = self._gone(uid)
+            self.bad[uid] = str(error)
+            return event
+        if self._told.get(uid) == request:
+            return None
+        self._told[uid] = request
+        return PodAdded(request)
+
+    def _bound(self, pod: Pod) -> Event | None:
+        self._note_bound(pod)
+        node = self._nodes.nodes.get(pod.spec.node_name)
+        held = self._charge(pod, None) if node is None else self._held(pod, node)
+        self._note(pod, held)
+        return self._seen(pod, held.placement)
+
+    def _note_bound(self, pod: Pod) -> None:
+        uid, name = pod.metadata.uid, pod.spec.node_name
+        self._on_node.setdefault(name, {})[uid] = pod
+        self._regard.add(name)
+        if pod.metadata.deletion_timestamp:
+            self._leaving.add(uid)
+        self._nodes.keep_away(name, uid, keeps_away(pod.spec))
+
+    def _seen(self, pod: Pod, placement: Placement) -> Event | None:
+        uid = pod.metadata.uid
+        if self._told.get(uid) == placement:
+            return None
+        self._told[uid] = placement
+        job_class = (pod.metadata.annotations or {}).get(CLASS, "")
+        at_ns = bound_ns(pod)
+        held_ns = max(0, self.wall_ns() - at_ns) if at_ns else 0
+        return PodSeenBound(placement, at_ns, job_class, held_ns, self.unsure(uid))
+
+    def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
+        """The place decided here for a pod that comes back from its binding, asking what it asked
+        and saying what it said.
+
+        Most bound pods come so, and need not be read once more.
+        """
+        name = pod.spec.node_name
+        placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
+        if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
+            return None
+        told = self._told.get(pod.metadata.uid)  # it may have changed since it was decided
+        if isinstance(told, PodRequest) and not keeps(placed, told.shape):
+            return None
+        if not came_as_decided(known, pod, placed):
+            return None
+        self._bound_with[pod.metadata.uid] = encode(placed)
+        return placed
+
+    def _held(self, pod: Pod, node: Node) -> Held:
+        uid = pod.metadata.uid
+        held = self._charge(pod, node, Cards(node).how_full)
+        if not held.moves:
+            return held
+        self._guessed_on.setdefault(node.name, set()).add(uid)
+        return self._guesses(node.name, {uid})[uid]
+
+    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> Held:
+        try:
+            if node is None or how_full is None:
+                return without_node(pod, self.settings)
+            uid, text = pod.metadata.uid, as_bound(pod)
+            if text:
+                self._bound_with.setdefault(uid, text)
+            bound_with = self._bound_with.get(uid, "")
+            return held_by(pod, node, self.settings, how_full, bound_with)
+        except Exception as error:
+            told = self.fault(pod, error).removeprefix("cannot be read: ")
+            return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
+
+    def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, Held]:
+        """What each pod whose whole cards are guessed holds on this node.
+
+        A card that the engine holds for a pod which no watch has shown bound is not idle; those of
+        `leaving`, whose change is just being told, are.
+        """
+        node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name)
+        if node is None or not uids:
+            return {}
+        cards, here = Cards(node), self._on_node.get(name, {})
+        for uid in here:
+            told = self._told.get(uid)
+            if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
+                cards.known(told.shares)
+        engine_has = {uid for gpu in node.gpus for uid in self._occupants(name, gpu.index)}
+        for uid in engine_has - here.keys() - set(leaving):
+            self._regard.add(name)  # nobody tells of a binding that fails: look again
+            placed = self.decided(uid)
+            cards.known(placed.shares if placed is not None else ())
+        found = {}
+        for pod in sorted((here[uid] for uid in uids), key=since):
+            uid = pod.metadata.uid
+            found[uid] = self._charge(pod, node, cards.how_full)
+            cards.guessed(found[uid].placement.shares)
+        return found
+
+    def _also_before(self, event: PodSeenBound) -> PodSeenBound:
+        """The same, with what else the engine charges for the pod on that node."""
+        new, old = event.placement, self.decided(event.placement.uid)
+        if old is None or old.node != new.node:
+            return event
+        beside = tuple(share for share in old.shares if share not in new.shares)
+        wider = replace(new, shares=new.shares + beside)
+        return replace(event, placement=wider) if beside else event
+
+    def _note(self, pod: Pod, held: Held) -> None:
+        """Keep what is to be said of this pod's charge."""
+        uid, why = pod.metadata.uid, held.why
+        told = self.assumed.pop(uid, "")
+        self.doubts.pop(uid, None)
+        if held.doubts:
+            self.doubts[uid] = held.doubts
+        if why:
+            self.assumed[uid] = why
+        if why and why != told:
+            log.warning("pod %s/%s on %s %s", pod.metadata.namespace, pod.metadata.name,
+                        pod.spec.node_name, why)  # fmt: skip
+
+    def _over(self, uid: str) -> Event | None:
+        """It holds nothing any more; also one that an extender bound and no watch showed bound."""
+        holds = self.decided(uid) is not None
+        return self._gone(uid) or (self._end(uid) if holds else None)
+
+    def _gone(self, uid: str) -> Event | None:
+        self.bad.pop(uid, None)
+        self.assumed.pop(uid, None)
+        self.doubts.pop(uid, None)
+        self._bound_with.pop(uid, None)
+        pod = self._by_uid.get(uid)
+        if pod is not None:
+            self._leave_node(pod)
+        return self._end(uid) if self._told.pop(uid, None) is not None else None
+
+    def _end(self, uid: str) -> PodGone:
+        pod = self._by_uid.get(uid)
+        return PodGone(uid, completed=pod is not None and pod.status.phase == "Succeeded")
+
+    def _leave_node(self, pod: Pod) -> None:
+        name, uid = pod.spec.node_name, pod.metadata.uid
+        self._leaving.discard(uid)
+        here = self._on_node.get(name)
+        if here is not None and here.pop(uid, None) is not None:
+            self._nodes.keep_away(name, uid, ())
+            self._regard.add(name)
+            guessed = self._guessed_on.get(name, set())
+            guessed.discard(uid)
+            if not guessed:
+                self._guessed_on.pop(name, None)
+            if not here:
+                del self._on_node[name]
+
+
+def _uid(event: Event) -> str:
+    if isinstance(event, PodSeenBound):
+        return event.placement.uid
+    return event.uid if isinstance(event, PodGone) else ""

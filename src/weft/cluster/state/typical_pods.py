@@ -1,0 +1,67 @@
+"""What usually comes, for FGD: the GPU pods that the API shows, counted now and then.
+
+Pods without a GPU are left out: they have no fragments to care about, and come in too many sizes.
+
+Like all of Weft's state it is read from API objects alone, so that a new leader expects what the
+old one did. Until there are enough pods to tell anything, the policy's own cold start stays.
+"""
+
+import asyncio
+import heapq
+import logging
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.state.pod_reader import read_bound
+from weft.core.engine import PolicyInput
+from weft.core.policies.fragments import typical_input
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Shape
+
+log = logging.getLogger("weft.cluster")
+
+POLICY = "fgd"
+LEAST_PODS = 20
+MOST_PODS = 2_000  # the newest say what comes; reading 20,000 would hold a start up for seconds
+_TURN = 200  # pods read before others have their turn
+
+
+class TypicalInput:
+    """Tells the engine at most every `every_s`, and only where something changed.
+
+    Counting anew makes the policy score every node anew: often enough to follow the day, seldom
+    enough to cost nothing.
+    """
+
+    def __init__(self, live: Cluster, every_s: float = 600) -> None:
+        self._live, self._every_s = live, every_s
+        self._told: object = None
+
+    async def run(self) -> None:
+        """Count for ever, after `every_s` for the first time."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self.count()
+
+    async def count(self) -> None:
+        """Count once, and tell the engine what is new."""
+        shapes: list[Shape] = []
+        pods = [pod for pod in self._live.pods.pods.values() if not pod.ended]
+        for number, pod in enumerate(heapq.nlargest(MOST_PODS, pods, key=_newest), 1):
+            try:
+                shape = read_bound(pod, self._live.settings).shape
+            except BadInputError:
+                continue
+            if shape.claims:
+                shapes.append(Shape(shape.claims, shape.cpu_milli, devices=shape.devices))
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        if len(shapes) < LEAST_PODS:
+            return
+        found = sorted(typical_input(shapes), key=repr)
+        if found != self._told:
+            self._told = found
+            self._live.handle(PolicyInput(POLICY, found))
+
+
+def _newest(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid

@@ -1,0 +1,138 @@
+"""Something that is kept in a ConfigMap: read by who leads, written when it is due, tried again.
+
+    lead ──▶ read ──▶ known here ──news──▶ write what is due ──▶ ConfigMap
+                 ▲                              │
+                 └── somebody else wrote (409), or no answer came: later, again
+
+What it is, and when it is due, is the subclass's. Only the leader writes. Without an API that
+answers, memory has to do.
+"""
+
+import abc
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import ClassVar
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff
+from weft.kube.configmap import Kept
+from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
+
+log = logging.getLogger("weft.cluster")
+
+_FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
+_BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionError)
+
+
+class Storing(abc.ABC):
+    """Keeps one thing. Nothing is kept where `kept` is None.
+
+    `counts`: writes by what became of them.
+    """
+
+    subject: ClassVar[str]
+    """What is kept, with its verb: "lessons are"."""
+    gather_s: ClassVar[float]
+    """From news to the write: more may come."""
+
+    def __init__(
+        self, client: ApiClient, kept: Kept | None, may_write: Callable[[float], bool] | None
+    ) -> None:
+        self.counts = {"written": 0, "conflict": 0, "failed": 0}
+        self._kept, self._may_write, self._clock = kept, may_write, client.clock
+        self._backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
+        self._stored: dict[str, str] | None = None
+        self._news = asyncio.Event()
+        self._failing = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- what the subclass says ---
+
+    @abc.abstractmethod
+    def _is_due(self) -> bool:
+        """Whether something is not stored yet."""
+
+    @abc.abstractmethod
+    async def _read(self, kept: Kept) -> None:
+        """Take over what there is, as `_stored`."""
+
+    @abc.abstractmethod
+    async def _write(self, kept: Kept) -> None:
+        """Write what is due; what comes meanwhile is due again."""
+
+    def _jobs(self, kept: Kept) -> list[Coroutine[None, None, None]]:
+        """What runs while leading."""
+        return [self._run(kept)]
+
+    def _last(self) -> None:  # noqa: B027 - most have nothing
+        """What waits for its time is due now: this is the last write."""
+
+    async def _pause(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    # --- its life ---
+
+    async def lead(self) -> None:
+        """Take over what there is, as far as it can be read now; write from now on."""
+        if self._kept is None:
+            return
+        try:
+            await self._read(self._kept)
+        except _BROKEN as error:
+            self._fails(error)
+        self._tasks = [asyncio.create_task(job) for job in self._jobs(self._kept)]
+
+    async def stop(self) -> None:
+        """Write what is left, if that goes at once, and then no more."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks or self._kept is None:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._last()
+        if not await self._try(self._kept):  # what was under way may have been written
+            await self._try(self._kept)
+
+    async def _run(self, kept: Kept) -> None:
+        while True:
+            self._news.clear()
+            while not await self._try(kept):
+                await self._pause(self._backoff.next_s())
+            self._backoff.reset()
+            await self._news.wait()
+            await self._pause(self.gather_s)
+
+    async def _try(self, kept: Kept) -> bool:
+        """Read where that failed before, and write what is due; whether all of it is stored now."""
+        if self._stored is not None and not self._is_due():
+            return True
+        if self._may_write is not None and not self._may_write(2 * kept.timeout_s):
+            return False
+        try:
+            if self._stored is None:
+                await self._read(kept)
+            await self._write(kept)
+        except ConflictError:
+            self.counts["conflict"] += 1
+            self._stored = None
+            return False
+        except _BROKEN as error:
+            self._fails(error)
+            self._stored = None  # it may have been written
+            return False
+        if self._failing:
+            log.info("%s kept again", self.subject)
+        self._failing = ""
+        return True
+
+    def _fails(self, error: Exception) -> None:
+        """Told once while it stays the same."""
+        self.counts["failed"] += 1
+        if str(error) != self._failing and self._kept is not None:
+            self._failing = str(error)
+            where = f"{self._kept.namespace}/{self._kept.name}"
+            log.warning("%s not kept in %s for now: %s", self.subject, where, error)

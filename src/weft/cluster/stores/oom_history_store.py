@@ -1,0 +1,211 @@
+"""What was learnt about pods, kept in a ConfigMap: the next process knows what this one learnt.
+
+    lead ──▶ read ──LessonsTold──▶ engine ──Learnt──▶ learnt ──▶ write what is new ──▶ ConfigMap
+                 ▲                                                    │
+                 └── somebody else wrote (409), or no answer came ◀───┘ later, again
+
+One key a workload that ran out of memory, and one key for the peaks of all that did not, which is
+written once a minute at most. Every process learns what its watch shows; only the leader writes.
+Both sides of a conflict are joined, as lessons only grow. What cannot be read stays as it is, and
+is counted. Without an API that answers, memory has to do.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from weft.cluster.stores import peak_usage
+from weft.cluster.stores.configmap_store import Storing
+from weft.core.engine import Engine, Event, Learnt, Lesson, LessonsTold, PeakLearnt
+from weft.core.engine.oom_history import MOST, Charged, charged_in_words
+from weft.kube.client import ApiClient
+from weft.kube.clock import rfc3339_micro
+from weft.kube.configmap import Kept
+from weft.model.ceilings import MOST_GPU_MIB
+
+log = logging.getLogger("weft.cluster")
+
+_PEAKS = peak_usage.KEY
+_PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
+_NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One value of the ConfigMap, JSON. `at` is when the workload last taught something."""
+
+    workload: str
+    times: int
+    least_mib: int
+    ends: tuple[str, ...] = ()
+    at: str = ""
+
+    @property
+    def lesson(self) -> Lesson:
+        """What it says."""
+        return Lesson(self.times, self.least_mib, self.ends)
+
+
+def key_of(workload: str) -> str:
+    """The workload's key, of the characters that a ConfigMap allows. Two never share one."""
+    plain = workload.replace("/", ".")
+    if workload.count("/") == 2 and _PLAIN.fullmatch(plain):
+        return plain
+    tail = sha256(workload.encode()).hexdigest()[:16]
+    return f"{_NOT_PLAIN.sub('-', plain)[:100].lstrip('.')}_{tail}"
+
+
+def entry_of(key: str, text: str) -> Entry:
+    """The value under this key; `msgspec.DecodeError` where it is none of ours."""
+    try:
+        found = msgspec.json.decode(text, type=Entry)
+    except RecursionError:
+        raise msgspec.DecodeError("is nested too deeply") from None
+    if key != key_of(found.workload):
+        raise msgspec.ValidationError(f"speaks of {found.workload[:100]!r}")
+    if found.times < 0 or not 0 <= found.least_mib <= MOST_GPU_MIB:
+        raise msgspec.ValidationError(f"{found.times} times, {found.least_mib} MiB make no sense")
+    return found
+
+
+class Lessons(Storing):
+    """Keeps one engine's lessons; `unreadable` are the keys that could not be read."""
+
+    subject = "lessons are"
+    gather_s = 0.2  # a job's pods fail together
+
+    def __init__(
+        self, client: ApiClient, kept: Kept | None, engine: Engine,
+        tell: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(client, kept, may_write)
+        self.unreadable: set[str] = set()
+        self._known, self._tell = engine.lessons.known, tell
+        self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
+        self._peaks, self._peaks_due = engine.peaks.known, False
+        self._peaks_news = asyncio.Event()
+
+    def learnt(self, command: Learnt | PeakLearnt) -> None:
+        """The engine has learnt something: to be kept, here or by who leads."""
+        if isinstance(command, PeakLearnt):
+            self._peaks_news.set()
+            return
+        workload = command.workload
+        self._due[workload] = rfc3339_micro(self._clock.wall())
+        self._news.set()
+        lesson = self._known.get(workload, Lesson(0, 0))
+        told = charged_in_words(Charged(workload, lesson.times, lesson.least_mib))
+        log.info("learnt: the next pod is %s", told)
+
+    def _jobs(self, kept: Kept) -> list[Coroutine[None, None, None]]:
+        return [self._run(kept), self._remind()]
+
+    def _last(self) -> None:
+        self._peaks_due |= self._peaks_news.is_set()
+
+    async def _remind(self) -> None:
+        """Peaks are due some time after they were learnt: many are learnt one after the other."""
+        while True:
+            await self._peaks_news.wait()
+            await self._clock.sleep(peak_usage.EVERY_S)
+            self._peaks_news.clear()
+            self._peaks_due = True
+            self._news.set()
+
+    def _is_due(self) -> bool:
+        return bool(self._due) or self._peaks_due
+
+    # --- what is stored ---
+
+    async def _read(self, kept: Kept) -> None:
+        self._stored = await kept.read()
+        found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
+        lessons = {entry.workload: entry.lesson for entry in found}
+        peaks = self._stored_peaks(self._stored)
+        for workload, mine in self._known.items():
+            stored = lessons.get(workload)
+            if stored is None or stored.joined(mine) != stored:
+                self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
+        if lessons or peaks:
+            self._tell(LessonsTold(lessons, peaks))
+        self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
+
+    def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
+        """What cannot be read is learnt anew, and then written over."""
+        try:
+            found = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
+        except msgspec.DecodeError as error:
+            self._cannot_read(_PEAKS, error)
+            return ()
+        self.unreadable.discard(_PEAKS)
+        return found
+
+    def _peaks_text(self) -> str:
+        return peak_usage.encode(self._peaks, self._stored or {})
+
+    def _cannot_read(self, key: str, error: msgspec.DecodeError) -> None:
+        """Told once while it is there."""
+        if key not in self.unreadable and self._kept is not None:
+            self.unreadable.add(key)
+            what = "holds no peaks" if key == _PEAKS else "is no lesson and is left as it is"
+            log.warning("%s/%s: key %s %s: %s",
+                        self._kept.namespace, self._kept.name, key, what, error)  # fmt: skip
+
+    def _entries(self, data: Mapping[str, str]) -> Iterator[Entry]:
+        self.unreadable &= data.keys()
+        for key, text in data.items():
+            if key == _PEAKS:
+                continue
+            try:
+                found = entry_of(key, text)
+                self.unreadable.discard(key)
+                yield found
+            except msgspec.DecodeError as error:
+                self._cannot_read(key, error)
+
+    async def _write(self, kept: Kept) -> None:
+        """`_due` may grow meanwhile: what was not among the changes stays due."""
+        taken, peaks_due = dict(self._due), self._peaks_due
+        changes = self._changes(taken) | (self._new_peaks() if peaks_due or taken else {})
+        self._peaks_due = False
+        try:
+            if changes:
+                self._stored = await kept.write(changes)
+                self.counts["written"] += 1
+        except BaseException:
+            self._peaks_due |= peaks_due
+            raise
+        self._due = {name: at for name, at in self._due.items() if taken.get(name) != at}
+
+    def _new_peaks(self) -> dict[str, str | None]:
+        text, before = self._peaks_text(), (self._stored or {}).get(_PEAKS, "")
+        return {_PEAKS: text or None} if text != before else {}
+
+    def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
+        """What to write, and which keys go so that there are not too many."""
+        stored = self._stored or {}
+        entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
+        changes: dict[str, str | None] = {}
+        for workload, at in due.items():
+            key, lesson = key_of(workload), self._known.get(workload)
+            if lesson is None or key in self.unreadable:
+                continue
+            before = entries.get(key)
+            if before is not None and before.lesson.joined(lesson) == before.lesson:
+                continue
+            both = before.lesson.joined(lesson) if before is not None else lesson
+            entries[key] = Entry(workload, both.times, both.least_mib, both.ends, at)
+            changes[key] = _text(entries[key], stored.get(key, "{}"))
+        oldest = sorted(entries, key=lambda key: entries[key].at)
+        changes |= dict.fromkeys(oldest[: max(0, len(entries) - MOST)])
+        return {key: text for key, text in changes.items() if text is not None or key in stored}
+
+
+def _text(entry: Entry, before: str) -> str:
+    """The entry, with what a later version of Weft may have written beside it."""
+    fields: dict[str, Any] = msgspec.json.decode(before)
+    return msgspec.json.encode({**fields, **msgspec.to_builtins(entry)}).decode()

@@ -1,0 +1,60 @@
+"""Learnt peaks as one key of the ConfigMap that keeps lessons. Pure.
+
+    peaks.v1.json: {"peaks": [{"namespace": …, "who": …, "asks": …, "most_mib": 900, "runs": 3}]}
+
+The kinds heard of least recently stand first, and go first where there is no room.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from weft.core.engine import PeakLearnt
+from weft.core.engine.peak_usage import Kind, Peak
+from weft.model.ceilings import MOST_GPU_MIB
+
+KEY = "peaks.v1.json"
+EVERY_S = 60.0
+"""Between two writes: nobody is in a hurry."""
+MOST_BYTES = 400_000
+MOST_IN_ALL = 900_000
+"""A ConfigMap may have 1 MiB, keys and values of all that is in it."""
+_MOST_LETTERS = 1_000  # a namespace, a kind and a name, of 253 each at most
+
+
+class _Kept(msgspec.Struct):
+    peaks: list[PeakLearnt]
+
+
+def encode(known: Mapping[Kind, Peak], others: Mapping[str, str]) -> str:
+    """The value, beside what else is in the ConfigMap; "" where there is nothing to keep."""
+    used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
+    left = min(MOST_BYTES, MOST_IN_ALL - used)
+    found = [
+        PeakLearnt(*kind, peak.most_mib, peak.runs)
+        for kind, peak in known.items()
+        if _sensible(*kind, peak.most_mib, peak.runs)
+    ]
+    while found:
+        text = msgspec.json.encode(_Kept(found))
+        if len(text) <= left:
+            return text.decode()
+        del found[: len(found) // 8 + 1]
+    return ""
+
+
+def decode(text: str) -> tuple[PeakLearnt, ...]:
+    """What is there; `msgspec.DecodeError` where it is none of ours."""
+    try:
+        found = msgspec.json.decode(text, type=_Kept).peaks
+    except RecursionError:
+        raise msgspec.DecodeError("is nested too deeply") from None
+    for one in found:
+        if not _sensible(*msgspec.structs.astuple(one)):
+            raise msgspec.ValidationError(f"{str(one)[:200]} makes no sense")
+    return tuple(found)
+
+
+def _sensible(namespace: str, who: str, asks: str, most_mib: int, runs: int) -> bool:
+    short = max(map(len, (namespace, who, asks))) <= _MOST_LETTERS
+    return short and 0 < most_mib <= MOST_GPU_MIB and 0 <= runs < 1 << 53

@@ -1,0 +1,151 @@
+"""What was observed of pods that share GPUs, kept in a ConfigMap: bans outlive the process.
+
+    lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
+               ▲          │ a ban ──soon──▶ write, at once
+               └── somebody else wrote (409), or no answer came: later, again
+
+Only the leader observes, and only the leader writes. What is there and cannot be read is told,
+counted and written over: it would be observed again. Without an API that answers, memory has to do.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from weft.cluster.stores.configmap_store import Storing
+from weft.core.framework.interference import Interference
+from weft.interference import observed_slowdown
+from weft.interference.observed_slowdown import Ban, Experience
+from weft.kube.client import ApiClient
+from weft.kube.configmap import Kept
+from weft.telemetry.sources.answers import shown
+
+log = logging.getLogger("weft.cluster")
+
+KEY = "observed.v1.json"
+EVERY_S = 60.0
+"""Between two writes of what was seen; only bans are in a hurry."""
+MOST_BYTES = 900_000
+"""A ConfigMap may have 1 MiB, all its keys together."""
+
+
+class Remembering(Storing):
+    """Keeps one `experience`; `unreadable`: how often what was there was none of ours.
+
+    `adopted` is called when the experience is another one than before, or over another base; it
+    says whether policies were told.
+    """
+
+    subject = "what is observed is"
+    gather_s = EVERY_S
+
+    def __init__(
+        self, client: ApiClient, store: Kept | None, base: Interference,
+        may_write: Callable[[float], bool] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(client, store, may_write)
+        self.experience = Experience(base)
+        self.unreadable = 0
+        self.adopted: Callable[[], bool] = lambda: False
+        self._base = base
+        self._due = False
+        self._hurry = asyncio.Event()
+
+    def rebase(self, base: Interference) -> bool:
+        """Other predictions. Whether policies were told them, with what was observed over them."""
+        self._base = base
+        self.experience.rebase(base)
+        return self.adopted()
+
+    def now_ns(self) -> int:
+        """The time that outlives processes: nanoseconds since 1970."""
+        return int(self._clock.wall().timestamp() * 1e9)
+
+    def changed(self) -> None:
+        """Something was observed: to be kept, soon."""
+        self._due = True
+        self._news.set()
+
+    def soon(self) -> None:
+        """Something that is to be kept at once, and tried again until it is."""
+        self.changed()
+        self._hurry.set()
+
+    def _is_due(self) -> bool:
+        return self._due
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until something is in a hurry."""
+        either = [
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+            asyncio.ensure_future(self._hurry.wait()),
+        ]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in either:
+                one.cancel()
+        self._hurry.clear()
+
+    async def _read(self, kept: Kept) -> None:
+        self._stored = await kept.read()
+        text = self._stored.get(KEY, "")
+        found = self._understood(kept, text) if text else None
+        if found is not None:
+            self.experience = found
+            self._due = True
+            self.adopted()
+
+    def _understood(self, store: Kept, text: str) -> Experience | None:
+        """What is there together with what this process saw; None where nobody can read it."""
+        now_ns = self.now_ns()
+        try:
+            both = joined(self.experience.kept(now_ns), observed_slowdown.decode(text), now_ns)
+            return Experience(self._base, both)
+        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+            self.unreadable += 1
+            self._due = True
+            log.warning(
+                "%s/%s: key %s cannot be read and is written over (%s): %s",
+                store.namespace, store.name, KEY, shown(str(error)), shown(text),
+            )  # fmt: skip
+            return None
+
+    async def _write(self, kept: Kept) -> None:
+        """What is seen meanwhile is due again."""
+        text = fitting(self.experience.kept(self.now_ns()))
+        if text != (self._stored or {}).get(KEY, ""):
+            self._stored = await kept.write({KEY: text})
+            self.counts["written"] += 1
+        self._due = fitting(self.experience.kept(self.now_ns())) != text
+
+
+def fitting(kept: observed_slowdown.Kept) -> str:
+    """As much of it as has room: bans before pairs, and the last seen before others."""
+    text = observed_slowdown.encode(kept)
+    while len(text.encode()) > MOST_BYTES and (kept.pairs or kept.bans):
+        pairs, bans = kept.pairs, kept.bans
+        if pairs:
+            kept = msgspec.structs.replace(kept, pairs=pairs[len(pairs) // 8 + 1 :])
+        else:
+            kept = msgspec.structs.replace(kept, bans=bans[len(bans) // 8 + 1 :])
+        text = observed_slowdown.encode(kept)
+    return text
+
+
+def joined(
+    mine: observed_slowdown.Kept, stored: observed_slowdown.Kept, now_ns: int
+) -> observed_slowdown.Kept:
+    """What both know; of one pair what was seen here counts, of one ban the longer one."""
+    here = {(one.gpu_model, one.victim, one.others): one for one in mine.pairs}
+    there = {(one.gpu_model, one.victim, one.others): one for one in stored.pairs}
+    pairs = (*(one for key, one in there.items() if key not in here), *here.values())
+    bans: dict[tuple[str, str, str], Ban] = {}
+    for ban in (*stored.bans, *mine.bans):
+        key = (ban.gpu_model, ban.one, ban.other)
+        before = bans.get(key)
+        if ban.until_ns > now_ns and (before is None or before.until_ns < ban.until_ns):
+            bans[key] = ban
+    return observed_slowdown.Kept(pairs, tuple(bans.values()))

@@ -1,0 +1,123 @@
+"""Finding the nodes' exporters by their pods' labels, for small clusters without a server."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from weft.cluster.telemetry.server_discovery import AGAIN_S
+from weft.kube.client import ApiClient
+from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
+from weft.model import WeftError
+from weft.telemetry.meaning.metric_names import Metric
+from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.sources.api_proxy import Proxied
+from weft.telemetry.sources.exporters import MOST_MIB, PORT, USUALLY, Exporters, Known
+from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.transport import NOBODY, Access, Limits
+
+log = logging.getLogger("weft.cluster")
+
+SELECTORS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+"""dcgm-exporter's own chart and manifest, and the GPU operator's."""
+_PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
+
+
+class ExporterWish(NamedTuple):
+    """Which pods are exporters, and how they are asked; see `finding.Wish`."""
+
+    selectors: tuple[str, ...] = SELECTORS
+    namespaces: tuple[str, ...] = ()
+    proxied: bool = False
+    access: Access = NOBODY
+    timeout_s: float = 5.0
+    known: Known = USUALLY
+
+
+class DiscoveredExporters:
+    """A `Source`: the exporter on each node, looked for again every minute."""
+
+    def __init__(
+        self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`BadInputError` names a file that is missing or wrong."""
+        fetch = Proxied(client, "", limits=Limits(wish.timeout_s, MOST_MIB)).get
+        self._client, self._wish, self._clock = client, wish, clock
+        self._targets: dict[str, str] = {}
+        self._find_at_s = clock()
+        self._exporters = Exporters(
+            lambda: self._targets, timeout_s=wish.timeout_s, access=wish.access,
+            fetch=fetch if wish.proxied else None, known=wish.known,
+        )  # fmt: skip
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """One sample of everything, of every exporter there is."""
+        began = time.monotonic()
+        problem = None
+        if self._clock() >= self._find_at_s:
+            self._find_at_s = self._clock() + AGAIN_S
+            problem = await self._find()
+        if not self._targets and problem is None:
+            told = " or ".join(self._wish.selectors)
+            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {told}")
+        reading = await self._exporters.read(metrics, back_s)
+        if problem is not None:
+            reading.asked.append(Asked("exporters", time.monotonic() - began, problem))
+        return reading
+
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """Nothing: applications are not asked one by one."""
+        return Reading([], [])
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._exporters.close()
+
+    async def _find(self) -> TelemetryError | None:
+        """Where they are now; those that are known stay where the API server does not answer."""
+        found: list[ServingPod] = []
+        try:
+            for namespace in self._wish.namespaces or ("",):
+                for selector in self._wish.selectors:
+                    found += await everything(self._client, SERVING_PODS, namespace, selector)
+        except WeftError as error:
+            return TelemetryError("nobody", f"exporters' pods cannot be listed: {error}")
+        before, self._targets = self._targets, targets(found, proxied=self._wish.proxied)
+        if self._targets.keys() != before.keys():
+            log.info("metrics: exporters on %d nodes", len(self._targets))
+        return None
+
+
+def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, str]:
+    """Node → address of its exporter's page.
+
+    Of several pods on a node one that a DaemonSet made comes first, then one of the namespace
+    whose DaemonSets' pods are on the most nodes, then by name: no stray pod that is called as an
+    exporter displaces the one that is there for all nodes.
+    """
+    there = [pod for pod in pods if pod.ready and pod.spec.node_name]
+    nodes = Counter(namespace for namespace, _ in {
+        (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
+    })  # fmt: skip
+
+    def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
+        namespace, name = pod.metadata.namespace, pod.metadata.name
+        return not pod.of_daemon_set, -nodes[namespace], namespace, name
+
+    found: dict[str, str] = {}
+    for pod in sorted(there, key=worth):
+        found.setdefault(pod.spec.node_name, _page(pod, proxied))
+    return found
+
+
+def _page(pod: ServingPod, proxied: bool) -> str:
+    named = {port.name: port.container_port for port in pod.ports()}
+    name = next((name for name in _PORT_NAMES if name in named), "")
+    port = named[name] if name else next(iter(named.values()), PORT)
+    scheme = "https" if name.startswith("https") else "http"
+    if proxied:
+        meta = pod.metadata
+        return f"{proxy_path('pods', meta.namespace, meta.name, str(port), scheme)}/metrics"
+    host = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
+    return f"{scheme}://{host}:{port}/metrics"

@@ -1,0 +1,230 @@
+"""The files of what is predicted, looked at again while the process runs.
+
+    look ──stamps──same──▶ nothing
+           │ other        ┌─ a file is missing or bad ──▶ told once, counted; what was read stays
+           └──▶ digests ──┤
+                  │ same  └─ all of them are good ──▶ policies, what was observed, rates alone
+                  └──▶ nothing
+
+Reading and predicting happen in a thread, what follows on the loop, in one piece: nobody ever sees
+one file's news without the other's. Every process looks, whoever leads.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.stores.slowdown_store import Remembering
+from weft.cluster.telemetry.solo_rates import Solos
+from weft.core.engine import PolicyInput
+from weft.core.framework.interference import INPUT, Interference, to_input
+from weft.core.policies.coscheml import MYSTIC, Coscheml
+from weft.interference.records import Solo
+from weft.model import BadInputError
+
+log = logging.getLogger("weft.cluster")
+
+Stamp = tuple[int, ...]
+"""When a file was written and changed, which one it is, how large; () where it is not there."""
+
+
+class Told(NamedTuple):
+    """What all files say together; None where no file is about it."""
+
+    interference: Interference | None = None
+    distances: dict[str, dict[str, float]] | None = None
+    solos: tuple[Solo, ...] = ()
+
+    def __str__(self) -> str:
+        found = []
+        if self.interference is not None:
+            found.append(f"interference of {len(self.interference.classes)} applications is known")
+        if self.distances is not None:
+            found.append(f"mystic's distances of {len(self.distances)} applications are known")
+        if self.solos or not found:
+            names = {one.application for one in self.solos}
+            found.append(f"what {len(names)} applications do alone is known")
+        return ", ".join(found)
+
+
+class Files:
+    """Files by the place that names them in errors. One look at a time, from whatever thread.
+
+    `meaning` makes of all their bytes what they say, or raises `BadInputError`.
+    """
+
+    def __init__(
+        self, named: Mapping[str, Path], meaning: Callable[[Mapping[str, bytes]], Told]
+    ) -> None:
+        self.named, self._meaning = dict(named), meaning
+        self._stamps: dict[str, Stamp] = {}
+        self._digests: dict[str, bytes] = {}
+        self._error: Exception | None = None
+
+    def read(self) -> Told:
+        """What they say; `BadInputError` names the first one that is missing or bad."""
+        self._stamps, bodies = self._stamped(), self._bodies()
+        self._digests = _digests(bodies)
+        return self._meaning(bodies)
+
+    def look(self) -> Told | Literal["as before", "being written"]:
+        """What they say, where they are others than at the last look.
+
+        What is wrong with them is raised at each look until they change again.
+        """
+        stamps = self._stamped()
+        if stamps != self._stamps:
+            bodies = self._bodies()
+            if self._stamped() != stamps:
+                return "being written"
+            self._stamps, digests = stamps, _digests(bodies)
+            if digests != self._digests:
+                return self._understood(bodies, digests)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return "as before"
+
+    def _understood(self, bodies: Mapping[str, bytes], digests: dict[str, bytes]) -> Told:
+        self._digests, self._error = digests, None
+        try:
+            return self._meaning(bodies)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _stamped(self) -> dict[str, Stamp]:
+        return {place: _stamp(path) for place, path in self.named.items()}
+
+    def _bodies(self) -> dict[str, bytes]:
+        found = {}
+        for place, path in self.named.items():
+            try:
+                found[place] = path.read_bytes()
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+                why = error.strerror if isinstance(error, OSError) else error
+                raise BadInputError(place, f"cannot be read: {why}") from None
+        return found
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        told = path.stat()
+    except (OSError, ValueError):
+        return ()
+    return told.st_mtime_ns, told.st_ctime_ns, told.st_dev, told.st_ino, told.st_size
+
+
+def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {place: hashlib.sha256(body).digest() for place, body in bodies.items()}
+
+
+class Reloading:
+    """Gives one live cluster what `files` say, and again where that changed.
+
+    `counts`: looks that brought something else, and looks at which a file was missing or bad.
+    `solos` is for whoever looks how fast pods go, and so is `remembering`, if anybody does.
+    """
+
+    def __init__(self, live: Cluster, files: Files, told: Told, every_s: float) -> None:
+        """`told` is what they said at the start."""
+        self.told, self.every_s = told, every_s
+        self.solos = Solos(told.solos)
+        self.remembering: Remembering | None = None
+        self.counts = {"applied": 0, "failed": 0}
+        self._live, self._files = live, files
+        self._failing = ""
+
+    def tell(self) -> None:
+        """What was read at the start, to policies."""
+        if self.told.interference is not None:
+            self._live.handle(PolicyInput(INPUT, to_input(self.told.interference)))
+        if self.told.distances is not None:
+            self._live.handle(PolicyInput(MYSTIC, self.told.distances))
+
+    async def run(self) -> None:
+        """Look, again and again."""
+        while True:
+            await self._live.client.clock.sleep(self.every_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once; what is wrong is told once while it stays the same."""
+        try:
+            found = await asyncio.to_thread(self._files.look)
+            if isinstance(found, Told):
+                self._apply(found)
+        except Exception as error:
+            self._fails(error)
+            return
+        if found == "being written":
+            return
+        if self._failing:
+            log.info("interference: the files are good again")
+            self._failing = ""
+        if isinstance(found, Told):
+            self.counts["applied"] += 1
+            log.info("interference: files changed and were read again: %s", self.told)
+
+    def _fails(self, error: Exception) -> None:
+        self.counts["failed"] += 1
+        ours = not isinstance(error, BadInputError)  # a mistake of ours costs the look
+        text = f"{', '.join(self._files.named)}: {error!r}" if ours else str(error)
+        if text != self._failing:
+            self._failing = text
+            log.warning(
+                "interference: %s; what was read before stays in force: put a good file there, "
+                "it is read within %g s", text, self.every_s, exc_info=error if ours else None,
+            )  # fmt: skip
+
+    def _apply(self, new: Told) -> None:
+        """Whoever goes by it; policies only where it is not what they know."""
+        old, table = self.told, new.interference
+        if table is not None and old.interference is not None:
+            version = old.interference.version
+            if replace(table, version=version) == old.interference:
+                table = old.interference
+            else:
+                table = replace(table, version=max(version + 1, table.version))
+        self.told = new._replace(interference=table)
+        self.solos.replace(new.solos)
+        if table is not None and table is not old.interference:
+            self._predict(table)
+        if new.distances is not None and new.distances != old.distances:
+            self._live.handle(PolicyInput(MYSTIC, new.distances))
+
+    def _predict(self, table: Interference) -> None:
+        """Policies get it with what was observed over it, at once: a decision may follow each
+        event, and must not miss a ban."""
+        if self.remembering is not None:
+            policies = [p for one in self._live.engine.profiles.values() for p in one.policies]
+            if any(isinstance(policy, Coscheml) and policy.exact for policy in policies):
+                # It takes no table with anything observed in it, and would keep the old one.
+                self._live.handle(PolicyInput(Coscheml.name, to_input(table)))
+            if self.remembering.rebase(table):
+                return
+        self._live.handle(PolicyInput(INPUT, to_input(table)))
+
+
+class ReloadMetrics:
+    """A collector of prometheus-client over one `Reloading`."""
+
+    def __init__(self, reloading: Reloading) -> None:
+        self._reloading = reloading
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts so far."""
+        family = CounterMetricFamily(
+            "weft_interference_reloads",
+            "Looks at the files of interference that changed, or were missing or bad.",
+            labels=["result"],
+        )
+        for result, count in self._reloading.counts.items():
+            family.add_metric([result], count)
+        yield family

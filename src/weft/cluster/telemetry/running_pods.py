@@ -1,0 +1,141 @@
+"""Pods that run and hold GPUs: who is beside whom, how fast each goes alone, and a guess of how
+fast it goes now where nobody counts."""
+
+import asyncio
+import datetime
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.telemetry.solo_rates import SOLO_RATE, Alone, Solos
+from weft.core.framework.signals import FRESH, SignalsSnapshot, SignalsView
+from weft.core.ledger import Holding
+from weft.kube.pods import Pod
+from weft.model import BadInputError, PodRequest
+from weft.telemetry.meaning.metric_names import Metric
+from weft.telemetry.meaning.progress_counters import PodName
+
+_SM = f"{Metric.SM_ACTIVE_RATIO}.last"
+TURN = 50
+"""Nodes that are looked at before others have their turn."""
+LEAVING_S = 300.0
+"""So long after it should be gone, nobody waits for a pod that is on its way out."""
+Gpu = tuple[str, int]
+
+
+class Running(NamedTuple):
+    """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown).
+
+    `parting`: one beside it is on its way out.
+    """
+
+    pod: Pod
+    held: Holding
+    beside: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    gpu_model: str
+    bound_s: float
+    parting: bool = False
+
+    @property
+    def uid(self) -> str:
+        """The pod's."""
+        return self.pod.metadata.uid
+
+
+async def running_pods(live: Cluster) -> dict[PodName, Running]:
+    """Bound pods that hold GPUs and are not on their way out, node by node; gives others turns."""
+    held_by: dict[str, list[Holding]] = {}
+    on: dict[Gpu, list[str]] = {}
+    for held in live.engine.ledger.holdings.values():
+        node = held.placement.node
+        if held.placement.shares:
+            held_by.setdefault(node, []).append(held)
+        for share in held.placement.shares:
+            on.setdefault((node, share.gpu), []).append(held.placement.uid)
+    found: dict[PodName, Running] = {}
+    now_s = live.client.clock.wall().timestamp()
+    for number, (node, there) in enumerate(held_by.items(), 1):
+        known = live.nodes.nodes.get(node)
+        for held in there:
+            pod = live.pod_by_uid(held.placement.uid)
+            if pod is None or held.state != "committed":
+                continue
+            if pod.metadata.deletion_timestamp or pod.ended:
+                continue
+            if live.pods.unsure(pod.metadata.uid):
+                continue  # nobody goes for it: it may be on another GPU
+            gpus = tuple(dict.fromkeys((node, share.gpu) for share in held.placement.shares))
+            beside = {uid for gpu in gpus for uid in on[gpu]} - {held.placement.uid}
+            cards = known.gpus if known is not None else ()
+            model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
+            name = pod.metadata.namespace, pod.metadata.name
+            found[name] = Running(
+                pod, held, tuple(sorted(beside)), gpus, model, _time_s(pod.bound_at),
+                any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
+            )  # fmt: skip
+        if number % TURN == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _leaves(pod: Pod | None, now_s: float) -> bool:
+    """Whether it is on its way out, and not stuck there."""
+    text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
+    return bool(text) and not _time_s(text) < now_s - LEAVING_S
+
+
+class HowFastAlone:
+    """What each pod does alone, read anew only where the pod, or its profile, is another one."""
+
+    def __init__(self, live: Cluster, solos: Solos) -> None:
+        self._live, self._solos = live, solos
+        self._known: dict[str, tuple[tuple[str, str, int], Alone]] = {}
+
+    def keep(self, pods: Mapping[PodName, Running]) -> None:
+        """Forget all others."""
+        uids = {one.uid for one in pods.values()}
+        self._known = {uid: known for uid, known in self._known.items() if uid in uids}
+
+    def of(self, pod: Pod, gpu_model: str) -> Alone:
+        """On this GPU model."""
+        uid, text = pod.metadata.uid, (pod.metadata.annotations or {}).get(SOLO_RATE, "")
+        known, key = self._known.get(uid), (text, gpu_model, self._solos.version)
+        if known is None or known[0] != key:
+            try:
+                request: PodRequest | None = self._live.parse(pod)
+            except BadInputError:
+                request = None  # bound by another scheduler; its own log line says what is wrong
+            known = self._known[uid] = key, self._solos.of(pod, request, gpu_model)
+        return known[1]
+
+    def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:
+        """What was measured of GPUs just now, where anybody's SM_ACTIVE alone is known."""
+        if not self._solos:
+            return {}
+        table = self._live.engine.ledger.table
+        values, ages = SignalsView(made).over(table, _SM)
+        gpus = ((node.name, gpu.index) for node in table.nodes for gpu in node.gpus)
+        told = zip(gpus, values.tolist(), ages.tolist(), strict=True)
+        return {gpu: value for gpu, value, age in told if age == FRESH and value > 0.0}
+
+    def guess(self, one: Running, sm_active: Mapping[Gpu, float]) -> float:
+        """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they
+        have now. 0 where nobody can say."""
+        if len(one.gpus) != 1 or one.gpus[0] not in sm_active:
+            return 0.0
+        wanted = self.of(one.pod, one.gpu_model).sm_active
+        for uid in one.beside:
+            other = self._live.pod_by_uid(uid)
+            wanted += self.of(other, one.gpu_model).sm_active if other else math.nan
+        slowdown = wanted / sm_active[one.gpus[0]]
+        return max(slowdown, 1.0) if 0.0 < slowdown < math.inf else 0.0
+
+
+def _time_s(text: str) -> float:
+    """Seconds since 1970; NaN where nobody says."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return math.nan

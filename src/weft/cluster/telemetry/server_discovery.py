@@ -1,0 +1,240 @@
+"""Finding a metrics server among the cluster's Services, and another one where it falls silent.
+
+Every server that offers itself (`telemetry.servers`) is asked once how many of the ledger's GPUs
+it has seen of late. Taken is one that sees GPUs before one that sees none, an annotated one before
+one that is merely called so, then the one that sees the most, then the nearest, then by name: the
+same cluster gives the same choice. It is kept until three looks in a row bring nothing.
+Anyone may offer a server: what one answers, or does to us, is never another one's trouble.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.errors import ApiError
+from weft.kube.services import SERVICES, Service, everything
+from weft.model import BadInputError, WeftError
+from weft.telemetry.meaning.join import Devices
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    INDEX_LABELS,
+    MIG_LABELS,
+    MIG_UUID_LABELS,
+    NODE_LABELS,
+    UUID_LABELS,
+    Alias,
+    Metric,
+)
+from weft.telemetry.sources.answers import Answer, TelemetryError, labels_of, shown
+from weft.telemetry.sources.api_proxy import Proxied
+from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
+from weft.telemetry.sources.server_candidates import Offers, Server, offers, to_try
+from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.transport import Limits
+
+log = logging.getLogger("weft.cluster")
+
+AGAIN_S = 60.0
+"""The API server is asked no more often than this."""
+PATIENCE = 3
+"""Looks without a single sample before another server is looked for."""
+_MOST_PROBLEMS = 16
+_MOST_SAID, _MOST_SHOWN = 1000, 500
+_BY = ", ".join((*NODE_LABELS, *UUID_LABELS, *INDEX_LABELS, *MIG_LABELS, *MIG_UUID_LABELS))
+_TOLD_BY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.GPU_UTIL_RATIO,
+            Metric.SM_ACTIVE_RATIO)  # fmt: skip
+
+
+class Wish(NamedTuple):
+    """How servers that were found are asked: as `options` say, whose `url` is put in.
+
+    `namespaces` are where to look (none: everywhere). `proxied`: through the API server.
+    """
+
+    options: PrometheusOptions
+    namespaces: tuple[str, ...] = ()
+    proxied: bool = False
+    aliases: Mapping[str, Alias] = ALIASES
+
+
+class Tried(NamedTuple):
+    """A server, how many GPUs it sees, and why it cannot be asked, if so.
+
+    `mistake`: asking went wrong in a way that nobody thought of.
+    """
+
+    server: Server
+    gpus: int = 0
+    error: str = ""
+    mistake: bool = False
+
+    def __str__(self) -> str:
+        told = self.error or f"sees {self.gpus} GPUs"
+        return f"{self.server.title} ({self.server.why}): {told}"
+
+
+class Choice(NamedTuple):
+    """What was found; nothing `taken` where nobody answers."""
+
+    taken: Tried | None
+    others: tuple[Tried, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def why_none(self) -> str:
+        """Why there is no server."""
+        told = "; ".join([*map(str, self.others), *self.problems])
+        return f"no metrics server was found: {told or 'no Service looks like one'}"
+
+
+class Discovered:
+    """A `Source`: the metrics server that the cluster has."""
+
+    def __init__(
+        self, client: ApiClient, wish: Wish, devices: Callable[[], Devices],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`BadInputError` names a file that is missing or wrong. `devices` are the ledger's."""
+        wish.options.tls()
+        wish.options.credentials()
+        self.choice = Choice(None)
+        self._client, self._wish, self._devices, self._clock = client, wish, devices, clock
+        self._source: Prometheus | None = None
+        self._empty = 0
+        self._find_at_s = clock()
+        self._why = ""
+        self._said: set[str] = set()
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """What the server tells; it is looked for before, where there is none or it is silent."""
+        began = time.monotonic()
+        if (self._source is None or self._empty >= PATIENCE) and self._clock() >= self._find_at_s:
+            self._find_at_s = self._clock() + AGAIN_S
+            await self._find()
+        taken = self.choice.taken
+        if self._source is None or taken is None:
+            error = TelemetryError("nobody", self._why or self.choice.why_none())
+            return Reading([], [Asked("servers", time.monotonic() - began, error)])
+        try:
+            reading = await self._source.read(metrics, back_s)
+        except Exception as error:  # an answer that trips us up: as one that does not come
+            wrong = TelemetryError("garbage", _told(error))
+            reading = Reading([], [Asked("servers", time.monotonic() - began, wrong)])
+        self._empty = 0 if any(one.labels for one in reading.answers) else self._empty + 1
+        return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
+
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """The same of any metrics; only `read` looks for a server."""
+        if self._source is None:
+            return Reading([], [])
+        try:
+            return await self._source.series(names, back_s)
+        except Exception as error:
+            wrong = TelemetryError("garbage", _told(error))
+            return Reading([], [Asked("progress", 0.0, wrong)])
+
+    async def close(self) -> None:
+        """Give back connections."""
+        if self._source is not None:
+            await self._source.close()
+            self._source = None
+
+    async def _find(self) -> None:
+        """Look around; what is there is kept where nothing better answers."""
+        self._why = ""
+        try:
+            offered = await self._offers()
+        except WeftError as error:
+            forbidden = isinstance(error, ApiError) and error.code == 403
+            self._why = f"{error}{'; give the right to list services' if forbidden else ''}"
+            return
+        before, found = self.choice.taken, await choose(offered, self._open, self._devices())
+        self._tell(found)
+        if found.taken is None and before is not None:
+            return  # it may come back, and nobody else is there
+        self.choice, self._empty = found, 0
+        if found.taken is not None and (before is None or found.taken.server != before.server):
+            await self.close()
+            self._source = self._open(found.taken.server)
+            others = "; ".join(map(str, found.others)) or "none"
+            log.info("metrics: taken: %s; others: %s", found.taken, others)
+
+    def _tell(self, found: Choice) -> None:
+        """Warn of what is wrong, once of each."""
+        mistakes = [f"a mistake of Weft's in asking {one.server.title}: {one.error}"
+                    for one in found.others if one.mistake]  # fmt: skip
+        for text in (*found.problems, *mistakes):
+            if text not in self._said and len(self._said) < _MOST_SAID:
+                self._said.add(text)
+                log.warning("metrics: %s", text)
+
+    async def _offers(self) -> Offers:
+        found: list[Service] = []
+        for namespace in self._wish.namespaces or ("",):
+            found += await everything(self._client, SERVICES, namespace)
+        return offers(found, self._wish.namespaces)
+
+    def _open(self, server: Server) -> Prometheus:
+        wish = self._wish
+        options = msgspec.structs.replace(wish.options, url=server.url)
+        if not wish.proxied:
+            return Prometheus(options, wish.aliases)
+        limits = Limits(options.timeout_s, options.most_mib)
+        transport = Proxied(self._client, server.proxied, options.headers, limits)
+        options = msgspec.structs.replace(
+            options, url=self._client.endpoint.url + server.proxied
+        )  # fmt: skip
+        return Prometheus(options, wish.aliases, transport)
+
+
+async def choose(
+    offered: Offers, opened: Callable[[Server], Prometheus], devices: Devices
+) -> Choice:
+    """Ask those that are worth a try, and take one; see the module. Never raises."""
+    servers = to_try(offered.servers)
+    tried = await asyncio.gather(*(_try(server, opened, devices) for server in servers))
+    answered = sorted((one for one in tried if not one.error), key=_worth)
+    taken = answered[0] if answered else None
+    others = tuple(one for one in tried if one is not taken)
+    problems = offered.problems[:_MOST_PROBLEMS]
+    if more := len(offered.problems) - len(problems):
+        problems.append(f"{more} more Services cannot be asked")
+    if more := len(offered.servers) - len(servers):
+        problems.append(f"{more} more Services offer themselves and are not asked; "
+                        "name those to trust in telemetry.namespaces")  # fmt: skip
+    return Choice(taken, others, tuple(problems))
+
+
+def _worth(one: Tried) -> tuple[bool, bool, int, Server]:
+    return one.gpus == 0, one.server.rank > 0, -one.gpus, one.server
+
+
+async def _try(
+    server: Server, opened: Callable[[Server], Prometheus], devices: Devices
+) -> Tried:  # fmt: skip
+    """How many GPUs the server sees."""
+    try:
+        async with opened(server) as source:
+            found = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")
+            seen = gpus_in(found, devices)
+    except (TelemetryError, BadInputError) as error:
+        return Tried(server, 0, shown(str(error), _MOST_SHOWN))
+    except Exception as error:  # such as a depth that no answer should have
+        return Tried(server, 0, _told(error), mistake=True)
+    return Tried(server, seen)
+
+
+def _told(error: Exception) -> str:
+    return shown(f"{type(error).__name__}: {error}", _MOST_SHOWN)
+
+
+def gpus_in(found: Answer, devices: Devices) -> int:
+    """GPUs of the ledger that these series are about; where it has none, whatever is told of."""
+    if not len(devices):
+        return len(found.labels)
+    rows = {devices.find(labels_of(text)) for text in found.labels}
+    return sum(isinstance(row, int) for row in rows)

@@ -1,0 +1,395 @@
+"""How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
+
+    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ recall ─┐
+    (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
+                                                └──PolicyInput──▶ policies
+
+It happens within a look, and only who leads tells anybody. Who asks `explain` is told what was seen
+last. A mistake of ours here costs a look's observations, never the look.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.stores.slowdown_store import Remembering
+from weft.cluster.telemetry.running_pods import Gpu, HowFastAlone, Running, running_pods
+from weft.cluster.telemetry.solo_rates import Solos, slo_ms
+from weft.core.engine import Observed, PolicyInput, ProgressSeen, Slowed
+from weft.core.engine.eviction_limits import Why, held_back_in_words
+from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.signals import SignalsSnapshot
+from weft.dialects.slo import SLO_MS
+from weft.interference.observed_slowdown import TELL_NS, Ban
+from weft.model import BadInputError
+from weft.model.request import LATENCY_CRITICAL
+from weft.telemetry.meaning.progress_counters import PodName, Rate, Rates, Reader, latencies
+from weft.telemetry.sources.source import Reading, Source
+
+log = logging.getLogger("weft.cluster")
+
+FASTEST, SLOWEST = 0.5, 100.0
+"""Beyond this the rate alone is wrong, whoever says it: nothing is told."""
+WINDOWS = 3
+QUIET_S = 300.0
+"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
+evicted as it ended, and nothing need be left that says so."""
+_HEIR = (
+    "nobody is evicted for it: this process leads for less than 5 minutes, and the one before may "
+    "have had somebody evicted"
+)
+_UNTRUSTED = (
+    "anybody who may make a Service may have put this metrics server there, so nobody is evicted "
+    "for what it says of progress: name telemetry.url or telemetry.namespaces"
+)
+_TURN = 200  # pods looked at before others have their turn
+
+
+class ObservingOptions(msgspec.Struct, frozen=True):
+    """Names of the metrics, "" for none; the looks' times; whether people named who tells them: if
+    not, it is shown, and nobody acts on it or learns from it."""
+
+    progress_metric: str = "weft_progress_total"
+    latency_metric: str = ""
+    interval_s: float = 15.0
+    scrape_s: float = 15.0
+    trusted: bool = True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is asked for."""
+        return tuple(filter(None, (self.progress_metric, self.latency_metric)))
+
+
+class Apart(msgspec.Struct, frozen=True):
+    """Who is not placed beside the pod's application on a GPU model for `left_s` yet."""
+
+    application: str
+    gpu_model: str
+    left_s: float
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What was seen of one pod, for people.
+
+    `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
+    `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
+    may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
+    `held_back` says why nobody goes for it nevertheless. `apart` are the bans on its application.
+    `problem` says what is wrong with what it says itself.
+    """
+
+    source: Literal["progress", "sm-active", ""] = ""
+    slowdown: float = 0.0
+    rate_per_s: float = 0.0
+    alone_per_s: float = 0.0
+    age_s: float = 0.0
+    bound: float = 0.0
+    broken: int = 0
+    windows: int = 0
+    p99_ms: float = 0.0
+    slo_ms: float = 0.0
+    held_back: str = ""
+    apart: tuple[Apart, ...] = ()
+    problem: str = ""
+
+
+class _Seen:
+    """What the last looks saw of a pod, and when (1970): `last` was told to the engine, at
+    `counted_s` its progress was counted last."""
+
+    __slots__ = ("at_s", "counted_s", "last", "progress")
+
+    def __init__(self) -> None:
+        self.progress, self.at_s = Progress(), 0.0
+        self.last: deque[Observed] = deque(maxlen=WINDOWS)
+        self.counted_s = -math.inf
+
+
+class Observing:
+    """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
+    last look: by source, `late` for their SLO, and `slow` beyond their bound."""
+
+    def __init__(
+        self, live: Cluster, source: Source, remembering: Remembering, solos: Solos,
+        options: ObservingOptions | None = None,
+    ) -> None:  # fmt: skip
+        self.options = options or ObservingOptions()
+        self.remembering = remembering
+        self.errors = 0
+        self.counts: Counter[str] = Counter()
+        self._live, self._source = live, source
+        self._alone = HowFastAlone(live, solos)
+        self._reader = Reader()
+        self._rates = Rates(self.options.interval_s, self.options.scrape_s)
+        self._seen: dict[str, _Seen] = {}
+        self._told_s = -math.inf
+        self._bans: tuple[Ban, ...] = ()
+        self._leads_s = math.inf
+        self._heir = self._quiet = False
+        self._said: set[str] = set()
+        if not self.options.trusted:
+            log.warning("progress: %s", _UNTRUSTED)
+        remembering.adopted = lambda: self._tell_policies(at_once=True)
+
+    async def read(self, back_s: float) -> Reading:
+        """The counters' samples; never raises."""
+        return await self._source.series(self.options.metrics, back_s)
+
+    async def look(self, reading: Reading, made: SignalsSnapshot) -> None:
+        """Take in what was read, and tell. `made` is what the same look says of the GPUs."""
+        try:
+            await self._look(reading, made)
+        except Exception as error:
+            self.errors += 1
+            if self._new(f"{type(error).__name__}: {error}"):
+                log.exception("progress: looking failed; nothing is known of pods' speed")
+
+    def goes(self, slowed: Slowed) -> None:
+        """A pod goes for another's sake: they are kept apart from now on.
+
+        That is written at once, for whoever comes after us, and tried again until it is.
+        """
+        one, other = slowed.applications
+        remembering = self.remembering
+        try:
+            remembering.experience.ban(slowed.gpu_model, one, other, remembering.now_ns())
+            remembering.soon()
+            if self._live.leadership.here:
+                self._tell_policies(at_once=True)
+        except Exception:
+            self.errors += 1
+            log.exception("progress: %s and %s cannot be kept apart", one, other)
+
+    # --- for people ---
+
+    def about(self, uid: str) -> Progress | None:
+        """What was seen of this pod last, and which bans are on its application."""
+        seen, held = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
+        name = held.placement.application if held is not None else self._application(uid)
+        now_s = self._now_s()
+        apart = tuple(
+            Apart(one.other if one.one == name else one.one, one.gpu_model,
+                  one.until_ns / 1e9 - now_s)
+            for one in self._bans_now() if name and name in (one.one, one.other)
+        )  # fmt: skip
+        if seen is None:
+            return Progress(apart=apart) if apart else None
+        why = self._live.engine.relief.held_back.get(uid)
+        told = held_back_in_words(why) if why is not None else ""
+        if not told and self._quiet and seen.progress.broken:
+            told = _HEIR
+        return replace(
+            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
+        )
+
+    @property
+    def held_back(self) -> Counter[Why]:
+        """Pods that are too slow and for which nobody went at their last look, by why."""
+        return Counter(self._live.engine.relief.held_back.values())
+
+    @property
+    def unjoined(self) -> Mapping[str, int]:
+        """Series of the last answer that belong to no pod that holds a GPU, by reason."""
+        return self._reader.unjoined
+
+    @property
+    def banned(self) -> int:
+        """Pairs of applications that are kept apart now."""
+        return len(self._bans_now())
+
+    # --- one look ---
+
+    async def _look(self, reading: Reading, made: SignalsSnapshot) -> None:
+        pods = await running_pods(self._live)
+        self._alone.keep(pods)
+        now_s = self._live.client.clock.wall().timestamp()
+        rates: dict[PodName, Rate] = {}
+        p99_ms: dict[PodName, float] = {}
+        if reading.answers:
+            company: dict[PodName, Hashable] = {
+                name: (one.uid, one.beside) for name, one in pods.items()
+            }
+            rates, p99_ms = await asyncio.to_thread(self._digest, reading, company, now_s)
+        sm_active = self._alone.sm_active(made)
+        seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
+        told: list[tuple[Running, Observed]] = []
+        for number, (name, one) in enumerate(pods.items(), 1):
+            new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
+            if one.parting:
+                new = None  # who slowed it down goes: what it did says nothing of the rest
+            if new is not None:
+                told.append((one, new))
+            self._show(one, seen[one.uid], new, sm_active)
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        self._seen, self.counts = seen, _counts(seen.values())
+        if self._live.leadership.here and self.options.trusted:
+            self._quiet = self._after_another(pods.values())
+            self._learn(told, pods.values())
+            await self._tell([one for one in told if not (self._quiet and one[0].beside)])
+        if self._live.leadership.here:
+            self._tell_policies()
+
+    def _show(
+        self, one: Running, seen: _Seen, new: Observed | None, sm_active: Mapping[Gpu, float]
+    ) -> None:
+        """What people are told of the pod."""
+        if new is not None:
+            seen.last.append(new)
+        if not self._recent(seen):
+            seen.at_s, slowdown = self._now_s(), self._alone.guess(one, sm_active)
+            seen.progress = replace(
+                seen.progress, source="sm-active" if slowdown else "", slowdown=slowdown,
+                rate_per_s=0.0, alone_per_s=0.0,
+            )  # fmt: skip
+        bound = 0.0
+        if self._live.engine.lending.class_of(one.held) == LATENCY_CRITICAL:
+            tolerance = self._live.engine.tolerance_of(one.uid)
+            bound = tolerance.critical if tolerance is not None else 0.0
+        broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
+        seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
+
+    async def _tell(self, told: Sequence[tuple[Running, Observed]]) -> None:
+        """The engine, of so many pods at once that others have their turn; a node's together."""
+        holdings = self._live.engine.ledger.holdings
+        part: list[Observed] = []
+        for at, (one, new) in enumerate(told):
+            if one.uid in holdings:  # else it went meanwhile
+                part.append(new)
+            last = at + 1 == len(told)
+            node_ends = last or told[at + 1][0].held.placement.node != one.held.placement.node
+            if part and node_ends and (last or len(part) >= _TURN):
+                self._live.handle(ProgressSeen(tuple(part)))
+                part = []
+                await asyncio.sleep(0)
+
+    def _digest(
+        self, reading: Reading, company: Mapping[PodName, Hashable], now_s: float
+    ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
+        """In a thread. Nobody else touches reader and rates."""
+        options = self.options
+        (answer,) = reading.answers
+        found = self._reader.read(answer, company, now_s)
+        rates = self._rates.look(found.get(options.progress_metric, {}), company, now_s)
+        stale_s = 2.0 * options.scrape_s + options.interval_s
+        told = found.get(options.latency_metric, {}) if options.latency_metric else {}
+        return rates, latencies(told, options.latency_metric, now_s, stale_s)
+
+    def _of_pod(
+        self, one: Running, seen: _Seen, rate: Rate | None, p99_ms: float
+    ) -> Observed | None:
+        """What to tell the engine; what was seen is put into `seen`."""
+        alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
+        now_s, slowdown = self._now_s(), 0.0
+        problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
+        if SLO_MS in (one.pod.metadata.annotations or {}) and not slo:
+            problem = f"{SLO_MS} is no number of milliseconds"
+        young = self._young(one)
+        if rate is not None and not young and not math.isnan(alone.per_s):
+            slowdown = alone.per_s / rate.per_s
+            if not FASTEST <= slowdown <= SLOWEST:
+                problem = f"{alone.per_s:g}/s alone and {rate.per_s:g}/s now cannot both be true"
+                slowdown = 0.0
+        late = 0.0 < slo < p99_ms
+        seen.progress = replace(seen.progress, p99_ms=p99_ms, slo_ms=slo, problem=problem)
+        if slowdown and rate is not None:
+            seen.counted_s, seen.at_s = now_s, rate.at_s
+            seen.progress = replace(
+                seen.progress, source="progress", slowdown=slowdown, rate_per_s=rate.per_s,
+                alone_per_s=alone.per_s,
+            )  # fmt: skip
+            return Observed(one.uid, round(slowdown, 4), late=late)
+        if not (p99_ms and slo) or young or self._recent(seen):
+            return None  # or its window is not over yet: both are told together then
+        return Observed(one.uid, 1.0, proxy=True, late=late)
+
+    def _recent(self, seen: _Seen) -> bool:
+        """Whether the pod was counted lately: what was, is how fast it goes now."""
+        return seen.counted_s >= self._now_s() - 2.0 * self._rates.rests_s
+
+    # --- what follows ---
+
+    def _learn(self, told: Sequence[tuple[Running, Observed]], pods: Iterable[Running]) -> None:
+        """Of pods with one GPU, where everybody there is known by name and runs for long enough; of
+        many pods of the same applications the middle one, for they are one window."""
+        known = {
+            one.uid: one.held.placement.application
+            for one in pods if one.pod.status.phase == "Running" and not self._young(one)
+        }  # fmt: skip
+        found: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
+        for one, new in told:
+            others = [known.get(uid, "") for uid in one.beside]
+            mine = one.held.placement.application
+            if new.proxy or len(one.gpus) != 1 or not mine or not others or not all(others):
+                continue
+            key = one.gpu_model, mine, tuple(sorted(others))
+            found.setdefault(key, []).append(new.slowdown)
+        for (gpu_model, mine, beside), slowdowns in found.items():
+            self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
+            self.remembering.changed()
+
+    def _after_another(self, pods: Iterable[Running]) -> bool:
+        """Whether another one led just now, who may have had somebody evicted: then these pods, or
+        some of them, are of its making."""
+        now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
+        self._leads_s = min(self._leads_s, now_s)
+        self._heir = self._heir or any(one.uid not in mine for one in pods)
+        return self._heir and now_s - self._leads_s < QUIET_S
+
+    def _young(self, one: Running) -> bool:
+        """Whether it has not been there for as long as pods take to start."""
+        return self._now_s() - one.bound_s < self._rates.rests_s
+
+    def _tell_policies(self, *, at_once: bool = False) -> bool:
+        """Where some policy goes by it, and something moved; whether they were told."""
+        policies = (p for profile in self._live.engine.profiles.values() for p in profile.policies)
+        now_s, bans = self._live.client.clock.monotonic(), self._bans_now()
+        soon = at_once or bans != self._bans or now_s - self._told_s >= TELL_NS / 1e9
+        if not soon or all(policy.tolerance is None for policy in policies):
+            return False
+        self._told_s, self._bans = now_s, bans
+        table = self.remembering.experience.due(self.remembering.now_ns())
+        if table is not None:
+            self._live.handle(PolicyInput(INPUT, to_input(table)))
+        return table is not None
+
+    def _bans_now(self) -> tuple[Ban, ...]:
+        return self.remembering.experience.bans(self.remembering.now_ns())
+
+    def _application(self, uid: str) -> str:
+        """Of a pod that waits."""
+        pod = self._live.pod_by_uid(uid)
+        try:
+            return self._live.parse(pod).shape.application if pod is not None else ""
+        except BadInputError:
+            return ""
+
+    def _now_s(self) -> float:
+        return self._live.client.clock.wall().timestamp()
+
+    def _new(self, what: str) -> bool:
+        """Whether this is to be said: it was not yet."""
+        if what in self._said or len(self._said) >= 1000:
+            return False
+        self._said.add(what)
+        return True
+
+
+def _counts(seen: Iterable[_Seen]) -> Counter[str]:
+    """Pods by source, `late`, and `slow` beyond their bound."""
+    found: Counter[str] = Counter()
+    for one in seen:
+        told = one.progress
+        found[told.source or "none"] += 1
+        found["late"] += 0 < told.slo_ms < told.p99_ms
+        found["slow"] += told.source == "progress" and 0 < told.bound < told.slowdown
+    return found

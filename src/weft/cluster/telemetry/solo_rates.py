@@ -1,0 +1,103 @@
+"""How fast a pod goes alone: what it says of itself, or what its application's profile says. Pure.
+
+    weft.dev/solo-rate: "12.5"                units a second, on whatever GPU it gets
+    weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
+
+The SLO is `dialects/slo.py`'s. What cannot be read says nothing; the pod runs all the same.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from weft.dialects.slo import SLO_MS, by_model, number, on_model
+from weft.interference.dataset import TIME_SLICING
+from weft.interference.records import Solo
+from weft.kube.pods import Pod
+from weft.lab.profiling.application import Clues
+from weft.model import PodRequest
+
+SOLO_RATE = "weft.dev/solo-rate"
+_SM = "sm_active_ratio.mean"
+
+
+class Alone(NamedTuple):
+    """Units a second and SM_ACTIVE of a pod that has its GPU for itself; NaN where nobody knows.
+
+    `problem` says what is wrong with its annotation, if anything.
+    """
+
+    per_s: float = math.nan
+    sm_active: float = math.nan
+    problem: str = ""
+
+
+class Solos:
+    """Profiles by application and GPU model; of several ways of sharing the pod's own, if any.
+
+    `version` counts how often they were replaced: what was found before may be found anew.
+    """
+
+    def __init__(self, solos: Iterable[Solo] = ()) -> None:
+        self.version = 0
+        self._by_name: dict[tuple[str, str], dict[str, Solo]] = {}
+        self.replace(solos)
+
+    def replace(self, solos: Iterable[Solo]) -> None:
+        """Forget what was known; these are right from now on."""
+        self.version += 1
+        self._by_name = {}
+        for one in solos:
+            ways = self._by_name.setdefault((one.application, one.gpu_model), {})
+            ways.setdefault(one.isolation, one)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> Alone:
+        """What is known of this pod on this GPU model; its own word on its rate counts first."""
+        known = self._profile(names_of(pod, request), gpu_model, request)
+        per_s = known.rate_per_s if known is not None and known.rate_per_s > 0 else math.nan
+        sm = known.features.get(_SM, math.nan) if known is not None else math.nan
+        text = (pod.metadata.annotations or {}).get(SOLO_RATE, "")
+        if not text:
+            return Alone(per_s, sm)
+        own = solo_rate(text, gpu_model)
+        if own is None:
+            return Alone(per_s, sm, f"{SOLO_RATE} {text[:60]!r} is no rate; write units a second")
+        return Alone(per_s if math.isnan(own) else own, sm)
+
+    def _profile(
+        self, names: Sequence[str], gpu_model: str, request: PodRequest | None
+    ) -> Solo | None:
+        for name in names:
+            ways = self._by_name.get((name, gpu_model))
+            if ways:
+                own = request.isolation if request is not None else ""
+                return ways.get(own) or ways.get(TIME_SLICING) or next(iter(ways.values()))
+        return None
+
+
+def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
+    """What the pod's application may be called in a profile, the surest first."""
+    application = request.shape.application if request is not None else ""
+    workload = request.workload if request is not None else ""
+    containers = tuple(one.name for one in pod.spec.containers)
+    image = next((one.image for one in pod.spec.containers), "")
+    clues = (
+        Clues(application), Clues(containers=containers), Clues(workload=workload),
+        Clues(image=image),
+    )  # fmt: skip
+    return tuple(dict.fromkeys(name for clue in clues if (name := clue.name())))
+
+
+def solo_rate(text: str, gpu_model: str) -> float | None:
+    """The rate on this GPU model; NaN where only others are named, None where it is no rate."""
+    rates = by_model(text)
+    return None if rates is None else on_model(rates, gpu_model)
+
+
+def slo_ms(pod: Pod) -> float | None:
+    """What the pod's p99 must not exceed; None where it says nothing that can be read."""
+    text = (pod.metadata.annotations or {}).get(SLO_MS, "")
+    return number(text) if text else None

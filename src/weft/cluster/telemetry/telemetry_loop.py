@@ -1,0 +1,324 @@
+"""Looking at the GPUs: every tick the metrics are read, and the engine gets a new snapshot.
+
+    source ──samples──▶ joiner ──▶ window ──▶ refresher ──SignalsChanged──▶ engine
+                                                 ▲ ledger: who holds what, since when
+
+A tick never fails. Without an answer the snapshot is made from what the window still has: ages
+grow, values become STALE and then MISSING. Errors are logged once a kind, and counted. The heavy
+part runs in a thread; the engine hears of it on the loop, and no decision waits for any of it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.telemetry.memory_needs_feed import Measuring, Noted
+from weft.cluster.telemetry.slowdown_observer import Observing
+from weft.core.engine import SignalsChanged
+from weft.core.framework.signals import SignalsSnapshot
+from weft.core.ledger.table import Table
+from weft.model import BadInputError
+from weft.telemetry.feed.load_correlation import SAMPLES, Alone, Gpu
+from weft.telemetry.feed.memory_needs import USUAL, WarmUp
+from weft.telemetry.feed.snapshot import Now, Refresher, Settings
+from weft.telemetry.feed.window import Window
+from weft.telemetry.meaning.doubts import Residents
+from weft.telemetry.meaning.join import Devices, Joiner, PodSamples, Why
+from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric
+from weft.telemetry.sources.source import DEFAULT_METRICS, Asked, Reading, Source
+
+log = logging.getLogger("weft.cluster")
+
+
+def addresses_of(live: Cluster) -> dict[str, str]:
+    """Node name → its first internal address, of nodes that have GPUs."""
+    nodes = live.nodes
+    return {
+        name: one.address
+        for name, node in nodes.nodes.items() if node.gpus and name in nodes.objects
+        for one in reversed(nodes.objects[name].status.addresses or [])
+        if one.type == "InternalIP"
+    }  # fmt: skip
+
+
+def devices_of(live: Cluster) -> Devices:
+    """The ledger's GPUs, and every word that a series may have for their nodes."""
+    addresses = {
+        one.address: name
+        for name, node in live.nodes.objects.items()
+        for one in node.status.addresses or ()
+    }
+    return Devices(live.engine.ledger.table.nodes, addresses)
+
+
+class LookingOptions(msgspec.Struct, frozen=True):
+    """`interval_s` between two looks, and the length of a slot of the window; `window_s` are kept.
+
+    `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
+    forecasts look ahead. `warm_up`: a pod held a GPU for so long before its memory is believed.
+    """
+
+    interval_s: float = 15.0
+    window_s: float = 300.0
+    scrape_s: float = 15.0
+    horizon_s: float = 60.0
+    warm_up: WarmUp = USUAL
+    metrics: tuple[Metric, ...] = DEFAULT_METRICS
+
+
+class Looking:
+    """Looks for one live cluster. What it counts is read by `looked.LookedMetrics`."""
+
+    def __init__(
+        self, live: Cluster, source: Source, options: LookingOptions | None = None,
+        aliases: Mapping[str, Alias] = ALIASES,
+    ) -> None:  # fmt: skip
+        self.options = options or LookingOptions()
+        self.snapshot: SignalsSnapshot | None = None
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.answered = 0
+        self.where = ""
+        self.changes = 0
+        self.took_s: dict[str, float] = {}
+        self.digesting_s = 0.0
+        self.of_pods: dict[tuple[str, Gpu], PodSamples] = {}
+        self.alone = Alone()
+        self._live, self._source, self._aliases = live, source, aliases
+        self._table: Table | None = None
+        self._devices = Devices([])
+        self._joiner = Joiner(self._devices, aliases)
+        self._refresher: Refresher | None = None
+        self._good_at_s = 0.0
+        self._since: dict[str, float] = {}
+        self.observing: Observing | None = None
+        self.measuring = Measuring(live.engine.ledger, live.pods, self.options.warm_up)
+        self._said: set[str] = set()
+        self._only: dict[Gpu, str] = {}
+
+    @property
+    def devices(self) -> Devices:
+        """The GPUs of the last look."""
+        return self._devices
+
+    @property
+    def refresher(self) -> Refresher | None:
+        """None before the first look, and after one that failed."""
+        return self._refresher
+
+    @property
+    def unjoined(self) -> Mapping[Why, int]:
+        """Series of the last answers that were joined to no GPU, by reason."""
+        return self._joiner.unjoined
+
+    def now_s(self) -> float:
+        """The time of day, seconds since 1970, as samples' ages are reckoned."""
+        return self._live.client.clock.wall().timestamp()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        clock = self._live.client.clock
+        due = clock.monotonic()
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # a mistake of ours: policies must not go by old numbers
+                self.errors["", "failed"] += 1
+                self._forget(f"{type(error).__name__}: {error}")
+                if self._new(f"failed {_kind(error)}"):
+                    log.exception("metrics: looking failed; nothing is known of the GPUs")
+            due += self.options.interval_s
+            late = clock.monotonic() - due
+            if late > self.options.interval_s:
+                due += late  # never look twice in a row to catch up
+            await clock.sleep(max(0.0, due - clock.monotonic()))
+
+    async def look(self) -> SignalsSnapshot:
+        """Look once, and tell the engine."""
+        clock = self._live.client.clock
+        began_s = clock.wall().timestamp()
+        back_s = began_s - self._good_at_s + 2.0 * self.options.scrape_s + 5.0
+        back_s = min(back_s, self.options.window_s + self.options.interval_s)
+        reading, counters = await asyncio.gather(
+            self._source.read(self.options.metrics, back_s), self._counters(back_s)
+        )
+        self._note(reading, began_s, counters.asked)
+        self._follow_nodes(began_s)
+        residents = self._residents()
+        wall_s = clock.wall().timestamp()
+        now = Now(wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s))
+        began = clock.monotonic()
+        noted = self.measuring.note(now.wall_s)
+        made = await asyncio.to_thread(self._digest, reading, now, noted)
+        self.digesting_s = clock.monotonic() - began
+        self.snapshot = made
+        self._live.handle(SignalsChanged(made))
+        if self.observing is not None:
+            await self.observing.look(counters, made)
+        return made
+
+    async def _counters(self, back_s: float) -> Reading:
+        """What applications count, where anybody wants to know."""
+        return Reading([], []) if self.observing is None else await self.observing.read(back_s)
+
+    def _forget(self, why: str) -> None:
+        """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
+        clock = self._live.client.clock
+        version = self._live.engine.signals.version + 1
+        self._refresher = None
+        self._good_at_s = 0.0
+        self.snapshot = SignalsSnapshot(version, int(clock.monotonic() * 1e9), why=why)
+        self._live.handle(SignalsChanged(self.snapshot))
+
+    # --- what was read -------------------------------------------------------------------------
+
+    def _note(self, reading: Reading, began_s: float, more: Sequence[Asked] = ()) -> None:
+        """Count what went wrong; say it where it is new, and where all is well again.
+
+        `more` was asked beside it, and says nothing of what is known of GPUs.
+        """
+        wrong = [asked for asked in reading.asked if asked.error is not None]
+        self.took_s = {asked.about: asked.took_s for asked in (*reading.asked, *more)}
+        beside = [asked for asked in more if asked.error is not None]
+        for asked in (*wrong, *beside):
+            assert asked.error is not None
+            self.errors[asked.about, asked.error.kind] += 1
+            self._say(f"error {asked.error.kind}", "metrics: %s: %s", asked.about, asked.error)
+        self.answered += len(reading.asked) + len(more) - len(wrong) - len(beside)
+        if len(wrong) < len(reading.asked):
+            self._good_at_s = began_s
+        if reading.where and self.where not in {"", reading.where}:
+            self.changes += 1
+            self._good_at_s = 0.0  # this one may know what the other one did not: ask for it
+        self.where = reading.where or self.where
+        if (
+            reading.asked
+            and not wrong
+            and not beside
+            and any(one.startswith("error ") for one in self._said)
+        ):
+            self._said = {one for one in self._said if not one.startswith("error ")}
+            log.info("metrics: answers come again")
+        for answer in reading.answers:
+            for warning in answer.warnings:
+                self.errors["", "warning"] += 1
+                self._say(f"warning {warning}", "metrics: the server warns: %s", warning)
+
+    def _say(self, what: str, text: str, *values: object) -> None:
+        if self._new(what):
+            log.warning(text, *values)
+
+    def _new(self, what: str) -> bool:
+        """Whether this is to be said: it was not yet."""
+        if what in self._said or len(self._said) >= 1000:
+            return False
+        self._said.add(what)
+        return True
+
+    def _digest(self, reading: Reading, now: Now, noted: Noted) -> SignalsSnapshot:
+        """In a thread: join, keep, compute. Nobody else touches joiner, window and refresher."""
+        assert self._refresher is not None
+        window, joiner = self._refresher.window, self._joiner
+        joiner.begin()
+        window.advance(now.wall_s)
+        for answer in reading.answers:
+            for found in joiner.join(answer):
+                if found.metric in self.options.metrics:
+                    window.put(found.metric, found.rows, found.times, found.values, now.wall_s)
+            for one in joiner.pods(answer, self._resident_of):
+                if one.metric is Metric.MEMORY_USED_MIB:
+                    self.of_pods[one.pod, self._devices.gpus[one.row]] = one
+        for why, count in joiner.unjoined.items():
+            example = joiner.examples.get(why, "")
+            self._say(f"unjoined {why}", "metrics: %d series belong to no GPU (%s), as %s",
+                      count, why, example)  # fmt: skip
+        why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
+        made = self._refresher.refresh(now, why=why_less)
+        return self.measuring.measure(made, window, self._devices, self.of_pods.values(), noted)
+
+    # --- what the ledger knows -----------------------------------------------------------------
+
+    def _follow_nodes(self, now_s: float) -> None:
+        """Take over which GPUs there are, where that changed."""
+        table = self._live.engine.ledger.table
+        if table is self._table and self._refresher is not None:
+            return
+        self._table = table
+        devices = devices_of(self._live)
+        if self._refresher is not None and devices.same(self._devices):
+            return
+        before, self._devices = self._devices, devices
+        self._joiner = Joiner(devices, self._aliases)
+        if self._refresher is None:
+            options = self.options
+            samples = max(2, round(options.window_s / options.interval_s))
+            horizon = max(1, round(options.horizon_s / options.interval_s))
+            window = Window(options.metrics, len(devices), samples, options.interval_s, now_s)
+            self._refresher = Refresher(window, devices, Settings(options.scrape_s, horizon))
+            self._refresher.version = self._live.engine.signals.version
+        else:
+            self._refresher.realign(devices)
+            if set(devices.gpus) - set(before.gpus):
+                self._good_at_s = 0.0  # what the new ones did is worth asking for
+        self.of_pods = {
+            (uid, gpu): one._replace(row=devices.row_of[gpu])
+            for (uid, gpu), one in self.of_pods.items() if gpu in devices.row_of
+        }  # fmt: skip
+
+    def _residents(self) -> Residents:
+        """How many pods hold each GPU, how many of them have warmed up, what they were promised."""
+        now = self._live.client.clock.monotonic()
+        holdings = self._live.engine.ledger.holdings
+        self._since = {uid: self._since.get(uid, now) for uid in holdings}
+        pods = np.zeros((3, len(self._devices)), dtype=np.int64)
+        last: dict[Gpu, str] = {}
+        warm_s = self.options.warm_up.warm_s
+        for uid, held in holdings.items():
+            warm = held.state == "committed" and now - self._since[uid] >= warm_s
+            for gpu in {share.gpu for share in held.placement.shares}:
+                row = self._devices.row_of.get((held.placement.node, gpu))
+                if row is not None:
+                    mine = (each for each in held.placement.shares if each.gpu == gpu)
+                    pods[:, row] += (1, warm, sum(each.memory_mib for each in mine))
+                    last[held.placement.node, gpu] = uid
+        row_of = self._devices.row_of
+        self._only = {gpu: uid for gpu, uid in last.items() if pods[0, row_of[gpu]] == 1}
+        self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
+        return Residents(*pods)
+
+    def _applications_alone(self, now_s: float) -> dict[int, str]:
+        """Applications of pods that have had a GPU for themselves for long enough."""
+        alone = self.alone.look(self._only, now_s, SAMPLES * self.options.interval_s)
+        row_of = self._devices.row_of
+        names = {row_of[gpu]: self._application(uid) for gpu, uid in alone.items()}
+        return {row: name for row, name in names.items() if name}
+
+    def _application(self, uid: str) -> str:
+        pod = self._live.pod_by_uid(uid)
+        try:
+            return self._live.parse(pod).shape.application if pod is not None else ""
+        except BadInputError:
+            return ""  # bound by another scheduler; the pod's own log line says what is wrong
+
+    def _resident_of(self, row: int, namespace: str, name: str) -> str:
+        """The UID of the pod, where the ledger has it on this GPU."""
+        pod = self._live.pod(namespace, name)
+        held = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
+        if pod is None or held is None:
+            return ""
+        node, gpu = self._devices.gpus[row]
+        here = held.placement.node == node and any(s.gpu == gpu for s in held.placement.shares)
+        return pod.metadata.uid if here else ""
+
+
+def _kind(error: Exception) -> str:
+    """The mistake's class and the line that it came from: what tells one mistake from another."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
+    return f"{type(error).__name__} {where}"

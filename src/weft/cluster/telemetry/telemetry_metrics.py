@@ -1,0 +1,123 @@
+"""Metrics about the metrics: how old, how complete, how long it took. For Prometheus to ask.
+
+Labels are Weft's own names of metrics and words of the code: bounded, whatever the cluster's size.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from weft.cluster.telemetry.telemetry_loop import Looking
+from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
+from weft.telemetry.sources.answers import KINDS
+
+_STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
+
+
+class LookedMetrics:
+    """A collector of prometheus-client over one `Looking`."""
+
+    def __init__(self, looking: Looking) -> None:
+        self._looking = looking
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as of the last look."""
+        looking = self._looking
+        yield from self._freshness()
+        yield from self._ages()
+        yield from self._whom()
+        queries = GaugeMetricFamily(
+            "weft_telemetry_query_seconds", "How long the last questions took, longest and sum.",
+            labels=["of"],
+        )  # fmt: skip
+        took = list(looking.took_s.values())
+        queries.add_metric(["longest"], max(took, default=0.0))
+        queries.add_metric(["sum"], sum(took))
+        yield queries
+        yield _gauge(
+            "weft_telemetry_refresh_seconds", "From answers to the last snapshot.",
+            looking.digesting_s,
+        )  # fmt: skip
+        errors = CounterMetricFamily(
+            "weft_telemetry_errors", "Questions without an answer, by kind.", labels=["kind"]
+        )
+        kinds: dict[str, int] = {}
+        for (_, kind), count in looking.errors.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+        for kind, count in sorted(kinds.items()):
+            errors.add_metric([kind], count)
+        yield errors
+        unjoined = GaugeMetricFamily(
+            "weft_telemetry_unjoined_series", "Series of the last look that belong to no GPU.",
+            labels=["why"],
+        )  # fmt: skip
+        for why, count in sorted(looking.unjoined.items()):
+            unjoined.add_metric([why], count)
+        yield unjoined
+        snapshot = looking.snapshot
+        yield _gauge(
+            "weft_telemetry_snapshot_version", "Looks that have become a snapshot.",
+            snapshot.version if snapshot else 0,
+        )  # fmt: skip
+
+    def _whom(self) -> Iterator[Metric]:
+        """Who answers, how often somebody else came to, and how questions went."""
+        looking = self._looking
+        backend = GaugeMetricFamily(
+            "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]
+        )
+        if looking.where:
+            backend.add_metric([looking.where], 1)
+        yield backend
+        changes = CounterMetricFamily(
+            "weft_telemetry_backend_changes", "Times that somebody else was asked."
+        )
+        changes.add_metric([], looking.changes)
+        yield changes
+        queries = CounterMetricFamily(
+            "weft_telemetry_queries", "Questions, by whether an answer came.", labels=["result"]
+        )
+        failed = sum(n for (_, kind), n in looking.errors.items() if kind in KINDS)
+        queries.add_metric(["answered"], looking.answered)
+        queries.add_metric(["failed"], failed)
+        yield queries
+
+    def _freshness(self) -> Iterator[Metric]:
+        """GPUs by how old their newest sample is, metric by metric."""
+        found = GaugeMetricFamily(
+            "weft_telemetry_gpus", "GPUs by how old their newest sample of a metric is.",
+            labels=["metric", "state"],
+        )  # fmt: skip
+        looking = self._looking
+        if looking.snapshot is not None:
+            view = SignalsView(looking.snapshot)
+            rows = {name: row for row, name in enumerate(view.source.columns)}
+            gpus = len(view.source.gpus)
+            for metric in looking.options.metrics:
+                row = rows.get(metric.value)
+                ages = view.freshness[row] if row is not None else np.full(gpus, MISSING)
+                for state, word in _STATES.items():
+                    found.add_metric([metric.value, word], int((ages == state).sum()))
+        yield found
+
+    def _ages(self) -> Iterator[Metric]:
+        """The median age of what is known; a metric that nobody has is left out."""
+        found = GaugeMetricFamily(
+            "weft_telemetry_age_seconds", "Median age of GPUs' newest samples of a metric.",
+            labels=["metric"],
+        )  # fmt: skip
+        looking = self._looking
+        if looking.refresher is not None:
+            now_s = looking.now_s()
+            window = looking.refresher.window
+            for metric in looking.options.metrics:
+                at_s = window.newest(metric)[1]
+                known = at_s[np.isfinite(at_s)]
+                if len(known):
+                    found.add_metric([metric.value], float(now_s - np.median(known)))
+        yield found
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)

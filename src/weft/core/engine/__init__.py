@@ -1,0 +1,75 @@
+"""A pure state machine: `handle(event, now) -> commands`. No clock, no I/O, no randomness.
+
+In: the queue and its back-off, the scheduling cycle, decision records, explanations.
+Out: the world (hosts drive the engine and carry out its commands), and any strategy.
+"""
+
+from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.engine import Engine
+from weft.core.engine.events import (
+    Bind,
+    BindFailed,
+    BindOn,
+    Command,
+    Event,
+    Evict,
+    Learnt,
+    LessonsTold,
+    NodesChanged,
+    NodesClosed,
+    NotEvicted,
+    Permit,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    PolicyInput,
+    ProgressSeen,
+    Refused,
+    SignalsChanged,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.harvest import Eviction, Harvest
+from weft.core.engine.oom_history import Lesson, OutOfMemory
+from weft.core.engine.peak_usage import PeakLearnt
+from weft.core.engine.records import Candidate, Record
+from weft.core.engine.slowdown_eviction import Observed, Slowed
+
+__all__ = [
+    "Bind",
+    "BindFailed",
+    "BindOn",
+    "Candidate",
+    "Command",
+    "Engine",
+    "Event",
+    "Evict",
+    "Eviction",
+    "Faulted",
+    "Harvest",
+    "Learnt",
+    "Lesson",
+    "LessonsTold",
+    "NodesChanged",
+    "NodesClosed",
+    "NotEvicted",
+    "Observed",
+    "OutOfMemory",
+    "PeakLearnt",
+    "Permit",
+    "PodAdded",
+    "PodBound",
+    "PodGone",
+    "PodSeenBound",
+    "PolicyInput",
+    "ProgressSeen",
+    "Record",
+    "Refused",
+    "SignalsChanged",
+    "Slowed",
+    "Tick",
+    "Unschedulable",
+    "Wake",
+]

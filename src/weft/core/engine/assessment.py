@@ -1,0 +1,264 @@
+"""Which nodes fit a shape, and how good they are: kept per shape, mended where nodes changed.
+
+Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
+true at. Asking again looks only at nodes changed since; past a quarter of them, at all. The least
+recently used shapes are forgotten.
+"""
+
+from collections import OrderedDict
+
+import numpy as np
+
+from weft.core.engine.waiting_pods import NOWHERE, Never
+from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignment, feasibility
+from weft.core.framework.constraints import preferences
+from weft.core.framework.feasibility import Codes
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Bools, Ints, Table
+from weft.model import Code, Shape
+from weft.model.constraints import NO_CONSTRAINTS
+
+CODES = len(Code)
+
+LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
+"""What a decision costs in looks at one node: at least; each node for a shape with constraints of
+Kubernetes' own, which are read node by node; each node for several claims."""
+TURN_LOOKS = 60_000
+"""What others may be kept waiting for by one event: some 20 ms, whatever the cluster's size."""
+
+
+class Assessment:
+    """Answers for one shape: `codes` (0 fits) and `total` (score or NEVER) over all nodes.
+
+    `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
+    policy's own scores, `position` the best device of each node where a
+    policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
+    nodes the search for several claims ended at its bound, None if on none. `places` is what was
+    found for several claims when nodes were looked at last, and their rows.
+    """
+
+    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "inexact", "places",
+                 "position", "raw", "shape", "told", "total", "version", "wishes")  # fmt: skip
+
+    def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
+        self.shape = shape
+        self.generation = ledger.generation
+        self.version = -1
+        self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
+        rows = ledger.table.count
+        self.tell(ledger.table)
+        self.codes: Codes = np.zeros(rows, dtype=np.int8)
+        self.counts: Ints = np.zeros(CODES, dtype=np.int64)
+        self.counts[0] = rows
+        self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
+        self.inexact: Bools | None = None
+        self.places: tuple[Ints, assignment.Answer] | None = None
+        self.wishes = preferences(ledger.table, shape.constraints)
+        alone = len(self.raw) == 1 and self.wishes is None
+        self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
+        self.position: Ints | None = (
+            np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
+        )
+
+    def tell(self, table: Table) -> None:
+        """What follows from the nodes alone: with the layout, and where a node is closed."""
+        self.told: Codes = feasibility.told_codes(table, self.demand)
+        self.any_told = bool(self.told.any())
+
+    @property
+    def never(self) -> Never:
+        """The nodes that could not take the shape whatever leaves them."""
+        if not self.any_told:
+            return NOWHERE
+        return Never(self.generation, np.packbits(self.told != 0).tobytes())
+
+
+class Assessor:
+    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`.
+
+    `looked` adds up the work so far, in looks at one node for a plain shape: it is the same for the
+    same events, as no clock is.
+    """
+
+    def __init__(self, ledger: Ledger, keep: int = 256) -> None:
+        self._ledger = ledger
+        self._keep = keep
+        self.forgotten = self.looked = 0
+        self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
+        self._with_places: Assessment | None = None  # one at a time: they are large
+
+    def forget(self) -> None:
+        """Drop every answer (a policy's own state changed)."""
+        self._known.clear()
+        self._with_places = None
+        self.forgotten += 1
+
+    def assess(self, profile: Profile, shape: Shape) -> Assessment:
+        """The answers for `shape` as of the ledger's current version."""
+        key = (profile.name, shape)
+        ledger = self._ledger
+        self.looked += LOOKS_AT_LEAST
+        known = self._known.get(key)
+        if known is None or known.generation != ledger.generation:
+            known = self._known[key] = Assessment(shape, ledger, profile)
+            constrained = shape.constraints != NO_CONSTRAINTS
+            self.looked += ledger.table.count * (LOOKS_CONSTRAINED if constrained else 1)
+            if len(self._known) > self._keep:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        if known.version != ledger.version:
+            self._mend(known, profile)
+            known.version = ledger.version
+        if len(known.raw) > 1 or known.wishes is not None:
+            _weigh(known, profile)
+        return known
+
+    def _mend(self, known: Assessment, profile: Profile) -> None:
+        table = self._ledger.table
+        rows: Ints | None = None
+        if known.version >= 0:
+            if known.version < table.closed_at:
+                known.tell(table)
+            rows = (table.changed_at > known.version).nonzero()[0]
+            if len(rows) == 0:
+                return
+            if len(rows) * 4 > table.count:
+                rows = None
+        query = Query(table, known.demand, rows)
+        self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
+        found = feasibility.codes(query)
+        if known.any_told:
+            told = known.told if rows is None else known.told.take(rows)
+            found = np.where(told == 0, found, told)
+        if profile.node_filters or profile.device_filters:
+            found = _filter(query, found, profile)
+        fits = found == 0
+        if known.demand.mode == "many":
+            if self._with_places is not None:
+                self._with_places.places = None
+            self._with_places = known
+            found, fits, scores, inexact = _many(query, found, fits, profile, known)
+            position = None
+            _note(known, rows, inexact)
+        elif known.demand.needs and profile.device_scorer is not None:
+            scores, position = _score_feasible(query, fits, profile)
+        else:
+            scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
+        _store(known, rows, found, fits, scores, position)
+
+
+def _filter(query: Query, found: Codes, profile: Profile) -> Codes:
+    """Apply the policies' filters; device filters narrow `query.device_fits` for the scores."""
+    for policy in profile.node_filters:
+        mask = policy.filter_nodes(query)
+        if mask is not None:
+            found = np.where((found == 0) & ~mask, Code.POLICY, found)
+    if query.demand.needs and query.demand.mode != "many":
+        narrowed = False
+        for policy in profile.device_filters:
+            mask = policy.filter_devices(query)
+            if mask is not None:
+                query.narrow(mask)
+                narrowed = True
+        if narrowed:
+            enough = query.count(query.device_fits) >= query.demand.need.count
+            found = np.where((found == 0) & ~enough, Code.POLICY, found)
+    return found
+
+
+def _node_scores(query: Query, policy: Policy) -> Ints:
+    scores = policy.score_nodes(query)
+    return np.zeros(query.n, dtype=np.int64) if scores is None else scores
+
+
+def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
+    """Scores where devices are scored: only feasible nodes are worth the work."""
+    some = fits.nonzero()[0]
+    scores: list[Ints] = []
+    position = np.zeros(query.n, dtype=np.int64)
+    if len(some) == 0:
+        return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
+    part = query if len(some) == query.n else query.only(some)
+    for plugin in profile.scorers:
+        found = _node_scores(part, plugin.policy)
+        by_device = plugin.policy.score_devices(part)
+        if by_device is not None:
+            best, where = part.best(by_device, last=plugin.policy.ties == "last")
+            found = found + best
+            if plugin.policy is profile.device_scorer:
+                position[some] = where
+        if part is not query:
+            found, of_some = np.full(query.n, NEVER, dtype=np.int64), found
+            found[some] = of_some
+        scores.append(found)
+    return scores, position
+
+
+def _many(
+    query: Query, found: Codes, fits: Bools, profile: Profile, known: Assessment
+) -> tuple[Codes, Bools, list[Ints], Bools]:
+    """Several claims: search where the node beside the GPUs is roomy enough."""
+    some = np.flatnonzero(fits)
+    inexact = np.zeros(query.n, dtype=np.bool_)
+    scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
+    if len(some):
+        rows = some if query.rows is None else query.rows.take(some)
+        part = Query(query.table, query.demand, rows)
+        answer = assignment.place(part, profile)
+        known.places = rows, answer
+        found = found.copy()
+        found[some] = np.where(answer.fits, 0, answer.codes)
+        inexact[some] = ~answer.exact
+        fits = found == 0
+        for index, plugin in enumerate(profile.scorers):
+            if plugin.policy is profile.device_scorer:
+                scores[index] = scores[index].copy()
+                scores[index][some] += answer.score
+    return found, fits, scores, inexact
+
+
+def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
+    """Where the search ended at its bound."""
+    if known.inexact is None and inexact.any():
+        known.inexact = np.zeros(len(known.codes), dtype=np.bool_)
+    if known.inexact is not None:
+        known.inexact[slice(None) if rows is None else rows] = inexact
+
+
+def _store(
+    known: Assessment, rows: Ints | None, found: Codes, fits: Bools,
+    scores: list[Ints], position: Ints | None,
+) -> None:  # fmt: skip
+    """Write the mended answers into the columns and adjust the histogram."""
+    where = slice(None) if rows is None else rows
+    if rows is None:
+        known.counts = np.bincount(found, minlength=CODES)
+    else:
+        before = known.codes.take(rows)
+        known.counts += np.bincount(found, minlength=CODES)
+        known.counts -= np.bincount(before, minlength=CODES)
+    known.codes[where] = found
+    for raw, score in zip(known.raw, scores, strict=True):
+        raw[where] = np.where(fits, score, NEVER)
+    if not known.raw:
+        known.total[where] = np.where(fits, 0, NEVER)
+    if position is not None and known.position is not None:
+        known.position[where] = position
+
+
+def _weigh(known: Assessment, profile: Profile) -> None:
+    """Several scores: normalise each over the feasible nodes and add by weight.
+
+    The pod's own soft wishes (preferred affinity, PreferNoSchedule) count as one policy more, of
+    weight 1.
+    """
+    fits = np.flatnonzero(known.codes == 0)
+    known.total[:] = NEVER
+    if len(fits):
+        total = np.zeros(len(fits), dtype=np.int64)
+        for plugin, raw in zip(profile.scorers, known.raw, strict=True):
+            total += plugin.weight * plugin.policy.normalize(raw.take(fits))
+        if known.wishes is not None:
+            total += Policy().normalize(known.wishes.take(fits))
+        known.total[fits] = total

@@ -1,0 +1,52 @@
+"""A decision that breaks off is a pod's misfortune, not the process's.
+
+Whatever one pod provokes in a decision (a policy that raises, a number that no array holds) is
+undone, and the pod waits apart: it is tried again when the cluster or the pod changes, after a rest
+that doubles each time. The same event breaks off alike in a replay, so it is on record.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from weft.core.engine.records import Record
+from weft.model import PodRequest
+
+REST_FIRST_NS, REST_MOST_NS = 1_000_000_000, 300_000_000_000
+"""A fault of ours mostly comes again: that costs one try in five minutes in the end."""
+
+C = TypeVar("C")
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_MOST_LETTERS = 300
+
+
+class Faulted(msgspec.Struct, frozen=True, gc=False):
+    """Deciding broke off: for `pod`, or taking in an event about no pod. `record.fault` says why.
+
+    The pod is parked, and all is as it was before. `error` is for whoever does not go on.
+    """
+
+    record: Record
+    error: Exception
+    pod: PodRequest | None = None
+
+
+def rest_ns(faults: int) -> int:
+    """How long a pod rests after its decision broke off so many times, nanoseconds."""
+    return min(REST_FIRST_NS << min(faults - 1, 10), REST_MOST_NS)
+
+
+def unless_faulted(commands: list[C]) -> list[C]:
+    """The commands; or what broke a decision off is raised, where nothing depends on going on."""
+    for command in commands:
+        if isinstance(command, Faulted):
+            raise command.error
+    return commands
+
+
+def in_words(error: BaseException, what: str = "deciding for this pod") -> str:
+    """Why `what` broke off, the same in every process."""
+    text = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+    return f"{what} failed: {text}"[:_MOST_LETTERS]

@@ -1,0 +1,401 @@
+"""The engine: events in, commands out, nothing else.
+
+What may change here: the ledger, the queue, and which pods are bound or being bound. It must not
+know the time (passed in), the world (hosts), or how a policy thinks (it asks and compares).
+Every decision is a pure function of the events so far, the configuration and the seed.
+
+A pod's life here
+    PodAdded ──▶ queue ──cycle──▶ reserved ──(permit)──▶ Bind command
+                   ▲                 │                      │ PodBound ──▶ committed
+                   │   BindFailed / expired / not permitted ◀┘
+                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from weft.core.engine import decision_faults, inputs, pair_matching, selection
+from weft.core.engine.assessment import Assessment, Assessor
+from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.events import (
+    Bind,
+    BindFailed,
+    BindOn,
+    Command,
+    Event,
+    Evict,
+    NodesChanged,
+    NodesClosed,
+    Permit,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Refused,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.harvest import Eviction, Lending
+from weft.core.engine.journal import Journal, Tried
+from weft.core.engine.oom_history import Lessons, OutOfMemory, workload_of
+from weft.core.engine.peak_usage import Peaks, whose
+from weft.core.engine.placed_pod import Placed
+from weft.core.engine.queue import Queue
+from weft.core.engine.slowdown_eviction import Relief, Slowed
+from weft.core.engine.slowdown_tolerance import tolerance_of
+from weft.core.engine.waiting_pods import Room, Waiting
+from weft.core.framework import Profile
+from weft.core.framework.policy import Tolerance
+from weft.core.framework.residency import Stays
+from weft.core.framework.signals import NO_SIGNALS
+from weft.core.ledger import FAR, STRICT, Holding, Ledger, Limits
+from weft.model import Code, Node, Placement, PodRequest
+
+
+class Engine:
+    """Decides for its profiles on one ledger.
+
+    `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that
+    draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
+    may go unanswered before the place is free again, `limits` how far memory may be promised
+    beyond what there is. `turn_looks`: after so many looks at a node one event's work is over; a
+    `Wake` for now asks for a `Tick`, which goes on, and until then pods are only queued (0: never).
+    """
+
+    def __init__(
+        self, profiles: Sequence[Profile], nodes: Iterable[Node] = (), *, seed: int = 0,
+        keep_top: int = 0, bind_timeout_ns: int = FAR, limits: Limits = STRICT,
+        turn_looks: int = 0,
+    ) -> None:  # fmt: skip
+        self.profiles = {profile.name: profile for profile in profiles}
+        self.ledger = Ledger(nodes, limits)
+        self.signals = NO_SIGNALS
+        self.stays = Stays()
+        self.lending = Lending(self.ledger)
+        self.relief = Relief(self.ledger, self.lending)
+        self.journal = Journal(self.ledger, keep_top)
+        self.lessons, self.peaks = Lessons(), Peaks()
+        self.assessor = Assessor(self.ledger)
+        self.queue = Queue()
+        self.placed: dict[str, Placed] = {}
+        self.seed, self.keep_top = seed, keep_top
+        self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
+        self._stopped = False
+        self._default = profiles[0]
+        for policy in (policy for profile in profiles for policy in profile.policies):
+            if "stays" in policy.reads:
+                policy.stays = self.stays
+
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
+        """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
+        out: list[Command] = []
+        self.stays.now_ns = now_ns
+        if isinstance(event, PodBound):
+            self.ledger.commit(event.uid)
+            return out
+        try:
+            self._take_in(event, now_ns, out)
+        except Exception as error:
+            if not isinstance(event, inputs.MEASURED) or self.journal.stops_by(error):
+                raise
+            inputs.leave_out(self, event)
+            what = f"taking in {type(event).__name__}"
+            record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, what))
+            out.append(Faulted(record, error))
+        self.queue.tick(now_ns)
+        if not self._stopped or isinstance(event, Tick):
+            self._turns(now_ns, out)
+        out.extend(self.peaks.news())
+        if (wake := now_ns if self._stopped else self.queue.next_ns()) is not None:
+            out.append(Wake(wake))
+        return out
+
+    def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
+        match event:
+            case PodAdded():
+                self._add(event.pod, now_ns, out)
+            case PodGone():
+                self._gone(event, now_ns, out)
+            case NodesChanged():
+                if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
+                    self.queue.wake_all(now_ns)
+            case BindOn():
+                self._asked_to_bind(event, now_ns, out)
+            case PodSeenBound():
+                self._seen_bound(event, now_ns)
+            case BindFailed():
+                self._lost(event.uid, now_ns)
+            case Permit():
+                self._permitted(event, now_ns, out)
+            case Tick():
+                self._tick(now_ns)
+            case NodesClosed():
+                self.ledger.close(event.nodes)
+            case OutOfMemory():
+                inputs.learn(self, event, self.placed.get(event.placement.uid), out)
+            case _:
+                inputs.hear(self, event, now_ns, out)
+
+    def stop_before(self, seq: int, error: type[Exception]) -> None:
+        """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
+        self.journal.stop_before(seq, error)
+
+    def _tick(self, now_ns: int) -> None:
+        for uid in self.ledger.expire(now_ns):
+            self._unwind(uid, now_ns)
+
+    # --- one event each ----------------------------------------------------------------------
+
+    def profile_of(self, pod: PodRequest) -> Profile:
+        """Who decides for this pod: its own profile, else its system's, else the first."""
+        names = (pod.scheduler_name, *pod.system_names)
+        return next((self.profiles[one] for one in names if one in self.profiles), self._default)
+
+    def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
+        if pod.uid in self.placed or pod.uid in self.ledger.holdings:
+            return
+        profile, first = self.profile_of(pod), self.lessons.goes_first(pod)
+        try:
+            self.queue.add(pod, profile, now_ns, first=first)
+        except Exception as error:  # its policy knows no place in the queue: until it changes
+            self._broke_off(Tried(pod, profile.name, 0), error, now_ns, out)
+
+    def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
+        uid = event.uid
+        self.queue.remove(uid, now_ns)
+        placed = self.placed.pop(uid, None)
+        held = self.ledger.release(uid)
+        self.lending.gone(uid)
+        self.stays.left(uid)
+        self.relief.gone(uid)
+        if held is None:
+            return
+        if event.out_of_memory and held.placement.shares:
+            workload = event.workload or (workload_of(placed.pod) if placed else uid)
+            end = OutOfMemory(held.placement, workload, uid, event.peak_mib, over=True)
+            inputs.learn(self, end, placed, out)
+        elif (
+            placed is not None and event.completed
+            and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
+        ):  # fmt: skip
+            self.queue.wake_all(now_ns, rested=True)
+        if placed is not None and held.state == "reserved":
+            placed.tell_lost()
+        self._room_on(held.placement.node, now_ns)
+
+    def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
+        """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
+        placement = event.placement
+        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
+        self.queue.remove(placement.uid, now_ns)
+        placed = self.placed.get(placement.uid)
+        if placed is not None:
+            placed.waits = False
+        before = self.ledger.holdings.get(placement.uid)
+        self.ledger.adopt(placement)
+        self.stays.came(placement, now_ns - max(0, event.held_ns))
+        if before is not None and before.placement != placement:
+            self._room_on(before.placement.node, now_ns)
+
+    def _lost(self, uid: str, now_ns: int) -> None:
+        """The bind was refused: free the place and try again after a rest.
+
+        A pod known to be bound stays: a request that timed out may have arrived all the same.
+        """
+        held = self.ledger.holdings.get(uid)
+        if held is not None and held.state == "reserved":
+            self.ledger.release(uid)
+            self._unwind(uid, now_ns)
+
+    def _permitted(self, event: Permit, now_ns: int, out: list[Command]) -> None:
+        placed = self.placed.get(event.uid)
+        if placed is None or not placed.waits:
+            return
+        placed.waits = False
+        held = self.ledger.holdings.get(event.uid)
+        if event.allow and held is not None:
+            self.ledger.hold_until(event.uid, now_ns + self.bind_timeout_ns)
+            self._bind(placed, held.placement, now_ns, out)
+        else:
+            self._lost(event.uid, now_ns)
+
+    def evict(self, held: Holding, why: Eviction | Slowed, now_ns: int, out: list[Command]) -> None:
+        """Ask the pod to go, on the record."""
+        record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
+        self.lending.leaves(held.placement.uid)
+        self.relief.leaves(held, now_ns)
+        out.append(Evict(held.placement, record))
+
+    def tolerance_of(self, uid: str) -> Tolerance | None:
+        """How slow the pod may get, by its profile; by the first one's where nobody knows it."""
+        placed = self.placed.get(uid)
+        profile, held = placed.profile if placed else self._default, self.ledger.holdings.get(uid)
+        return tolerance_of(profile.policies, held.placement if held else None, self.ledger)
+
+    def _unwind(self, uid: str, now_ns: int) -> None:
+        """The pod's reservation is released: back into the queue, and its room is for others."""
+        placed = self.placed.pop(uid)
+        self.lending.gone(uid)
+        self.stays.left(uid)
+        placed.tell_lost()
+        if placed.queued:
+            self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
+        elif placed.own is not None:
+            own = placed.own
+            self.queue.retry(own.pod, own.profile, own.tries, now_ns)
+        self._room_on(placed.record.node, now_ns)
+
+    def _room_on(self, node: str, now_ns: int) -> None:
+        """Room appeared on this node: wake whom it could help."""
+        if (row := self.ledger.table.row_of.get(node)) is not None:
+            self.queue.room_on(Room.on(self.ledger, row), now_ns)
+
+    # --- the cycle -----------------------------------------------------------------------------
+
+    def _turns(self, now_ns: int, out: list[Command]) -> None:
+        """Try who is to be tried, until the work of an event is done; a `Tick` goes on then."""
+        until = self.assessor.looked + self.turn_looks
+        while (waiting := self.queue.pop()) is not None:
+            self._turn(waiting, now_ns, out)
+            if self.turn_looks and self.assessor.looked >= until:
+                break
+        self._stopped = self.queue.active
+
+    def _turn(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+        """One pod's turn. What it provokes is undone and costs it its place, and nobody else's."""
+        self.journal.begin()
+        try:
+            self._cycle(waiting, now_ns, out)
+        except Exception as error:
+            self._undo(waiting.pod.uid)
+            self.queue.park_faulty(waiting, now_ns)
+            self._broke_off(Tried.of(waiting), error, now_ns, out)
+
+    def _undo(self, uid: str) -> None:
+        """A decision broke off: nothing of it stays."""
+        placed = self.placed.pop(uid, None)
+        if placed is None:
+            self.ledger.forget(uid)
+        else:
+            self.ledger.release(uid)
+            with contextlib.suppress(Exception):  # it is a policy that broke it off, mostly
+                placed.tell_lost()
+        self.lending.gone(uid)
+        self.stays.left(uid)
+
+    def _broke_off(self, tried: Tried, error: Exception, now_ns: int, out: list[Command]) -> None:
+        record = self.journal.broke_off(tried, now_ns, decision_faults.in_words(error))
+        out.append(Faulted(record, error, tried.pod))
+
+    def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+        """preFilter, filter and score (assess), choose, reserve, permit."""
+        pod, profile = waiting.pod, waiting.profile
+        known = self.assess(profile, pod)
+        key = f"{self.seed}/{pod.uid}/{waiting.tries}"
+        row = selection.best_row(known, profile, key)
+        if row < 0:
+            record = self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod))
+            self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
+            out.append(Unschedulable(pod, record))
+            return
+        if self.queue.give_way(waiting, known.shape):
+            return
+        placed, placement = self._take_place(waiting, known, row, key, now_ns)
+        self.queue.done(waiting)
+        self.queue.next_of_group(waiting, now_ns)
+        if profile.reads_company:  # a GPU with this pod on it may suit others
+            self._room_on(placement.node, now_ns)
+        waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
+        wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
+        if wait_ns:
+            placed.waits = True
+            self.ledger.hold_until(pod.uid, now_ns + wait_ns)
+            out.append(Wake(now_ns + wait_ns))
+            return
+        self._bind(placed, placement, now_ns, out)
+
+    def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+        pod, own = event.pod, self.queue.get(event.pod.uid)
+        held = pod.uid in self.ledger.holdings
+        try:
+            self._bind_on(event, now_ns, out)
+        except Exception as error:
+            if not held:
+                self._undo(pod.uid)
+            if own is not None and pod.uid not in self.queue:
+                self.queue.retry(own.pod, own.profile, own.tries, now_ns)
+            self._broke_off(Tried(pod, event.profile, 1), error, now_ns, out)
+            out.append(Refused(pod, event.node, Code.FAULT))
+
+    def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+        """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
+        pod, table = event.pod, self.ledger.table
+        held = self.ledger.holdings.get(pod.uid)
+        if held is not None:
+            placed = self.placed.get(pod.uid)
+            if placed is not None and held.placement.node == event.node:
+                out.append(Bind(pod, held.placement, placed.record))
+            else:
+                out.append(Refused(pod, event.node, Code.OTHER_NODE))
+            return
+        profile = self.profiles.get(event.profile, self._default)
+        waiting = Waiting(pod, profile, 0)
+        waiting.state, waiting.tries = "asked", 1
+        known = self.assess(profile, pod, None)
+        row = table.row_of.get(event.node, -1)
+        if row < 0 or known.codes[row]:
+            code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
+            out.append(Refused(pod, event.node, code))
+            return
+        key = f"{self.seed}/{pod.uid}/1"
+        own = self.queue.get(pod.uid)
+        self.queue.remove(pod.uid, now_ns)
+        placed, placement = self._take_place(waiting, known, row, key, now_ns)
+        placed.own = own
+        self._bind(placed, placement, now_ns, out)
+
+    def assess(
+        self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
+    ) -> Assessment:
+        """Which nodes fit the pod and how good they are, now: a pure question. `beside` wait
+        elsewhere than in the queue; None: whoever waits is no matter."""
+        shape = self.lessons.shape_of(pod)
+        if profile.harvests and self.ledger.table.harvests:
+            shape = self.peaks.shape_of(pod, shape)
+        shape = profile.shaped(shape)
+        known = self.assessor.assess(profile, shape)
+        if profile.matcher is None or beside is None or not known.counts[0]:
+            return known
+        self.assessor.looked += len(self.queue)
+        waiting = pair_matching.pending(self.queue, profile, pod, shape, beside)
+        return pair_matching.among(self.ledger.table, known, profile, waiting)
+
+    def _take_place(
+        self, waiting: Waiting, known: Assessment, row: int, key: str, now_ns: int
+    ) -> tuple[Placed, Placement]:
+        """Choose devices on node `row`, which fits, and reserve them."""
+        pod, profile, shape = waiting.pod, waiting.profile, known.shape
+        shares = selection.shares_on(self.ledger.table, row, known, profile, key)
+        placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
+        harvested = self.lending.placed(placement, shape, whose(pod))
+        record = msgspec.structs.replace(
+            self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod), (row, shares)),
+            harvested=harvested,
+            predicted=selection.predicted(self.ledger.table, row, known, profile, shares),
+        )  # fmt: skip
+        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
+            raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        placed = self.placed[pod.uid] = Placed(waiting, record)
+        self.lending.close()
+        self.stays.came(placement, now_ns)
+        for policy in profile.reservers:
+            policy.reserved(pod, placement.node)
+        return placed, placement
+
+    def _bind(self, placed: Placed, placement: Placement, now_ns: int, out: list[Command]) -> None:
+        out.append(Bind(placed.pod, placement, placed.record))
+        if self.bind_timeout_ns < FAR:
+            out.append(Wake(now_ns + self.bind_timeout_ns))

@@ -1,0 +1,192 @@
+"""What happens to the engine (events) and what it wants done (commands).
+
+Events are plain values that can be logged and replayed: together with their times they are all
+the engine ever learns. Commands are for a host to carry out; it reports back with events.
+"""
+
+from typing import Any
+
+import msgspec
+
+from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.oom_history import Lesson, OutOfMemory
+from weft.core.engine.peak_usage import PeakLearnt
+from weft.core.engine.records import Record
+from weft.core.engine.slowdown_eviction import Observed
+from weft.core.framework.signals import SignalsSnapshot
+from weft.model import Closed, Code, Node, Placement, PodRequest
+
+
+class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Nodes as they are now; nodes not named stay as they were."""
+
+    nodes: tuple[Node, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class NodesClosed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Nodes that take fewer pods than before. `NodesChanged` says the rest, and what opens one."""
+
+    nodes: tuple[Closed, ...]
+
+
+class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A pod waits for a place."""
+
+    pod: PodRequest
+
+
+class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The API shows a pod bound, by Weft before a restart or by anyone else.
+
+    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say: for the
+    order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
+    knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
+    charged, for its marks are in doubt: nobody else is evicted for it.
+    """
+
+    placement: Placement
+    bound_ns: int = 0
+    job_class: str = ""
+    held_ns: int = 0
+    unsure: bool = False
+
+
+class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """kube-scheduler put the pod on `node` (extender): choose GPUs there and bind, or refuse.
+
+    `profile` decides which GPUs. Such a pod never enters the queue: kube-scheduler retries it.
+    """
+
+    pod: PodRequest
+    node: str
+    profile: str
+
+
+class PodBound(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A `Bind` command was carried out."""
+
+    uid: str
+
+
+class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A `Bind` command was refused: the pod gives its place back and tries again later."""
+
+    uid: str
+    why: str = ""
+
+
+class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
+
+    `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 where
+    nobody saw it); `workload` whose pods those like it are ("": its own); `completed` that it ran
+    to its end: what it used at most is what one like it will need.
+    """
+
+    uid: str
+    out_of_memory: bool = False
+    peak_mib: int = 0
+    workload: str = ""
+    completed: bool = False
+
+
+class Permit(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A pod held at permit may bind (`allow`) or loses its place."""
+
+    uid: str
+    allow: bool = True
+
+
+class Tick(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Time has passed: a `Wake` is due, or reservations may have expired."""
+
+
+class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """New input for the policy of this name (typical pods, a table); it knows the form."""
+
+    policy: str
+    value: Any
+
+
+class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The GPUs were looked at again. One that is older than the last is nothing new."""
+
+    signals: SignalsSnapshot
+
+
+class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked."""
+
+    uid: str
+    why: str = ""
+    refused: bool = True
+
+
+class LessonsTold(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What other processes learnt: about workloads, by name, and how much kinds of pods used."""
+
+    lessons: dict[str, Lesson]
+    peaks: tuple[PeakLearnt, ...] = ()
+
+
+class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """How running pods got on since the last look; those nobody knows it of are left out."""
+
+    observed: tuple[Observed, ...] = ()
+
+
+Event = (
+    NodesChanged | NodesClosed | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone
+    | Permit | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory
+    | ProgressSeen
+)  # fmt: skip
+
+
+class Bind(msgspec.Struct, frozen=True, gc=False):
+    """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`."""
+
+    pod: PodRequest
+    placement: Placement
+    record: Record
+
+
+class Unschedulable(msgspec.Struct, frozen=True, gc=False):
+    """The pod fits nowhere now; it stays queued until something changes that could help."""
+
+    pod: PodRequest
+    record: Record
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A `BindOn` that does not fit any more, and why."""
+
+    pod: PodRequest
+    node: str
+    code: Code
+
+
+class Evict(msgspec.Struct, frozen=True, gc=False):
+    """End the pod that holds `placement`, as its disruption budgets allow; then it is gone.
+
+    Report `NotEvicted` where they do not.
+    """
+
+    placement: Placement
+    record: Record
+
+
+class Learnt(msgspec.Struct, frozen=True, gc=False):
+    """Keep this where the next process finds it: what a workload needs."""
+
+    workload: str
+    lesson: Lesson
+
+
+class Wake(msgspec.Struct, frozen=True, gc=False):
+    """Send a `Tick` at this time (a back-off or a reservation ends)."""
+
+    at_ns: int
+
+
+Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt | PeakLearnt | Faulted

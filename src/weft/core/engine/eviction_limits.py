@@ -1,0 +1,178 @@
+"""When nobody goes although a pod is slow: those beside it are not to blame, or enough went.
+
+What may change here: for whom others went, who was slow alone, and who went at this look. It is a
+pure function of what `Relief` tells it: the windows it counted, and who went.
+
+    slow alone on its GPUs                                  ──▶ nobody goes for it, until it is seen
+                                                               within its bound
+    three went for it within an hour                        ──▶ nobody goes for it in that hour
+    more than a third of the critical pods are slow         ──▶ nobody goes at this look
+    one of a hundred GPUs lost a pod at this look           ──▶ nobody else goes at this look
+
+Pods of every class are doubted. For those that are not latency-critical that counts where the pods
+of a GPU get less done together than one alone: a wrong rate alone of one of them looks like that.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from weft.core.ledger import Ledger
+
+BROKEN = 2
+"""So many of the last windows have to be bad."""
+TRIES, TRIED_NS = 3, 3600 * 1_000_000_000
+"""Few pods share a GPU: after so many others in this time it is not its neighbours. A good window
+between does not change that: who lies may show one."""
+FULL_SPEED = 1.10
+"""Slower than this alone, a pod that is not latency-critical has a wrong rate, or another trouble
+than its neighbours."""
+COMMON_PART, COMMON_LEAST = 3, 3
+"""More than one in three are slow for one reason, not for a neighbour each; of so few that fewer
+than three are slow, that says nothing."""
+GPUS_EACH = 100
+"""Of so many GPUs with pods one may lose a pod at a look: whatever nobody thought of takes half an
+hour, not a minute, and shows before it is done."""
+LOOK_NS = 10 * 1_000_000_000
+"""What is told within this is one look, in parts; looks are 15 s apart."""
+
+Why = Literal["alone", "in-vain", "common", "enough"]
+_WORDS: dict[Why, str] = {
+    "alone": "it was too slow alone on its GPUs, too",
+    "in-vain": f"{TRIES} went for it within an hour",
+    "common": "more than a third of the latency-critical pods are too slow at once; that is not "
+    "their neighbours",
+    "enough": "enough pods went at the last look; it is the next one's turn",
+}
+WHYS = tuple(_WORDS)
+
+
+def held_back_in_words(why: Why) -> str:
+    """Why nobody goes for a pod that is too slow."""
+    return f"nobody is evicted for it: {_WORDS[why]}"
+
+
+class Window(NamedTuple):
+    """One look at a pod; `slowdown` is None where nobody counted."""
+
+    slowdown: float | None
+    late: bool
+
+
+def bad_windows(windows: Iterable[Window], bound: float) -> tuple[int, int]:
+    """In how many of them it was slower than its bound, and in how many late."""
+    there = list(windows)
+    slow = sum(one.slowdown is not None and one.slowdown > bound for one in there)
+    return slow, sum(one.late for one in there)
+
+
+class _Leaving(NamedTuple):
+    """For whom a pod goes, and when it was asked to."""
+
+    victim: str
+    asked_ns: int
+
+
+class Restraint:
+    """Holds evictions back, of one ledger's pods.
+
+    `held_back` says for which pods nobody went at their last look, and why.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.held_back: dict[str, Why] = {}
+        self._ledger = ledger
+        self._alone: dict[str, bool] = {}
+        """Who was slow alone, and whether for its late answers, not its rate."""
+        self._for: dict[str, list[int]] = {}
+        """When those that went for a pod in the last hour were asked to."""
+        self._leaving: dict[str, _Leaving] = {}
+        self._went_ns: dict[str, int] = {}
+        self._common = False
+
+    # --- what is seen ---
+
+    def saw(self, uid: str, windows: Sequence[Window], bound: float, *, alone: bool) -> bool:
+        """The last windows of a latency-critical pod, the newest last; whether it is too slow.
+
+        It is from the first bad window on: what many pods have in common shows at once.
+        """
+        slow, late = bad_windows(windows, bound)
+        newest = windows[-1]
+        bad = any(bad_windows([newest], bound))
+        if not bad and (newest.slowdown is not None or self._alone.get(uid, False)):
+            self._alone.pop(uid, None)
+        elif alone:
+            slow_last, late_last = bad_windows(list(windows)[-BROKEN:], bound)
+            if max(slow_last, late_last) >= BROKEN:  # no good one between: that would clear it
+                self._alone[uid] = slow_last < BROKEN
+        return bad or max(slow, late) >= BROKEN
+
+    def saw_other(self, uid: str, windows: Iterable[Window], *, alone: bool) -> None:
+        """The same of a pod that is not latency-critical; that it was late counts for nothing."""
+        told = [one._replace(late=False) for one in windows]
+        self.saw(uid, told, FULL_SPEED, alone=alone)
+
+    def look(self, too_slow: Collection[bool], now_ns: int) -> None:
+        """Which of the latency-critical pods are too slow now."""
+        many = sum(too_slow)
+        self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)
+        self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Nobody is held back for these any more: they are about to be looked at, or not seen."""
+        for uid in uids:
+            self.held_back.pop(uid, None)
+
+    # --- who goes ---
+
+    def allows(self, uid: str, victim: str, company: Iterable[str], now_ns: int) -> bool:
+        """Whether it goes for the victim's sake: then it is on its way. Else `held_back` says why.
+
+        `company` are others without whose numbers it would not go: they are not doubted either.
+        """
+        doubted = (one for one in (victim, *company) if self._doubt(one, now_ns) is not None)
+        whose = next(doubted, victim)
+        why = self._why_not(whose, now_ns)
+        if why is not None:
+            self.held_back[whose] = why
+            return False
+        self._went_ns[uid] = now_ns
+        self._leaving[uid] = _Leaving(victim, now_ns)
+        return True
+
+    def _doubt(self, uid: str, now_ns: int) -> Why | None:
+        """What speaks against the pod itself."""
+        if uid in self._alone:
+            return "alone"
+        went = sum(now_ns - asked_ns < TRIED_NS for asked_ns in self._for.get(uid, ()))
+        return "in-vain" if went >= TRIES else None
+
+    def _why_not(self, uid: str, now_ns: int) -> Why | None:
+        doubt = self._doubt(uid, now_ns)
+        if doubt is not None:
+            return doubt
+        if self._common:
+            return "common"
+        return "enough" if self._went_ns and len(self._went_ns) >= self._most() else None
+
+    def _most(self) -> int:
+        """How many may go at a look."""
+        places = (held.placement for held in self._ledger.holdings.values())
+        gpus = {(place.node, share.gpu) for place in places for share in place.shares}
+        return max(1, len(gpus) // GPUS_EACH)
+
+    def not_let_go(self, uid: str) -> None:
+        """It stays."""
+        self._leaving.pop(uid, None)
+        self._went_ns.pop(uid, None)
+
+    def gone(self, uid: str) -> None:
+        """The pod holds nothing any more; the one that it went for may not have many more go."""
+        self._alone.pop(uid, None)
+        self._for.pop(uid, None)
+        self.held_back.pop(uid, None)
+        left = self._leaving.pop(uid, None)
+        if left is not None and left.victim in self._ledger.holdings:
+            before = self._for.get(left.victim, [])
+            lately = [at for at in before if left.asked_ns - at < TRIED_NS]
+            self._for[left.victim] = [*lately, left.asked_ns]

@@ -1,0 +1,319 @@
+"""Memory that residents hold and leave idle is lent: who borrows, and who goes when it is needed.
+
+What may change here: what the ledger holds back from lending, and whom the engine asks to go. It is
+a pure function of the events: what was bound when (`PodSeenBound.bound_ns`, from the API: so every
+engine names the same borrower), and the snapshots.
+
+    a bind beyond the strictly free memory ──▶ nothing more is lent there before the next snapshot
+    a snapshot ──▶ a GPU's pods need more than it has ──▶ its newest borrower goes ──▶ until it is
+                                                          gone, or was not let go, nobody else
+
+A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
+Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
+numbers send a pod away: not knowing is a reason to lend nothing, and none to evict. A pod whose
+marks are in doubt came last, whenever it was bound: what it is charged sends nobody else away.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.signals import FRESH, SignalsView
+from weft.core.ledger import FAR, Holding, Ledger
+from weft.core.ledger.table import Bools
+from weft.model import Placement, Shape
+from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
+
+NEED, BEYOND, USED = "memory_need_mib", "memory_beyond_mib", "memory_used_mib.last"
+"""Columns of `telemetry/feed/memory_needs.py`, and what stands in for the first one's age."""
+
+_Gpu = tuple[str, int]
+
+
+class Lender(msgspec.Struct, frozen=True, gc=False):
+    """A pod, and what it was measured not to need."""
+
+    uid: str
+    idle_mib: int
+
+
+class Harvest(msgspec.Struct, frozen=True, gc=False):
+    """Of this GPU so much was given away beyond its strictly free memory, and whose it is.
+
+    Where `expected_mib` is not 0, room was found not for what the pod asked but for that: what pods
+    `like` it used at most, and a little more.
+    """
+
+    gpu: int
+    harvested_mib: int
+    lenders: tuple[Lender, ...] = ()
+    asked_mib: int = 0
+    expected_mib: int = 0
+    like: str = ""
+
+
+class Grown(msgspec.Struct, frozen=True, gc=False):
+    """A pod that needs more of the GPU than at the last look."""
+
+    uid: str
+    before_mib: int
+    now_mib: int
+
+
+class Eviction(msgspec.Struct, frozen=True, gc=False):
+    """Why a pod goes: its GPU's pods need `need_mib`, of a card of `card_mib` with this reserve.
+
+    `borrowed_mib` is what the pod has beyond the card, `grew` who needs more than before.
+    """
+
+    gpu: int
+    need_mib: int
+    card_mib: int
+    reserve_mib: int
+    borrowed_mib: int
+    grew: tuple[Grown, ...] = ()
+
+
+def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
+    """What was harvested and of whom; `name` makes a name of a UID."""
+    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
+    text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
+    if one.expected_mib:
+        text += (
+            f"; room for {one.expected_mib:,} MiB, the learnt peak of {one.like}, instead of the "
+            f"{one.asked_mib:,} asked"
+        )
+    return text
+
+
+def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
+    """Why a pod goes, in numbers."""
+    grew = ", ".join(
+        f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in one.grew
+    )
+    return (
+        f"the pods of GPU {one.gpu} need {one.need_mib:,} MiB of its {one.card_mib:,}, of which "
+        f"{one.reserve_mib:,} stay free{f'; {grew}' if grew else ''}; it had borrowed "
+        f"{one.borrowed_mib:,} MiB, and goes first"
+    )
+
+
+class _Terms(msgspec.Struct, frozen=True, gc=False):
+    """When a pod was bound (those the API has not shown yet last), and its class.
+
+    The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
+    Between the lender's binding and the loan is a look, so that they hardly ever tie.
+    """
+
+    bound_ns: int
+    number: int
+    job_class: str
+    unsure: bool = False
+
+
+class Lending:
+    """Looks after one ledger's loans."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._terms: dict[str, _Terms] = {}
+        self._closed: set[_Gpu] = set()
+        self._leaving: set[str] = set()
+        self._refused: set[str] = set()
+        self._beyond: dict[_Gpu, int] = {}
+        self._number = 0
+
+    # --- what pods do ---
+
+    def placed(self, placement: Placement, shape: Shape, like: str = "") -> tuple[Harvest, ...]:
+        """This is about to be reserved for `shape`; what of it is harvested.
+
+        `like` is whose peak is expected, if any is.
+        """
+        self._number += 1
+        self._terms[placement.uid] = _Terms(FAR, self._number, shape.job_class)
+        table = self._ledger.table
+        row = table.row_of.get(placement.node)
+        if not table.harvests or row is None or len(placement.shares) != 1:
+            return ()
+        share = placement.shares[0]
+        device = table.device_row(row, share.gpu)
+        beyond = share.memory_mib - int(table.device_memory_free[device])
+        if beyond <= 0:
+            return ()
+        lenders = tuple(
+            Lender(held.placement.uid, idle)
+            for held in self._on(placement.node, share.gpu)
+            if (idle := _on_gpu(held, share.gpu)[1])
+        )
+        self._closed.add((placement.node, share.gpu))
+        expected = shape.claims[0].expected_mib
+        if not 0 < expected < share.memory_mib:
+            return (Harvest(share.gpu, beyond, lenders),)
+        return (Harvest(share.gpu, beyond, lenders, share.memory_mib, expected, like),)
+
+    def close(self) -> None:
+        """Lend nothing more of what was just harvested, until it was looked at again."""
+        if self._closed:
+            closed = dict.fromkeys(self._closed, FAR >> 1)
+            self._ledger.hold_back({**self._beyond, **closed})
+
+    def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
+        """The API shows the pod bound, since then; `unsure`: with marks that are in doubt."""
+        known = self._terms.get(uid)
+        job_class = job_class or (known.job_class if known else "")
+        self._terms[uid] = _Terms(bound_ns, known.number if known else 0, job_class, unsure)
+
+    def gone(self, uid: str) -> None:
+        """The pod holds nothing any more."""
+        self._terms.pop(uid, None)
+        self._leaving.discard(uid)
+        self._refused.discard(uid)
+
+    def not_let_go(self, uid: str, *, refused: bool) -> None:
+        """It stays: one that refused is asked last at the next look."""
+        if uid in self._leaving:
+            self._leaving.discard(uid)
+            if refused:
+                self._refused.add(uid)
+
+    def leaves(self, uid: str) -> None:
+        """It was asked to go, for this reason or another."""
+        self._leaving.add(uid)
+
+    def class_of(self, held: Holding) -> str:
+        """The pod's class, "" where nobody said; latency-critical where anybody says so."""
+        terms = self._terms.get(held.placement.uid)
+        told = {held.placement.job_class, terms.job_class if terms else ""}
+        return LATENCY_CRITICAL if LATENCY_CRITICAL in told else max(told)
+
+    def in_order(self, node: str, gpu: int) -> list[Holding]:
+        """The pods of a GPU in the order of their binding: what the API says decides."""
+
+        def key(held: Holding) -> tuple[bool, int, int, str]:
+            terms = self._terms.get(held.placement.uid)
+            if terms is None:
+                return (False, 0, 0, "")
+            return terms.unsure, terms.bound_ns, terms.number, held.placement.uid
+
+        return sorted(self._on(node, gpu), key=key)
+
+    # --- a look at the GPUs ---
+
+    def look(
+        self, signals: SignalsView, needs: Callable[[str], int] | None = None
+    ) -> list[tuple[Holding, Eviction]]:
+        """Take over what was measured; who has to go.
+
+        `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
+        so much of them is never idle, however little they use now.
+        """
+        ledger, table = self._ledger, self._ledger.table
+        idle = signals.source.idle_mib
+        changed = ledger.set_idle(dict(self._less(idle, needs)) if needs else idle)
+        self._closed.clear()
+        self._beyond = dict(self._found_beyond(signals))
+        ledger.hold_back(self._beyond)
+        if not table.harvests:
+            return []
+        found, fresh = [], self._fresh(signals)
+        ledger.set_measured(fresh)
+        before: dict[str, tuple[int, ...]] | None = None
+        for device in np.flatnonzero(table.lent() & fresh).tolist():
+            if table.short_of(device) <= 0:
+                continue
+            if before is None:
+                before = {held.placement.uid: held.idle_mib for held in changed}
+            if leaves := self._who_goes(device, before):
+                self._leaving.add(leaves[0].placement.uid)
+                found.append(leaves)
+        return found
+
+    def _less(
+        self, idle: Mapping[str, tuple[int, ...]], needs: Callable[[str], int]
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What is idle by measurement, less what will be needed later."""
+        for uid, told in idle.items():
+            held, need = self._ledger.holdings.get(uid), needs(uid)
+            if held is None or not need or len(told) != 1:
+                yield uid, told
+            else:
+                yield uid, (min(told[0], held.placement.shares[0].memory_mib - need),)
+
+    def _found_beyond(self, signals: SignalsView) -> Iterator[tuple[_Gpu, int]]:
+        table = self._ledger.table
+        values = np.nan_to_num(signals.over(table, BEYOND)[0])
+        for device in np.flatnonzero(values > 0).tolist():
+            row = int(table.device_node[device])
+            node = table.nodes[row]
+            index = node.gpus[device - table.start[row]].index
+            yield (node.name, index), int(np.ceil(min(values[device], FAR >> 1)))
+
+    def _fresh(self, signals: SignalsView) -> Bools:
+        column = NEED if NEED in signals.source.columns else USED
+        return np.asarray(signals.over(self._ledger.table, column)[1] == FRESH)
+
+    def _who_goes(
+        self, device: int, before: dict[str, tuple[int, ...]]
+    ) -> tuple[Holding, Eviction] | None:
+        table = self._ledger.table
+        row = int(table.device_node[device])
+        node = table.nodes[row]
+        gpu = node.gpus[device - table.start[row]]
+        there = self.in_order(node.name, gpu.index)
+        if any(held.placement.uid in self._leaving for held in there):
+            return None
+        unsure = [held for held in there if self._unsure(held)]
+        needs = sum(asked - idle for asked, idle in (_on_gpu(one, gpu.index) for one in unsure))
+        suffices = table.short_of(device) <= needs  # that the unsure ones go
+        promised, borrowers = 0, []
+        for number, held in enumerate(there):
+            asked = _on_gpu(held, gpu.index)[0]
+            promised += asked
+            borrowed = min(asked, promised - table.limit_of(device))
+            terms = self._terms.get(held.placement.uid)
+            job_class = terms.job_class if terms else ""
+            may_go = held.state == "committed" and (held in unsure or not suffices)
+            if borrowed > 0 and job_class != LATENCY_CRITICAL and may_go:
+                refused = held.placement.uid in self._refused
+                rank = (refused, job_class != BEST_EFFORT, -number)
+                borrowers.append((rank, held, borrowed))
+        if not borrowers:
+            return None
+        _, leaves, borrowed = min(borrowers, key=lambda one: one[0])
+        short = table.short_of(device)
+        reserve = gpu.memory_mib - table.lendable(device)
+        need = short + table.lendable(device)
+        grew = tuple(_growth(there, gpu.index, before, leaves.placement.uid))
+        return leaves, Eviction(gpu.index, need, gpu.memory_mib, reserve, borrowed, grew)
+
+    def _unsure(self, held: Holding) -> bool:
+        terms = self._terms.get(held.placement.uid)
+        return terms is not None and terms.unsure
+
+    def _on(self, node: str, gpu: int) -> list[Holding]:
+        holdings = self._ledger.holdings
+        return [holdings[uid] for uid in self._ledger.occupants(node, gpu)]
+
+
+def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """What the pod asked of the GPU and, of that, does not need, MiB."""
+    told = held.idle_mib if idle_mib is None else idle_mib
+    asked = idle = 0
+    for number, share in enumerate(held.placement.shares):
+        if share.gpu == gpu:
+            asked += share.memory_mib
+            idle += told[number] if number < len(told) else 0
+    return asked, idle
+
+
+def _growth(
+    there: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
+) -> Iterator[Grown]:
+    """Who needs more than before, of those that stay."""
+    for held in there:
+        asked, idle = _on_gpu(held, gpu)
+        was = asked - _on_gpu(held, gpu, before.get(held.placement.uid))[1]
+        if asked - idle > was and held.placement.uid != leaves:
+            yield Grown(held.placement.uid, was, asked - idle)

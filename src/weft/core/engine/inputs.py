@@ -1,0 +1,109 @@
+"""What changes what policies see, and not who holds what: inputs, signals, progress, lessons."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.engine.events import (
+    Command,
+    Event,
+    Learnt,
+    LessonsTold,
+    NotEvicted,
+    PolicyInput,
+    ProgressSeen,
+    SignalsChanged,
+)
+from weft.core.engine.oom_history import OutOfMemory
+from weft.core.engine.placed_pod import Placed
+from weft.core.framework import Policy
+from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, LessonsTold)
+"""What others measured, wrote or kept: such an event that breaks off is left out."""
+
+
+def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
+    """One such event."""
+    match event:
+        case SignalsChanged():
+            _signals_changed(engine, event.signals, now_ns, out)
+        case ProgressSeen():
+            for held, slowed in engine.relief.look(event.observed, engine.tolerance_of, now_ns):
+                engine.evict(held, slowed, now_ns, out)
+        case PolicyInput():
+            _policy_input(engine, event, now_ns)
+        case NotEvicted():
+            engine.lending.not_let_go(event.uid, refused=event.refused)
+            engine.relief.not_let_go(event.uid, now_ns, refused=event.refused)
+        case LessonsTold():
+            if engine.lessons.tell(event.lessons) | engine.peaks.tell(event.peaks):
+                engine.queue.wake_all(now_ns)
+
+
+def learn(engine: "Engine", event: OutOfMemory, placed: Placed | None, out: list[Command]) -> None:
+    """A pod ran out of memory: what those like it are charged from now on."""
+    lesson = engine.lessons.learn(event, engine.ledger)
+    if lesson is not None:
+        out.append(Learnt(event.workload, lesson))
+        if placed is not None:
+            engine.peaks.ran_out(placed.pod, lesson.least_mib)
+
+
+def leave_out(engine: "Engine", event: Event) -> None:
+    """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
+    if not isinstance(event, SignalsChanged):
+        return
+    _swap(engine, NO_SIGNALS)
+    ledger = engine.ledger
+    ledger.set_idle({})
+    ledger.hold_back({})
+    ledger.set_measured()
+    ledger.touch(np.arange(ledger.table.count))
+
+
+def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
+    policies = [policy for profile in engine.profiles.values() for policy in profile.policies]
+    takers = [p for p in policies if event.policy in {p.name, *p.inputs}]
+    for policy in takers:
+        policy.take_input(event.value)
+    if takers:
+        engine.assessor.forget()
+        engine.queue.wake_all(now_ns)
+
+
+def _swap(engine: "Engine", signals: SignalsView) -> list[Policy]:
+    """Policies that read signals see these now; which they are."""
+    engine.signals = signals
+    policies = (policy for profile in engine.profiles.values() for policy in profile.policies)
+    readers = [policy for policy in policies if "signals" in policy.reads]
+    for policy in readers:
+        policy.signals = signals
+    return readers
+
+
+def _signals_changed(
+    engine: "Engine", source: SignalsSnapshot, now_ns: int, out: list[Command]
+) -> None:
+    """Swap what policies see; only nodes on which something moved are asked about again.
+
+    Who borrowed memory that its holders need again is asked to go.
+    """
+    if source.version <= engine.signals.version:
+        return
+    before = engine.signals
+    readers = _swap(engine, SignalsView(source))
+    needs = engine.peaks.needs(engine.placed)
+    for held, eviction in engine.lending.look(engine.signals, needs):
+        engine.evict(held, eviction, now_ns, out)
+    table = engine.ledger.table
+    if readers:
+        moved = engine.signals.moved(before, table)
+        if len(moved) and any("cluster" in policy.reads for policy in readers):
+            moved = np.arange(table.count)
+        engine.ledger.touch(moved)
+    if readers or table.harvests:
+        engine.queue.wake_all(now_ns, rested=True)

@@ -1,0 +1,107 @@
+"""Numbers the engine's decisions, and writes each down as a record.
+
+What may change here: the number of the last decision. Whoever wants to look at what a decision
+meets stops the engine right before it.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.harvest import Eviction
+from weft.core.engine.oom_history import Charged
+from weft.core.engine.placed_pod import Placed
+from weft.core.engine.records import FAULTED, LEAVES, Outcome, Record
+from weft.core.engine.slowdown_eviction import Slowed
+from weft.core.engine.waiting_pods import Waiting
+from weft.core.explain.reasons import best_nodes
+from weft.core.ledger import Holding, Ledger
+from weft.model import PodRequest, Shape, Share
+
+
+class Tried(NamedTuple):
+    """Whose decision it was, by which profile, and which try."""
+
+    pod: PodRequest
+    profile: str
+    attempt: int
+
+    @classmethod
+    def of(cls, waiting: Waiting) -> "Tried":
+        """Of a pod in the queue."""
+        return cls(waiting.pod, waiting.profile.name, waiting.tries)
+
+
+class Journal:
+    """Of one engine. `keep_top` is how many best nodes each record lists."""
+
+    def __init__(self, ledger: Ledger, keep_top: int) -> None:
+        self._ledger, self._keep_top = ledger, keep_top
+        self._seq = 0
+        self._stop: tuple[int, type[Exception]] | None = None
+
+    def stop_before(self, seq: int, error: type[Exception]) -> None:
+        """Raise `error` instead of making decision number `seq`."""
+        self._stop = (seq, error)
+
+    def stops_by(self, error: Exception) -> bool:
+        """Whether the error is how `begin` stops."""
+        return self._stop is not None and isinstance(error, self._stop[1])
+
+    def begin(self) -> None:
+        """A decision is about to be made: here is where to stop."""
+        if self._stop is not None and self._stop[0] == self._seq + 1:
+            raise self._stop[1]
+
+    def decided(
+        self, waiting: Waiting, known: Assessment, now_ns: int, charged: Charged | None,
+        place: tuple[int, tuple[Share, ...]] | None = None,
+    ) -> Record:  # fmt: skip
+        """Where a pod goes: on the node of a row, with these shares; or nowhere."""
+        pod, table = waiting.pod, self._ledger.table
+        outcome: Outcome = "unschedulable" if place is None else "placed"
+        row, shares = place or (-1, ())
+        return Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
+            waiting.tries, self._version, outcome,
+            table.nodes[row].name if row >= 0 else "", shares,
+            int(known.total[row]) if row >= 0 else 0,
+            tuple(known.counts.tolist()),
+            tuple(best_nodes(table, known, waiting.profile, self._keep_top))
+            if self._keep_top else (),
+            charged=charged, bounded=bool(known.inexact is not None and known.inexact[row]),
+        )  # fmt: skip
+
+    def asked_to_leave(
+        self, held: Holding, placed: Placed | None, now_ns: int, why: Eviction | Slowed
+    ) -> Record:
+        """Who is asked to go; `placed` where this engine placed it."""
+        self.begin()
+        placement = held.placement
+        pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
+        record = Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name,
+            placed.profile.name if placed else "", placed.tries if placed else 0,
+            self._version, LEAVES, placement.node, placement.shares,
+        )  # fmt: skip
+        if isinstance(why, Slowed):
+            return msgspec.structs.replace(record, slowed=why)
+        return msgspec.structs.replace(record, eviction=why)
+
+    def broke_off(self, tried: Tried | None, now_ns: int, why: str) -> Record:
+        """A decision that came to nothing, or (None) an event that was left out."""
+        pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
+        return Record(
+            self._next(), now_ns, pod.uid, pod.namespace, pod.name, profile, attempt,
+            self._version, FAULTED, fault=why,
+        )  # fmt: skip
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    @property
+    def _version(self) -> int:
+        """The ledger's, without what was only tried."""
+        return self._ledger.version - self._ledger.tried

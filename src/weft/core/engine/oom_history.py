@@ -1,0 +1,169 @@
+"""What was learnt from pods that ran out of GPU memory (policies.md 7.1).
+
+A pod's request cannot be changed in Kubernetes, so what is learnt is about its *workload* (whoever
+made the pod makes the next one): what Weft charges for it from then on.
+
+    first time    1.25 × the larger of what it asked and what it was seen to use, at most the card;
+                  and never again on borrowed memory
+    second time   a GPU of its own
+
+Lessons only grow, and are plain values: a host keeps them where the next process finds them. Each
+end has a name, so that nobody learns from it twice, however often it is told. Beyond `MOST`
+workloads the one that failed least recently is forgotten.
+"""
+
+from collections import Counter
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.core.ledger import FAR, Ledger
+from weft.model import GpuClaim, Placement, PodRequest, Shape
+
+_MORE, _OF = 5, 4  # 1.25 times
+ALONE_AFTER = 2
+MOST = 1_000
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A pod of this workload, placed so, ran out of GPU memory; the pod may go on, and again.
+
+    `end` names which time: another at each. `peak_mib` is what it was seen to use of a GPU at most
+    (0: nobody saw). `over` says that the pod ends by it, so that another takes its place.
+    """
+
+    placement: Placement
+    workload: str
+    end: str
+    peak_mib: int = 0
+    over: bool = False
+
+
+class Lesson(msgspec.Struct, frozen=True, gc=False):
+    """How often a workload ran out of memory, and the least that a GPU must give it, MiB.
+
+    Beyond `ALONE_AFTER` `times` are not counted: nothing depends on more. `ends` are those counted,
+    as far as their names are known.
+    """
+
+    times: int
+    least_mib: int
+    ends: tuple[str, ...] = ()
+
+    def joined(self, other: "Lesson") -> "Lesson":
+        """What both say together."""
+        ends = tuple(dict.fromkeys(self.ends + other.ends))
+        times = min(max(self.times, other.times, len(ends)), ALONE_AFTER)
+        return Lesson(times, max(self.least_mib, other.least_mib), ends[:ALONE_AFTER])
+
+
+class Charged(msgspec.Struct, frozen=True, gc=False):
+    """A pod is charged by its workload's lesson rather than by its own request."""
+
+    workload: str
+    times: int
+    least_mib: int
+
+
+def charged_in_words(one: Charged) -> str:
+    """What the pod is charged, and why."""
+    if one.times >= ALONE_AFTER:
+        return (
+            f"charged GPUs of its own, of {one.least_mib:,} MiB or more: {one.workload} ran out of "
+            f"GPU memory {one.times} times or more"
+        )
+    return (
+        f"charged {one.least_mib:,} MiB of a GPU or more, and it never borrows: 1.25 × what "
+        f"{one.workload} had or used when it ran out of GPU memory"
+    )
+
+
+class Lessons:
+    """Every lesson learnt, by workload, the latest last."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Lesson] = {}
+        self._owed: Counter[str] = Counter()
+
+    def learn(self, told: OutOfMemory, ledger: Ledger) -> Lesson | None:
+        """What its workload needs from now on; None where that is no news."""
+        before = self.known.get(told.workload, _NOTHING)
+        if told.end in before.ends or not told.placement.shares:
+            return None
+        share = max(told.placement.shares, key=lambda one: one.memory_mib)
+        row = ledger.table.row_of.get(told.placement.node, -1)
+        device = ledger.table.device_row(row, share.gpu) if row >= 0 else -1
+        card_mib = int(ledger.table.device_memory_total[device]) if device >= 0 else FAR
+        least = min(card_mib, -(-max(share.memory_mib, told.peak_mib) * _MORE // _OF))
+        times = min(before.times + 1, ALONE_AFTER)
+        lesson = before.joined(Lesson(times, least, (told.end,)))
+        self._keep(told.workload, lesson)
+        if told.over:
+            self._owed[told.workload] += 1
+        return lesson if lesson != before else None
+
+    def tell(self, lessons: dict[str, Lesson]) -> bool:
+        """What other processes learnt; whether any of it is new."""
+        new = False
+        for workload, lesson in lessons.items():
+            mine = self.known.get(workload, _NOTHING)
+            both = mine.joined(lesson)
+            new |= both != mine
+            self._keep(workload, both)
+        return new
+
+    def _keep(self, workload: str, lesson: Lesson) -> None:
+        self.known.pop(workload, None)
+        self.known[workload] = lesson
+        if len(self.known) > MOST:
+            oldest = next(iter(self.known))
+            del self.known[oldest], self._owed[oldest]
+
+    def goes_first(self, pod: PodRequest) -> bool:
+        """Whether the pod takes the place of one that ran out of memory: once for each."""
+        workload = workload_of(pod)
+        if workload not in self._owed:
+            return False
+        self._owed[workload] -= 1
+        if not self._owed[workload]:
+            del self._owed[workload]
+        return True
+
+    def shape_of(self, pod: PodRequest) -> Shape:
+        """What the pod is charged, as its workload's past demands."""
+        lesson = self.known.get(workload_of(pod)) if self.known else None
+        if lesson is None:
+            return pod.shape
+        claims = tuple(_raised(claim, lesson) for claim in pod.shape.claims)
+        return replace(pod.shape, claims=claims)
+
+    def charged(self, pod: PodRequest) -> Charged | None:
+        """For the record: whether a lesson, and not its request alone, says what it is charged."""
+        workload = workload_of(pod)
+        lesson = self.known.get(workload) if self.known else None
+        if lesson is None or not any(_matters(claim, lesson) for claim in pod.shape.claims):
+            return None
+        return Charged(workload, lesson.times, lesson.least_mib)
+
+
+def workload_of(pod: PodRequest) -> str:
+    """Whose next pod is like this one; a pod that nobody made again is its own."""
+    return pod.workload or pod.uid
+
+
+def _raised(claim: GpuClaim, lesson: Lesson) -> GpuClaim:
+    if claim.whole or claim.split:
+        return claim
+    if lesson.times >= ALONE_AFTER:
+        return replace(claim, milli=1000, whole=True, least_mib=lesson.least_mib)
+    return replace(claim, least_mib=lesson.least_mib)
+
+
+def _matters(claim: GpuClaim, lesson: Lesson) -> bool:
+    if claim.whole or claim.split:
+        return False
+    asks_less = claim.memory.kind != "mib" or claim.memory.value < lesson.least_mib
+    return asks_less or lesson.times >= ALONE_AFTER
+
+
+_NOTHING = Lesson(0, 0)

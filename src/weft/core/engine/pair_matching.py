@@ -1,0 +1,96 @@
+"""Who gets a place where several pods wait: for policies that read `pending`, after all filters.
+
+What a shape may have is kept by the `Assessor`; who else waits changes with every event, so this
+last filter is asked anew each time, and only about nodes that fit.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.queue import Queue
+from weft.core.framework import NEVER, Policy, Profile, Query
+from weft.core.ledger.table import Ints, Table
+from weft.model import Code, PodRequest, Shape
+
+ROWS = 64
+"""So many of the best nodes are weighed, beside two for each pod that waits."""
+
+
+def pending(
+    queue: Queue, profile: Profile, pod: PodRequest, shape: Shape, beside: Iterable[PodRequest]
+) -> list[Shape]:
+    """Shapes of the profile's waiting pods in their order, this pod's (as `shape`) among them.
+
+    `beside` are pods that wait elsewhere; a pod that is in the queue too counts once.
+    """
+    found = {
+        waiting.pod.uid: (waiting.key[:-1], waiting.key[-1], waiting.shape)
+        for waiting in queue.waiting()
+        if waiting.profile is profile and not waiting.faults
+    }
+    for index, other in enumerate([*beside, pod]):
+        if other.uid not in found:
+            found[other.uid] = (profile.lead.queue_key(other), index, other.shape)
+    found[pod.uid] = (*found[pod.uid][:2], shape)
+    return [one[2] for one in sorted(found.values(), key=lambda one: one[:2])]
+
+
+def among(
+    table: Table, known: Assessment, profile: Profile, waiting: Sequence[Shape]
+) -> Assessment:
+    """The answers, without what the profile's first policy leaves to others that wait."""
+    every = (known.codes == 0).nonzero()[0]
+    if not known.demand.needs or known.demand.mode == "many" or not len(every):
+        return known
+    if not profile.lead.contested(known.total.take(every), len(waiting)):
+        return known
+    rows = _best(known.total, every, ROWS + 2 * len(waiting))
+    query = Query(table, known.demand, rows)
+    for policy in profile.device_filters:
+        mask = policy.filter_devices(query)
+        if mask is not None:
+            query.narrow(mask)
+    kept = profile.lead.filter_pending(query, waiting)
+    if kept is None:
+        return known
+    query.narrow(kept)
+    left = rows[query.count(query.device_fits) >= known.demand.need.count]
+    lost = np.setdiff1d(every, left, assume_unique=True)
+    found = copy.copy(known)
+    found.codes, found.total = known.codes.copy(), known.total.copy()
+    found.codes[lost], found.total[lost] = Code.POLICY, NEVER
+    found.counts = known.counts.copy()
+    found.counts[0] -= len(lost)
+    found.counts[Code.POLICY] += len(lost)
+    if known.position is not None:
+        _choose_again(found, query, rows, profile)
+    return found
+
+
+def _best(total: Ints, rows: Ints, most: int) -> Ints:
+    """Of these rows the best `most`, in order; of equals the first."""
+    if len(rows) <= most:
+        return rows
+    scores = total.take(rows)
+    least = np.partition(scores, len(rows) - most)[len(rows) - most]
+    better, equal = rows[scores > least], rows[scores == least]
+    return np.sort(np.concatenate([better, equal[: most - len(better)]]))
+
+
+def _choose_again(found: Assessment, query: Query, rows: Ints, profile: Profile) -> None:
+    """The best device of each node among those that are left, and with one policy its score."""
+    scorer: Policy | None = profile.device_scorer
+    assert scorer is not None
+    scores = scorer.score_devices(query)
+    if scores is None or found.position is None:
+        return
+    best, position = query.best(scores, last=scorer.ties == "last")
+    found.position = found.position.copy()
+    found.position[rows] = position
+    if len(profile.scorers) == 1:
+        nodes = scorer.score_nodes(query)
+        total = best if nodes is None else best + nodes
+        found.total[rows] = np.where(best == NEVER, NEVER, total)

@@ -1,0 +1,171 @@
+"""What pods will need of a GPU's memory, as pods like them used before they ended.
+
+Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
+that is unknown, made by the same workload. A run counts if it completed and its memory was watched
+without a gap (`telemetry/feed/peaks.py`): the most of any run is what the next one is expected to
+need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson.
+This is about lending alone. What a pod asks is charged as ever, against the declared limit.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.model import GpuClaim, PodRequest, Shape
+
+MARGIN, FIRST_MARGIN, FEW = 102, 110, 3
+"""Expected is 1.02 times the most that was seen, as no two runs are quite the same; 1.10 times of
+fewer runs than three."""
+MOST = 10_000
+"""Kinds of pods that are known at most; the one heard of least recently is forgotten."""
+
+Kind = tuple[str, str, str]
+
+
+class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a kind of pods now, to be kept where the next process finds it; and so told.
+
+    The kind is `namespace`, `who` and `asks`; the rest as in `Peak`.
+    """
+
+    namespace: str
+    who: str
+    asks: str
+    most_mib: int
+    runs: int
+
+
+class Peak(msgspec.Struct, frozen=True, gc=False):
+    """The most that pods of a kind used, MiB, and how many runs were seen whole."""
+
+    most_mib: int = 0
+    runs: int = 0
+
+
+class HasPod(Protocol):
+    """Whatever a pod was placed as."""
+
+    pod: PodRequest
+
+
+class Peaks:
+    """What is known of each kind of pods."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[Kind, Peak] = OrderedDict()
+        self._needs: dict[str, tuple[PodRequest, int]] = {}
+        self._news: dict[Kind, Peak] = {}
+
+    def ran(self, pod: PodRequest, most_mib: int) -> bool:
+        """A run was seen whole (0: it was not); whether it changes what is expected."""
+        return most_mib > 0 and self._learn(pod, most_mib, 1)
+
+    def tell(self, told: Sequence[PeakLearnt]) -> bool:
+        """What other processes learnt, the oldest first; whether it changes what is expected."""
+        changes = False
+        for one in reversed(told):  # all of it before what was learnt here
+            kind = one.namespace, one.who, one.asks
+            before = self.known.get(kind)
+            mine = before or Peak()
+            both = Peak(max(mine.most_mib, one.most_mib), max(mine.runs, one.runs))
+            changes |= _expected(both) != _expected(mine)
+            self.known[kind] = both
+            if before is None:
+                self.known.move_to_end(kind, last=False)
+        while len(self.known) > MOST:
+            self.known.popitem(last=False)
+        self._needs = {}
+        return changes
+
+    def news(self) -> list[PeakLearnt]:
+        """What was learnt here since this was last asked, as far as it is worth keeping."""
+        found, self._news = self._news, {}
+        return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in found.items()]
+
+    def ran_out(self, pod: PodRequest, least_mib: int) -> None:
+        """It ran out of memory, and its lesson is to be given so much."""
+        self._learn(pod, least_mib, 0)
+
+    def expected_mib(self, pod: PodRequest) -> int:
+        """What it will need of its GPU, MiB; 0 where that is not known."""
+        kind = kind_of(pod) if self.known else None
+        peak = self.known.get(kind) if kind is not None else None
+        return _expected(peak) if peak is not None else 0
+
+    def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
+        """`expected_mib` by UID of who was placed so; None where nothing is known of anybody.
+
+        What was asked for of the last such answer is not worked out again.
+        """
+        before, now = self._needs, dict[str, tuple[PodRequest, int]]()
+        self._needs = now
+        if not self.known:
+            return None
+
+        def need_mib(uid: str) -> int:
+            one, told = placed.get(uid), before.get(uid)
+            if one is None:
+                return 0
+            if told is None or told[0] is not one.pod:
+                told = one.pod, self.expected_mib(one.pod)
+            now[uid] = told
+            return told[1]
+
+        return need_mib
+
+    def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
+        """The shape with what is expected in its claim, where it is less than the pod asks."""
+        expected_mib = self.expected_mib(pod)
+        if not expected_mib or len(shape.claims) != 1 or shape.claims[0].least_mib:
+            return shape
+        claim = shape.claims[0]
+        if claim.memory.kind == "mib" and claim.memory.value <= expected_mib:
+            return shape
+        return replace(shape, claims=(replace(claim, expected_mib=expected_mib),))
+
+    def _learn(self, pod: PodRequest, most_mib: int, runs: int) -> bool:
+        kind = kind_of(pod)
+        if kind is None:
+            return False
+        before = self.known.get(kind, Peak())
+        now = Peak(max(before.most_mib, most_mib), before.runs + runs)
+        self.known[kind] = now
+        self.known.move_to_end(kind)
+        if now.most_mib > before.most_mib or before.runs < now.runs <= FEW:
+            self._news[kind] = now
+        changes = _expected(now) != _expected(before)
+        if len(self.known) > MOST:
+            self.known.popitem(last=False)
+            self._needs = {}
+        elif changes:
+            self._needs = {}
+        return changes
+
+
+def kind_of(pod: PodRequest) -> Kind | None:
+    """Who is like this pod; None where nothing can be learnt from it."""
+    who = pod.shape.application or pod.workload
+    if not who or len(pod.shape.claims) != 1 or not _is_one_share(pod.shape.claims[0]):
+        return None
+    memory = pod.shape.claims[0].memory
+    return pod.namespace, who, f"{memory.value} {memory.kind} {memory.unit_mib}"
+
+
+def whose(pod: PodRequest) -> str:
+    """Whose peak is expected of the pod, in words."""
+    application = pod.shape.application
+    return f"application {application}" if application else f"workload {pod.workload}"
+
+
+def _is_one_share(claim: GpuClaim) -> bool:
+    return claim.count == 1 and not claim.whole and not claim.split and claim.memory.value > 0
+
+
+def _expected(peak: Peak) -> int:
+    if not peak.runs:
+        return 0
+    margin = MARGIN if peak.runs >= FEW else FIRST_MARGIN
+    return -(-peak.most_mib * margin // 100)

@@ -1,0 +1,53 @@
+"""A pod between its decision and its end: what unwinding it needs."""
+
+from typing import NamedTuple
+
+from weft.core.engine.records import Record
+from weft.core.engine.waiting_pods import Waiting
+from weft.core.framework import Profile
+from weft.core.framework.signals import Bytes, Floats
+
+
+class Saw(NamedTuple):
+    """What was measured of the GPUs that a pod got, when it got them: all `columns` of each GPU by
+    its index, values and ages. `looked_ns` is when they were looked at."""
+
+    looked_ns: int
+    columns: tuple[str, ...]
+    gpus: dict[int, tuple[Floats, Bytes]]
+
+
+class Placed:
+    """A pod with a place that is not certain yet, or is."""
+
+    __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries", "waits")
+
+    def __init__(self, waiting: Waiting, record: Record) -> None:
+        self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
+        self.record = record
+        self.saw = _saw(self.profile, record)
+        self.waits = False
+        self.queued = waiting.state != "asked"
+        self.own: Waiting | None = None  # what it was in our queue when kube-scheduler bound it
+
+    def tell_lost(self) -> None:
+        """Tell the policies that the place is lost before the pod was bound."""
+        for policy in self.profile.policies:
+            policy.unreserved(self.pod, self.record.node)
+
+
+def _saw(profile: Profile, record: Record) -> Saw | None:
+    """None where no policy of the profile reads signals, or nobody measures anything."""
+    for policy in profile.policies:
+        if "signals" in policy.reads:
+            break
+    else:
+        return None
+    view, found = policy.signals, {}
+    if not view.version:
+        return None
+    for share in record.shares:
+        known = view.of_gpu(record.node, share.gpu)
+        if known is not None:
+            found[share.gpu] = known
+    return Saw(view.at_ns, view.source.columns, found)

@@ -1,0 +1,138 @@
+"""Pure questions to the engine: what fits where, without reserving anything.
+
+kube-scheduler may ask and then skip the rest of its cycle, or ask for one pod before it binds
+another: so an answer promises nothing, and the bind decides again (`BindOn`). It asks about
+thousands of names at once: they are looked up and answered as arrays.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import repeat
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from weft.core.engine.engine import Engine
+from weft.core.explain.reasons import reason_of_each
+from weft.core.framework import NEVER, Profile
+from weft.core.ledger.table import Table
+from weft.model import Code, PodRequest
+
+Ints = npt.NDArray[np.int64]
+_UNKNOWN = -1
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """About the nodes asked for, in their order: `fits` by name, the others' reasons.
+
+    `unresolvable` are nodes where no other pod's end would help. `unknown` are names that the
+    ledger does not have (a node that just came, or went).
+    """
+
+    fits: list[str]
+    failed: dict[str, str]
+    unresolvable: dict[str, str]
+    unknown: list[str]
+
+
+class Lookup:
+    """Rows by name. The lists asked about lately (the very objects) are remembered, if `lists` is
+    not 0: they must not be changed.
+
+    prioritize asks about what filter let through, so that list is remembered with it.
+    """
+
+    def __init__(self, lists: int = 4) -> None:
+        self._known: deque[tuple[list[str], Table, Ints]] = deque(maxlen=lists)
+
+    def __call__(self, table: Table, names: list[str], /) -> Ints:
+        """A row for each name, -1 for one that the table does not have."""
+        for known, of_table, found in self._known:
+            if names is known and table is of_table:
+                return found
+        found = np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
+        self.remember(table, names, found)
+        return found
+
+    def remember(self, table: Table, names: list[str], found: Ints) -> None:
+        """What a look-up of `names` would find."""
+        self._known.appendleft((names, table, found))
+
+
+_ANEW = Lookup(0)
+
+
+def which_fit(
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW,
+    beside: Sequence[PodRequest] = (),
+) -> Answers:  # fmt: skip
+    """Filter: which of these nodes could take the pod now, and why the others can't.
+
+    `beside` are pods that wait too, and not in the engine's queue.
+    """
+    known = engine.assess(profile, pod, beside)
+    table = engine.ledger.table
+    if table.count == 0:
+        return Answers([], {}, {}, list(names))
+    found = rows(table, names)
+    codes = known.codes.take(found, mode="clip").astype(np.int64)
+    codes[found == _UNKNOWN] = _UNKNOWN
+    bad = codes.nonzero()[0].tolist()
+    if not bad:
+        return Answers(names, {}, {}, [])
+    fits: list[str] = []
+    for begin, end in zip([0, *(place + 1 for place in bad)], [*bad, len(names)], strict=True):
+        fits += names[begin:end]
+    rows.remember(table, fits, found[codes == 0])
+    answers = Answers(fits, {}, {}, [])
+    answers.unknown.extend(names[place] for place in bad if found[place] == _UNKNOWN)
+    told = (codes > 0) & (codes <= Code.OUT_OF_SERVICE)
+    for into, places in (
+        (answers.unresolvable, told.nonzero()[0]),
+        (answers.failed, (codes > Code.OUT_OF_SERVICE).nonzero()[0]),
+    ):
+        texts = reason_of_each(table, known, found.take(places))
+        into.update(zip([names[place] for place in places.tolist()], texts, strict=True))
+    return answers
+
+
+def scores(
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
+) -> list[int]:
+    """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit.
+
+    Of a policy with `raw_scores`, if it decides alone, what it says itself.
+    """
+    known = engine.assess(profile, pod, None)
+    table = engine.ledger.table
+    if table.count == 0:
+        return [0] * len(names)
+    found = rows(table, names)
+    raw = known.total.take(found, mode="clip")
+    fits = (found != _UNKNOWN) & (raw != NEVER)
+    tenths: Ints = np.zeros(len(names), dtype=np.int64)
+    lead = profile.lead
+    if lead.raw_scores and len(profile.plugins) == 1:
+        tenths[fits] = raw[fits]
+    elif fits.any():
+        tenths[fits] = (lead.normalize(raw[fits]) + 5) // 10
+    numbers: list[int] = tenths.tolist()
+    return numbers
+
+
+def fits_without(
+    engine: Engine, profile: Profile, pod: PodRequest, node: str, victims: list[str]
+) -> bool:
+    """Preempt: whether the pod would fit on `node` if these pods (by UID) were gone."""
+    ledger = engine.ledger
+    row = ledger.table.row_of.get(node)
+    if row is None:
+        return False
+    ledger.checkpoint()
+    try:
+        for uid in victims:
+            ledger.release(uid)
+        return bool(engine.assess(profile, pod, None).codes[row] == 0)
+    finally:
+        ledger.rollback()

@@ -1,0 +1,281 @@
+"""Pods waiting: to be tried (active), for their back-off to end, or for something to change.
+
+    added ──▶ ACTIVE ──fits──▶ (out)
+                │ ▲
+          fails │ │ back-off over
+                ▼ │
+             PARKED ──an event that could help──▶ BACKING OFF
+             FAULTY ──any change──▶ BACKING OFF, longer each time
+Pods of one profile and shape fit alike, so only the first of each parked group is woken: its scout.
+When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
+woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
+that came before it are tried (`give_way`), whether they rest or are parked.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from weft.core.engine.decision_faults import rest_ns
+from weft.core.engine.waiting_pods import NOWHERE, Group, Key, Never, Room, Waiting, needs_no_loan
+from weft.core.framework import Demand, Profile
+from weft.model import PodRequest, Shape
+
+BACKOFF_FIRST_NS = 1_000_000_000
+BACKOFF_MOST_NS = 10_000_000_000
+"""kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+FIRST = -1 << 62
+
+
+class Queue:
+    """All waiting pods. Heads of different profiles are compared by priority, then age."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, list[tuple[Key, Waiting]]] = {}
+        self._backoff: list[tuple[int, int, Waiting]] = []
+        self._parked: dict[tuple[str, Shape], Group] = {}
+        self._scouts: dict[tuple[str, Shape], Waiting] = {}
+        self._known: dict[str, Waiting] = {}
+        self._faulty: dict[str, Waiting] = {}
+        self._seq = self._held = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._known
+
+    def get(self, uid: str) -> Waiting | None:
+        """The pod, if it is in the queue."""
+        return self._known.get(uid)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Every pod in the queue, wherever it waits."""
+        return iter(self._known.values())
+
+    def add(self, pod: PodRequest, profile: Profile, now_ns: int, *, first: bool = False) -> None:
+        """A new pod, before all others of its profile where it is to be `first`.
+
+        One with the same UID is replaced, and left alone if it is the same.
+        """
+        known = self._known.get(pod.uid)
+        if known is not None:
+            if known.pod == pod:
+                return
+            self.remove(pod.uid, now_ns)
+        self._seq += 1
+        waiting = Waiting(pod, profile, self._seq)
+        if first:
+            waiting.key = (*(FIRST for _ in waiting.key[:-1]), self._seq)
+        self._known[pod.uid] = waiting
+        self._activate(waiting)
+
+    def remove(self, uid: str, now_ns: int) -> None:
+        """Forget the pod. Its heap entries are skipped when they surface.
+
+        If it was woken and not tried yet, the next of its group takes its turn.
+        """
+        waiting = self._known.pop(uid, None)
+        if waiting is None:
+            return
+        self._faulty.pop(uid, None)
+        was, waiting.state = waiting.state, "gone"
+        if was != "parked":
+            self._no_scout(waiting)
+            self.next_of_group(waiting, now_ns)
+        elif (group := self._parked.get(waiting.group)) is not None:
+            self._leave(group)
+            group.tidy()
+
+    def pop(self) -> Waiting | None:
+        """The pod to try next, taken out of the active queue; None when there is none."""
+        best: list[tuple[Key, Waiting]] | None = None
+        best_key: tuple[int, int, int] | None = None
+        for heap in self._active.values():
+            while heap and heap[0][1].state != "active":
+                heapq.heappop(heap)
+            if heap:
+                pod = heap[0][1].pod
+                key = (-pod.priority, pod.created_ns, heap[0][0][-1])
+                if best_key is None or key < best_key:
+                    best, best_key = heap, key
+        if best is None:
+            return None
+        waiting = heapq.heappop(best)[1]
+        waiting.state = "trying"
+        waiting.tries += 1
+        self._no_scout(waiting)
+        return waiting
+
+    @property
+    def active(self) -> bool:
+        """Whether `pop` has a pod to try."""
+        for heap in self._active.values():
+            while heap and heap[0][1].state != "active":
+                heapq.heappop(heap)
+        return any(self._active.values())
+
+    def give_way(self, waiting: Waiting, shape: Shape) -> bool:
+        """Whether a pod of this shape that came before `waiting` still rests or is parked.
+
+        To be asked before `waiting` takes a place: then that one is tried first, and this again.
+        """
+        key = waiting.profile.name, shape
+        group, scout = self._parked.get(key), self._scouts.get(key)
+        there = [group.first() if group is not None else None, scout]
+        ahead = [one for one in there if one is not None and one.state in {"parked", "backoff"}]
+        first = min(ahead, key=lambda one: one.key, default=waiting)
+        if first.key >= waiting.key:
+            return False
+        if first.state == "parked" and group is not None:
+            heapq.heappop(group.heap)
+            first.woken = True
+            self._leave(group)
+        self._activate(first)
+        waiting.tries -= 1
+        self._activate(waiting)
+        return True
+
+    def done(self, waiting: Waiting) -> None:
+        """It has a place."""
+        self._known.pop(waiting.pod.uid, None)
+        waiting.state = "gone"
+
+    def next_of_group(self, waiting: Waiting, now_ns: int) -> None:
+        """A woken pod got its place, or left: let the next of its kind try."""
+        group = self._parked.get(waiting.group) if waiting.woken else None
+        if group is not None:
+            self._wake_first(group, now_ns, rested=waiting.rested)
+
+    def park(
+        self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
+    ) -> None:
+        """It fits nowhere: wait for an event that could help. `never` are nodes that none could.
+
+        A woken one that by now is of another shape was no scout of its old group: the next one is.
+        """
+        if shape != waiting.shape:
+            self.next_of_group(waiting, now_ns)
+            waiting.shape = shape
+        waiting.state = "parked"
+        waiting.ready_ns = now_ns if waiting.rested else now_ns + backoff_ns(waiting.tries)
+        waiting.woken = waiting.rested = False
+        key = waiting.group
+        group = self._parked.get(key)
+        if group is None:
+            group = self._parked[key] = Group(key, demand)
+        elif group.demand is not demand:
+            group.ask(demand)
+        group.never = never
+        group.parked += 1
+        heapq.heappush(group.heap, (waiting.key, waiting))
+        waiting.parked_in = group
+
+    def park_faulty(self, waiting: Waiting, now_ns: int) -> None:
+        """Deciding for it broke off: it waits apart from its group for whatever changes."""
+        self.next_of_group(waiting, now_ns)
+        waiting.faults += 1
+        waiting.state = "faulty"
+        waiting.ready_ns = now_ns + rest_ns(waiting.faults)
+        waiting.woken = waiting.rested = False
+        self._known[waiting.pod.uid] = self._faulty[waiting.pod.uid] = waiting
+
+    def _wake_faulty(self, now_ns: int) -> None:
+        waiting, self._faulty = self._faulty, {}
+        for one in waiting.values():
+            self._hold(one, now_ns)
+
+    def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
+        """A pod that lost its place (bind refused): back in after its back-off."""
+        self._seq += 1
+        waiting = Waiting(pod, profile, self._seq)
+        waiting.tries = tries
+        waiting.ready_ns = now_ns + backoff_ns(tries)
+        self._known[pod.uid] = waiting
+        self._hold(waiting, now_ns)
+
+    def room_on(self, room: Room, now_ns: int) -> None:
+        """A node gained room: wake the first pod of each group that could fit there.
+
+        Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
+        loan ends that rest: others would not have been tried before.
+        """
+        self._wake_faulty(now_ns)
+        for scout in list(self._scouts.values()):
+            if scout.state == "backoff" and needs_no_loan(scout.parked_in, room):
+                scout.rested = True
+                self._activate(scout)
+        for group in list(self._parked.values()):
+            if group.could_fit(room):
+                self._wake_first(group, now_ns, rested=needs_no_loan(group, room))
+
+    def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
+        """Anything may have changed (nodes, a policy's input): wake every group's first.
+
+        `rested` ends the rest of those, and of the ones that were woken before.
+        """
+        self._wake_faulty(now_ns)
+        for scout in list(self._scouts.values()) if rested else ():
+            scout.rested = True
+            if scout.state == "backoff":
+                self._activate(scout)
+        for group in list(self._parked.values()):
+            self._wake_first(group, now_ns, rested=rested)
+
+    def tick(self, now_ns: int) -> None:
+        """Move pods whose back-off has ended to the active queue."""
+        while self._backoff and self._backoff[0][0] <= now_ns:
+            ready_ns, _, waiting = heapq.heappop(self._backoff)
+            if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
+                self._activate(waiting)
+
+    def next_ns(self) -> int | None:
+        """When the next back-off ends."""
+        while self._backoff:
+            ready_ns, _, waiting = self._backoff[0]
+            if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
+                return ready_ns
+            heapq.heappop(self._backoff)  # it left, or was activated before its time
+        return None
+
+    def _activate(self, waiting: Waiting) -> None:
+        waiting.state = "active"
+        heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
+
+    def _wake_first(self, group: Group, now_ns: int, *, rested: bool = False) -> None:
+        """Let the group's first pod try, unless its scout was not tried yet."""
+        if group.key in self._scouts:
+            return
+        waiting = group.first()
+        if waiting is not None:
+            heapq.heappop(group.heap)
+            waiting.woken, waiting.rested = True, rested
+            self._scouts[group.key] = waiting
+            self._leave(group)
+            if rested:
+                self._activate(waiting)
+            else:
+                self._hold(waiting, now_ns)
+
+    def _no_scout(self, waiting: Waiting) -> None:
+        """It is tried now, or left."""
+        if waiting.woken and self._scouts.get(waiting.group) is waiting:
+            del self._scouts[waiting.group]
+
+    def _leave(self, group: Group) -> None:
+        """One pod less is parked in the group; an empty group is forgotten."""
+        group.parked -= 1
+        if group.parked == 0:
+            del self._parked[group.key]
+
+    def _hold(self, waiting: Waiting, now_ns: int) -> None:
+        if waiting.ready_ns <= now_ns:
+            self._activate(waiting)
+        else:
+            waiting.state = "backoff"
+            self._held += 1
+            heapq.heappush(self._backoff, (waiting.ready_ns, self._held, waiting))
+
+
+def backoff_ns(tries: int) -> int:
+    """How long a pod rests after its `tries`-th failed try, nanoseconds."""
+    return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

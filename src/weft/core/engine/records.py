@@ -1,0 +1,74 @@
+"""Decision records: what was decided, on what, and why.
+
+Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes (`encode`).
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from weft.core.engine.harvest import Eviction, Harvest
+from weft.core.engine.oom_history import Charged
+from weft.core.engine.slowdown_eviction import Slowed
+from weft.core.framework.policy import Prediction
+from weft.model import Code, Share
+from weft.model.reason import TEXT
+
+LEAVES: Final = "asked-to-leave"
+"""Whether it goes is for others to say: a disruption budget, or the API server (`NotEvicted`)."""
+
+BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
+"""What is said of a record that is `bounded`."""
+
+FAULTED: Final = "faulted"
+"""Deciding broke off: see `faults.py`."""
+
+Outcome = Literal["placed", "unschedulable", "asked-to-leave", "faulted"]
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """One of the best nodes and each scoring policy's raw score for it."""
+
+    node: str
+    score: int
+    scores: dict[str, int] = {}
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One decision.
+
+    `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
+    `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
+    `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
+    got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom.
+    `charged` is there where a lesson, and not the request alone, said what the pod takes.
+    `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
+    it. `bounded`: the search for its several claims ended at its bound, another place on that node
+    may be better. `fault` says why the decision broke off (without a pod: an event was left out).
+    """
+
+    seq: int
+    at_ns: int
+    uid: str
+    namespace: str
+    name: str
+    profile: str
+    attempt: int
+    version: int
+    outcome: Outcome
+    node: str = ""
+    shares: tuple[Share, ...] = ()
+    score: int = 0
+    counts: tuple[int, ...] = ()
+    top: tuple[Candidate, ...] = ()
+    harvested: tuple[Harvest, ...] = ()
+    eviction: Eviction | None = None
+    charged: Charged | None = None
+    predicted: tuple[Prediction, ...] = ()
+    slowed: Slowed | None = None
+    bounded: bool = False
+    fault: str = ""
+
+    def reasons(self) -> dict[str, int]:
+        """Nodes that did not fit, by reason text."""
+        return {TEXT[Code(code)]: count for code, count in enumerate(self.counts) if code and count}

@@ -1,0 +1,145 @@
+"""Which node is chosen, and which of its devices the pod gets, as shares."""
+
+import numpy as np
+
+from weft.core.engine.assessment import Assessment
+from weft.core.framework import NEVER, Demand, Need, Policy, Profile, Query, assignment
+from weft.core.framework.policy import Prediction
+from weft.core.ledger.table import Ints, Table
+from weft.model import Placement, Shape, Share
+
+
+def placement_on(
+    table: Table, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
+) -> Placement:
+    """The pod's place: its shares, what it takes of the node beside them, and what it runs."""
+    return Placement(
+        uid, table.nodes[row].name, shares, shape.cpu_milli, shape.memory_mib, shape.extended,
+        shape.constraints.ports, shape.application, shape.job_class,
+        shape.expected_s, shape.slack,
+    )  # fmt: skip
+
+
+def best_row(known: Assessment, profile: Profile, key: str) -> int:
+    """The row of the best node, −1 where none fits; `key` is for policies that draw."""
+    if len(known.total) == 0:
+        return -1
+    row = int(known.total.argmax())
+    best = known.total[row]
+    if best == NEVER:
+        return -1
+    if profile.breaks_ties:
+        rows = (known.total == best).nonzero()[0]
+        row = int(rows[profile.lead.choose_node(rows, key)])
+    return row
+
+
+def shares_on(
+    table: Table, row: int, known: Assessment, profile: Profile, key: str
+) -> tuple[Share, ...]:
+    """Shares for all claims of the demand on node `row`, which is known to fit."""
+    demand = known.demand
+    if demand.mode == "none":
+        return ()
+    if demand.mode == "many":
+        return _many(table, row, known, profile, key)
+    need = demand.need
+    if known.position is not None and not need.whole:
+        return (_share(table, row, int(known.position[row]), 0, need),)
+    if need.whole:
+        positions = _first_idle(table, row, demand, profile)
+    else:
+        positions = [_shared(table, row, demand, profile, key)]
+    return tuple(_share(table, row, position, 0, need) for position in positions)
+
+
+def predicted(
+    table: Table, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
+) -> tuple[Prediction, ...]:
+    """What the policy expects of the pod and those it joins; () without company."""
+    if not profile.predicts or len(shares) != 1:
+        return ()
+    device = table.device_row(row, shares[0].gpu)
+    there = table.residents.on(device)
+    model = table.gpu(row, device).model
+    return profile.lead.predict(known.shape, there, model) if there else ()
+
+
+def _share(table: Table, row: int, position: int, claim: int, need: Need) -> Share:
+    device = table.start[row] + position
+    gpu = table.nodes[row].gpus[position]
+    memory = int(need.memory_mib[table.kind_of[device]])
+    milli = gpu.milli if need.whole else need.milli
+    return Share(claim, gpu.index, memory, milli, gpu.uuid)
+
+
+def _first_idle(table: Table, row: int, demand: Demand, profile: Profile) -> list[int]:
+    """The first idle devices that are accepted."""
+    if demand.mode == "device" or profile.device_filters:
+        fits = _fitting(table, row, demand, profile)[1]
+        return [int(position) for position in fits[: demand.need.count]]
+    begin, end = table.start[row], table.start[row + 1]
+    idle = [device - begin for device in range(begin, end) if table.state[device].idle]
+    return idle[: demand.need.count]
+
+
+def _fitting(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[Query, Ints]:
+    """The question about this node alone, and the positions of the devices that fit."""
+    query = Query(table, demand, np.array([row], dtype=np.int64))
+    for policy in profile.device_filters:
+        mask = policy.filter_devices(query)
+        if mask is not None:
+            query.narrow(mask)
+    return query, np.flatnonzero(query.device_fits)
+
+
+def _shared(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> int:
+    custom = type(profile.lead).choose_device is not Policy.choose_device
+    if custom or profile.device_filters or demand.mode == "device":
+        query, fits = _fitting(table, row, demand, profile)
+        return int(fits[profile.lead.choose_device(query, fits, key)])
+    return _tightest(table, row, demand.need)
+
+
+def _tightest(table: Table, row: int, need: Need) -> int:
+    """`Policy.choose_device`'s default for a demand by one number, without arrays."""
+    begin, end = table.start[row], table.start[row + 1]
+    ask = int(need.ask_mib[table.kind_of[begin]])
+    best, best_left = -1, -1
+    for device in range(begin, end):
+        state = table.state[device]
+        left = state.memory if need.asks_memory else state.milli
+        if state.usable and state.memory >= ask and state.milli >= need.milli and (
+            best < 0 or left < best_left
+        ):  # fmt: skip
+            best, best_left = device - begin, left
+    return best
+
+
+def _many(
+    table: Table, row: int, known: Assessment, profile: Profile, key: str
+) -> tuple[Share, ...]:
+    demand = known.demand
+    query = Query(table, demand, np.array([row], dtype=np.int64))
+    answer = _found_before(known, row, profile) or assignment.place(query, profile, key)
+    chosen = answer.chosen[0].tolist()
+    shares = [
+        _share(table, row, position, claim, need)
+        for position, (claim, need) in zip(chosen, answer.todo, strict=True)
+    ]
+    gpus = table.nodes[row].gpus
+    shares += [
+        Share(claim, gpus[position].index, memory, demand.needs[claim].milli, gpus[position].uuid)
+        for claim, position, memory in assignment.split_shares(query, profile, answer)
+    ]
+    return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))
+
+
+def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Answer | None:
+    """What was found on this node when it was assessed; None where it was not just then, or where
+    the policy's own choice among equals is still to be asked."""
+    if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:
+        return None
+    rows, answer = known.places
+    at = np.flatnonzero(rows == row)
+    return answer.only(at) if len(at) else None

@@ -1,0 +1,393 @@
+"""Pods that are slower than they may be: who beside them goes, so that it gets better.
+
+What may change here: what was last seen of each pod, and since when a GPU is left alone. It is a
+pure function of the events. It knows nothing of how progress is counted, nor what is predicted: it
+asks the pods' policies what one costs the other.
+
+    a look ──▶ each pod's last three windows ─┬─ a latency-critical pod is too slow in two of them
+                                              ├─ or late in two of them
+                                              └─ pods of a GPU, none of them latency-critical, get
+                                                 less done together than one alone, for 5 minutes
+           ──▶ one beside it goes, if nothing speaks against it (`restraint.py`)
+           ──▶ nobody else goes there for 5 minutes
+
+A latency-critical pod never goes. Windows count only with the very company that is there now: the
+first one with a new company is about both, and is left out. Guesses (`proxy`), and pods of which
+nothing was seen, send nobody away. Who must not go (`NotEvicted`) is asked last from then on, and
+no more often than each 5 minutes; nothing else is put off by that.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from weft.core.engine.eviction_limits import BROKEN, Restraint, Why, Window, bad_windows
+from weft.core.engine.harvest import Lending
+from weft.core.framework.policy import Tolerance
+from weft.core.ledger import Holding, Ledger
+from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
+
+WINDOWS = 3
+"""So many of the last windows decide."""
+QUIET_NS = 300 * 1_000_000_000
+"""Between two evictions from a GPU, and how long pods must be slow together."""
+GAP_NS = 60 * 1_000_000_000
+"""What was seen longer ago than this before the next look has nothing to do with it."""
+LEAST_TOGETHER = 1.0
+SLOWEST = 100.0
+"""As which a pod is told that stood still."""
+
+_Gpu = tuple[str, int]
+_Company = tuple[tuple[_Gpu, ...], tuple[str, ...]]
+"""A pod's GPUs, and the UIDs of all that are on them."""
+
+
+class Observed(msgspec.Struct, frozen=True, gc=False):
+    """How one running pod got on since the last look.
+
+    `slowdown` is its rate alone ÷ its rate now, 1.0 for no loss, at most `SLOWEST`. `proxy`: nobody
+    counted its progress, and that number is a guess from its GPU's load; it is shown, and never
+    acted on. `late`: the 99th percentile of its answers is above its SLO; that is measured,
+    whatever `slowdown` is.
+    """
+
+    uid: str
+    slowdown: float
+    proxy: bool = False
+    late: bool = False
+
+
+class Slowed(msgspec.Struct, frozen=True, gc=False):
+    """Why a pod goes: for whom, and by which rule.
+
+    `rule` is `bound` (the latency-critical `victim` was `slowdown` times slower than alone, and
+    `bound` is allowed), `late` (its answers were), both in `windows` of the last three looks, or
+    `together` (the GPU's pods got `together` GPUs' worth done since `since_ns`; the `victim` is the
+    slowest that stays). `relief` is how many times slower the one that goes is expected to have
+    made the victim. `applications` are the victim's and its own: on GPUs of `gpu_model` these are
+    to be kept apart for a while.
+    """
+
+    gpu: int
+    victim: str
+    rule: Literal["bound", "late", "together"]
+    slowdown: float
+    bound: float = 0.0
+    windows: int = 0
+    together: float = 0.0
+    since_ns: int = 0
+    relief: float = 1.0
+    applications: tuple[str, str] = ("", "")
+    gpu_model: str = ""
+
+
+def slowed_in_words(one: Slowed, name: Callable[[str], str] = str) -> str:
+    """Why a pod goes, in numbers; `name` makes a name of a UID."""
+    who = name(one.victim)
+    if one.rule == "together":
+        return (
+            f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
+            "than one alone would; of those that may go it came last"
+        )
+    what = "was late for its SLO" if one.rule == "late" else (
+        f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,"
+    )  # fmt: skip
+    hope = (
+        f"without this pod it is expected to be {one.relief:.2f} times faster"
+        if one.relief >= 1.005 else "of those beside it this pod may go, though nobody predicted it"
+    )  # fmt: skip
+    return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
+
+
+class _Account:
+    """What was seen of a pod beside one company; whether a latency-critical one is too slow, None
+    where that is not known."""
+
+    __slots__ = ("at_ns", "company", "too_slow", "windows")
+
+    def __init__(self, company: _Company, at_ns: int) -> None:
+        self.company, self.at_ns = company, at_ns
+        self.windows: deque[Window] = deque(maxlen=WINDOWS)
+        self.too_slow: bool | None = None
+
+
+class _Slow(NamedTuple):
+    """Since when these pods got less done together than one alone, and when that was last seen."""
+
+    company: tuple[str, ...]
+    since_ns: int
+    at_ns: int
+
+
+class Relief:
+    """Looks after the speed of one ledger's pods."""
+
+    def __init__(self, ledger: Ledger, lending: Lending) -> None:
+        self._ledger, self._lending, self._restraint = ledger, lending, Restraint(ledger)
+        self._seen: dict[str, _Account] = {}
+        self._slow: dict[_Gpu, _Slow] = {}
+        self._sent: dict[str, tuple[int, frozenset[_Gpu]]] = {}
+        self._leaving: set[str] = set()
+        self._refused_ns: dict[str, int] = {}
+        self._there: dict[str, dict[_Gpu, tuple[str, ...]]] = {}
+        self._quiet: set[_Gpu] = set()
+
+    @property
+    def held_back(self) -> Mapping[str, Why]:
+        """Pods (UIDs) for which nobody went at the last look at them, though somebody might have:
+        why."""
+        return self._restraint.held_back
+
+    # --- what pods do ---
+
+    def leaves(self, held: Holding, now_ns: int, victim: Iterable[_Gpu] = ()) -> None:
+        """It was asked to go, for whatever reason: let that show before the next one."""
+        if held.placement.uid not in self._leaving:
+            self._leaving.add(held.placement.uid)
+            there = frozenset((*_gpus(held), *victim))
+            self._sent[held.placement.uid] = (now_ns, there)
+            self._quiet |= there
+
+    def not_let_go(self, uid: str, now_ns: int, *, refused: bool) -> None:
+        """It stays: the GPU may lose another one, and that one is asked last."""
+        self._restraint.not_let_go(uid)
+        if uid in self._leaving:
+            self._leaving.discard(uid)
+            self._sent.pop(uid, None)
+            if refused:
+                self._refused_ns[uid] = now_ns
+
+    def gone(self, uid: str) -> None:
+        """The pod holds nothing any more."""
+        self._restraint.gone(uid)
+        self._seen.pop(uid, None)
+        self._leaving.discard(uid)
+        self._refused_ns.pop(uid, None)
+
+    # --- a look at the pods ---
+
+    def look(
+        self, observed: Sequence[Observed], tolerance_of: Callable[[str], Tolerance | None],
+        now_ns: int,
+    ) -> Iterator[tuple[Holding, Slowed]]:  # fmt: skip
+        """Take over what was seen; who has to go, one after another.
+
+        `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
+        """
+        self._forget(now_ns)
+        found = {one.uid: one for one in observed}
+        self._restraint.forget(found)
+        counted = [
+            held
+            for held in map(self._ledger.holdings.get, found)
+            if held is not None and self._count(held, found[held.placement.uid], now_ns)
+        ]
+        critical = self._critical(counted, tolerance_of)
+        too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
+        self._restraint.look(too_slow, now_ns)
+        for held, tolerance in critical:
+            leaves = self._for_critical(held, tolerance, now_ns)
+            if leaves is not None and self._allowed(*leaves, (), now_ns):
+                self.leaves(leaves[0], now_ns, _gpus(held))
+                yield leaves
+        for gpu in dict.fromkeys(gpu for held in counted for gpu in _gpus(held)):
+            leaves = self._of_slow(gpu, tolerance_of, now_ns)
+            if leaves is not None and self._allowed(*leaves, self._certain(gpu), now_ns):
+                self.leaves(leaves[0], now_ns)
+                yield leaves
+
+    def _critical(
+        self, counted: Iterable[Holding], tolerance_of: Callable[[str], Tolerance | None]
+    ) -> list[tuple[Holding, Tolerance]]:
+        """The latency-critical pods that have a bound; their accounts say whether they keep it. The
+        others are looked at for whether they are slow alone."""
+        found = []
+        for held in counted:
+            uid = held.placement.uid
+            account, tolerance = self._seen[uid], tolerance_of(uid)
+            account.too_slow = None
+            alone = account.company[1] == (uid,)
+            if self._lending.class_of(held) != LATENCY_CRITICAL:
+                self._restraint.saw_other(uid, account.windows, alone=alone)
+            elif tolerance is not None:
+                account.too_slow = self._restraint.saw(
+                    uid, account.windows, tolerance.critical, alone=alone
+                )
+                found.append((held, tolerance))
+        return found
+
+    def _allowed(
+        self, held: Holding, slowed: Slowed, company: Sequence[str], now_ns: int
+    ) -> bool:  # fmt: skip
+        return self._restraint.allows(held.placement.uid, slowed.victim, company, now_ns)
+
+    def _forget(self, now_ns: int) -> None:
+        """What is too long ago, and what was gathered for the last look."""
+        old = [uid for uid, one in self._seen.items() if now_ns - one.at_ns > GAP_NS]
+        self._restraint.forget(old)
+        for uid in old:
+            del self._seen[uid]
+        self._slow = {g: one for g, one in self._slow.items() if now_ns - one.at_ns <= GAP_NS}
+        self._sent = {u: one for u, one in self._sent.items() if now_ns - one[0] < QUIET_NS}
+        self._there = {}
+        self._quiet = {gpu for _, there in self._sent.values() for gpu in there}
+
+    def _count(self, held: Holding, one: Observed, now_ns: int) -> bool:
+        """Put a look into the pod's account; whether it counts."""
+        if held.state != "committed" or not held.placement.shares:
+            return False
+        company = self._company(held)
+        account = self._seen.get(one.uid)
+        if account is None or account.company != company:
+            self._seen[one.uid] = _Account(company, now_ns)
+            return False
+        known = not one.proxy and math.isfinite(one.slowdown) and one.slowdown > 0.0
+        account.windows.append(Window(one.slowdown if known else None, one.late))
+        account.at_ns = now_ns
+        return True
+
+    def _company(self, held: Holding) -> _Company:
+        gpus = _gpus(held)
+        if len(gpus) == 1:
+            return gpus, self._certain(gpus[0])
+        return gpus, tuple(sorted({uid for gpu in gpus for uid in self._certain(gpu)}))
+
+    def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
+        """UIDs on a GPU, in their order; each node's are gathered once a look."""
+        if gpu[0] not in self._there:
+            there: dict[_Gpu, list[str]] = {}
+            for held in self._ledger.pods_on(gpu[0]):
+                for one in _gpus(held) if held.state == "committed" else ():
+                    there.setdefault(one, []).append(held.placement.uid)
+            self._there[gpu[0]] = {one: tuple(sorted(uids)) for one, uids in there.items()}
+        return self._there[gpu[0]].get(gpu, ())
+
+    # --- latency-critical pods ---
+
+    def _for_critical(
+        self, held: Holding, tolerance: Tolerance, now_ns: int
+    ) -> tuple[Holding, Slowed] | None:
+        windows = self._seen[held.placement.uid].windows
+        slow, late = bad_windows(windows, tolerance.critical)
+        if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
+            return None
+        told = [one.slowdown for one in windows if one.slowdown is not None]
+        slowdown = told[-1] if told else 1.0
+        ranked = []
+        for gpu in self._open(_gpus(held)):
+            for number, other in enumerate(self._lending.in_order(*gpu)):
+                if other is held or not self._may_go(other, now_ns):
+                    continue
+                costs = self._costs(tolerance, held, other, gpu)
+                most = max(slowdown / tolerance.critical, tolerance.critical)
+                if len(_gpus(other)) > 1 and not costs > math.log(most):
+                    continue  # others would lose much, for no clear relief here
+                best_effort = self._lending.class_of(other) == BEST_EFFORT
+                rank = (other.placement.uid in self._refused_ns, -costs, not best_effort, -number)
+                ranked.append((rank, gpu, other, costs))
+        if not ranked:
+            return None
+        _, gpu, other, costs = min(ranked, key=lambda one: one[0])
+        return other, Slowed(
+            gpu[1], held.placement.uid, "bound" if slow >= BROKEN else "late",
+            round(slowdown, 3), tolerance.critical,
+            slow if slow >= BROKEN else late, relief=round(math.exp(costs), 3),
+            applications=(held.placement.application, other.placement.application),
+            gpu_model=self._model(gpu),
+        )  # fmt: skip
+
+    def _open(self, gpus: Sequence[_Gpu]) -> list[_Gpu]:
+        """GPUs that may lose a pod now. Where one of several waits for a pod to go, all do."""
+        if any(uid in self._leaving for gpu in gpus for uid in self._ledger.occupants(*gpu)):
+            return []
+        return [gpu for gpu in gpus if gpu not in self._quiet]
+
+    def _may_go(self, held: Holding, now_ns: int) -> bool:
+        """Whether it may be asked: a certain place, not latency-critical, not lately refused."""
+        refused = self._refused_ns.get(held.placement.uid)
+        return (
+            held.state == "committed"
+            and self._lending.class_of(held) != LATENCY_CRITICAL
+            and (refused is None or now_ns - refused >= QUIET_NS)
+            and len(self._open(_gpus(held))) == len(_gpus(held))
+        )
+
+    def _costs(self, tolerance: Tolerance, held: Holding, other: Holding, gpu: _Gpu) -> float:
+        """What the other is expected to cost the pod, log slowdown."""
+        mine, its = held.placement.application, other.placement.application
+        return tolerance.costs(self._model(gpu), mine, its)
+
+    def _model(self, gpu: _Gpu) -> str:
+        table = self._ledger.table
+        row = table.row_of.get(gpu[0], -1)
+        there = table.nodes[row].gpus if row >= 0 else ()
+        return next((one.model for one in there if one.index == gpu[1]), "")
+
+    # --- pods that get less done together than one alone ---
+
+    def _of_slow(
+        self, gpu: _Gpu, tolerance_of: Callable[[str], Tolerance | None], now_ns: int
+    ) -> tuple[Holding, Slowed] | None:
+        """The latest comer of those with this one GPU, where they were too slow for long enough."""
+        speeds = self._speeds(self._certain(gpu), now_ns)
+        if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
+            self._slow.pop(gpu, None)
+            return None
+        there = [held for held in self._lending.in_order(*gpu) if held.placement.uid in speeds]
+        company, before = tuple(sorted(speeds)), self._slow.get(gpu)
+        same = before is not None and before.company == company
+        since_ns = before.since_ns if before is not None and same else now_ns
+        self._slow[gpu] = _Slow(company, since_ns, now_ns)
+        if now_ns - since_ns < QUIET_NS or not self._open([gpu]):
+            return None
+        able = [
+            held
+            for held in reversed(there)
+            if len(_gpus(held)) == 1
+            and self._may_go(held, now_ns)
+            and tolerance_of(held.placement.uid) is not None
+        ]
+        able.sort(key=lambda held: held.placement.uid in self._refused_ns)
+        if not able:
+            return None
+        leaves = able[0]
+        stay = [held for held in there if held is not leaves]
+        victim = min(stay, key=lambda held: speeds[held.placement.uid])
+        tolerance = tolerance_of(leaves.placement.uid)
+        costs = self._costs(tolerance, victim, leaves, gpu) if tolerance is not None else 0.0
+        return leaves, Slowed(
+            gpu[1], victim.placement.uid, "together",
+            round(1.0 / speeds[victim.placement.uid], 3), together=round(sum(speeds.values()), 3),
+            since_ns=since_ns, relief=round(math.exp(costs), 3),
+            applications=(victim.placement.application, leaves.placement.application),
+            gpu_model=self._model(gpu),
+        )  # fmt: skip
+
+    def _speeds(self, there: Sequence[str], now_ns: int) -> dict[str, float] | None:
+        """Each one's speed when it was seen last; None where one's is not known, or is critical.
+
+        Not all are seen at each look: a slow counter takes longer to say something.
+        """
+        speeds = {}
+        for uid in there if len(there) > 1 else ():
+            held, account = self._ledger.holdings[uid], self._seen.get(uid)
+            if account is None or not account.windows or now_ns - account.at_ns > GAP_NS:
+                return None
+            slowdown = account.windows[-1].slowdown
+            if slowdown is None or account.company != self._company(held):
+                return None
+            if self._lending.class_of(held) == LATENCY_CRITICAL:
+                return None
+            speeds[uid] = 1.0 / slowdown
+        return speeds or None
+
+
+def _gpus(held: Holding) -> tuple[_Gpu, ...]:
+    """The GPUs of which the pod has a share, each once."""
+    node, shares = held.placement.node, held.placement.shares
+    if len(shares) == 1:
+        return ((node, shares[0].gpu),)
+    return tuple(dict.fromkeys((node, share.gpu) for share in shares))

@@ -1,0 +1,37 @@
+"""How slow one running pod may get: what its policy allows to all, or less where its SLO does.
+
+Neighbours go for what was counted, and small counts are inexact: a look counts twenty units or so,
+one of which is a twentieth. So nobody goes for less than that, however little slack a pod has, and
+a tight SLO makes no pod look slow that is not. (Who comes is judged by the slack as it is.)
+"""
+
+from collections.abc import Iterable
+
+from weft.core.framework import Policy
+from weft.core.framework.policy import Tolerance
+from weft.core.ledger import Ledger
+from weft.model import Placement
+from weft.model.slowdown_limit import bound_on
+
+LEAST_SEEN = 1.05
+
+
+def tolerance_of(
+    policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
+) -> Tolerance | None:
+    """Of a pod of this profile, where it holds this; None: nobody is sent away for it."""
+    common = next((p.tolerance for p in policies if p.tolerance is not None), None)
+    if common is None or placement is None or not placement.slack:
+        return common
+    critical = common.critical
+    for model in _models(placement, ledger):
+        own = max(LEAST_SEEN, bound_on(placement.slack, model, common.critical))
+        critical = min(critical, own)
+    return common._replace(critical=critical)
+
+
+def _models(placement: Placement, ledger: Ledger) -> list[str]:
+    """The GPU models that the pod holds."""
+    row = ledger.table.row_of.get(placement.node, -1)
+    gpus = {gpu.index: gpu.model for gpu in ledger.table.nodes[row].gpus} if row >= 0 else {}
+    return [gpus.get(share.gpu, "") for share in placement.shares]

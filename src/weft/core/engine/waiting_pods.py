@@ -1,0 +1,152 @@
+"""A pod that waits, those parked alike, and what a node must have to be worth a try of theirs."""
+
+import heapq
+from typing import NamedTuple
+
+from weft.core.framework import Demand, Need, Profile
+from weft.core.ledger import Ledger
+from weft.model import PodRequest, Shape
+
+NOWHERE_MIB = 1 << 60
+"""More memory than any GPU has: no kind of GPU will do."""
+
+Key = tuple[int, ...]
+
+
+class Room(NamedTuple):
+    """A node that gained room: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
+
+    cells: list[int]
+    devices: list[tuple[int, int]]
+    generation: int = 0
+    row: int = 0
+
+    @classmethod
+    def on(cls, ledger: Ledger, row: int) -> "Room":
+        """The node of this row now."""
+        table = ledger.table
+        devices = [(state.memory, state.milli) for state in table.states_of(row)]
+        return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
+
+    def could_take(self, need: Need, least_mib: int) -> bool:
+        """Whether one device has free what a claim asks of a share of it, and so much memory."""
+        milli = need.milli
+        if self.cells[3] < milli or self.cells[4] < least_mib:
+            return False
+        if not milli or not least_mib:
+            return True
+        return any(memory >= least_mib and free >= milli for memory, free in self.devices)
+
+
+class Never(NamedTuple):
+    """Nodes that cannot take a shape, whatever else leaves them (its model, a taint), a bit each.
+
+    `generation` is the layout whose rows these are: of another one nothing is known.
+    """
+
+    generation: int
+    rows: bytes
+
+    def covers(self, room: Room) -> bool:
+        """Whether the node is among them."""
+        if self.generation != room.generation:
+            return False
+        return bool(self.rows[room.row >> 3] >> (7 - (room.row & 7)) & 1)
+
+
+NOWHERE = Never(-1, b"")
+
+
+class Waiting:
+    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
+
+    `woken` says that it left its group for a try, `rested` that news which come at a steady pace
+    (a look at the GPUs) are why: it needs no rest before the try, nor after it. `parked_in` is the
+    group that it was parked in last. `faults` counts the tries that broke off.
+    """
+
+    __slots__ = (
+        "faults", "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state",
+        "tries", "woken",
+    )  # fmt: skip
+
+    def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
+        self.pod, self.profile = pod, profile
+        self.key: Key = (*profile.lead.queue_key(pod), seq)
+        self.shape: Shape = pod.shape
+        self.tries = self.faults = 0
+        self.ready_ns = 0
+        self.state = "active"
+        self.woken = self.rested = False
+        self.parked_in: Group | None = None
+
+    @property
+    def group(self) -> tuple[str, Shape]:
+        """The key of the group that it was parked in last."""
+        return self.profile.name, self.shape
+
+
+class Group:
+    """Parked pods of one profile and shape, with what a node must have to be worth a try.
+
+    `heap` may still hold pods that left; `parked` counts those that did not. `never` are the nodes
+    that could not take them whatever leaves.
+    """
+
+    __slots__ = ("_least_mib", "demand", "heap", "key", "never", "parked")
+
+    def __init__(self, key: tuple[str, Shape], demand: Demand) -> None:
+        self.key = key
+        self.heap: list[tuple[Key, Waiting]] = []
+        self.parked = 0
+        self.never = NOWHERE
+        self.ask(demand)
+
+    def ask(self, demand: Demand) -> None:
+        """What the group asks for, on the kinds of GPU that there are now."""
+        self.demand = demand
+        self._least_mib = [_least_mib(need) for need in demand.needs]
+
+    def could_fit(self, room: Room, *, by_requests: bool = False) -> bool:
+        """Necessary, not sufficient.
+
+        Where memory is lent, the room for it is not known here; `by_requests`: without a loan.
+        """
+        demand, cells = self.demand, room.cells
+        lends = demand.harvests and not by_requests
+        if cells[0] < demand.cpu_milli and demand.cpu_milli:
+            return False
+        if cells[1] < demand.memory_mib and demand.memory_mib:
+            return False
+        for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
+            if need.whole:
+                if cells[5] < need.count:
+                    return False
+            elif not room.could_take(need, 0 if lends else least_mib):
+                return False
+        return not self.never.covers(room)
+
+    def first(self) -> Waiting | None:
+        """The one to be tried first; those that left are dropped on the way."""
+        while self.heap and self.heap[0][1].state != "parked":
+            heapq.heappop(self.heap)
+        return self.heap[0][1] if self.heap else None
+
+    def tidy(self) -> None:
+        """Drop pods that left, once they are most of the heap."""
+        if len(self.heap) > 2 * self.parked + 8:
+            self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
+            heapq.heapify(self.heap)
+
+
+def needs_no_loan(group: Group | None, room: Room) -> bool:
+    """Whether pods that may borrow could fit the node without that."""
+    return group is not None and group.demand.harvests and group.could_fit(room, by_requests=True)
+
+
+def _least_mib(need: Need) -> int:
+    """The least memory one GPU must have free for the claim, over the kinds that will do."""
+    if need.claim.split:
+        return 0
+    return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))

@@ -1,0 +1,292 @@
+"""What metrics had to do with a decision: which were read, and what it would be without them.
+
+Nothing here is estimated: the same policies decide again on the same accounts, once with the
+signals of that moment and once with none and nothing measured idle. Both times their answers are
+kept apart from the engine's, and everything is put back.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Literal, NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from weft.core.engine import selection
+from weft.core.engine.assessment import Assessment, Assessor
+from weft.core.engine.engine import Engine
+from weft.core.engine.peak_usage import Peaks
+from weft.core.framework import Profile, Query
+from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
+from weft.core.ledger.table import Bools, Table
+from weft.core.ledger.unharvested import nothing_idle
+from weft.model import PodRequest, Share
+
+Age = Literal["FRESH", "STALE", "MISSING"]
+_AGES: dict[int, Age] = {FRESH: "FRESH", STALE: "STALE"}
+_UNITS = {"_mib": "MiB", "_w": "W", "_mhz": "MHz", "_j": "J", "_bytes_per_s": "B/s"}
+_UNITLESS = ("cov", "autocorrelation")
+_EXAMPLES = 3
+SECOND_NS = 1_000_000_000
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What one column said of a GPU; `value` is None where it is MISSING."""
+
+    column: str
+    value: float | None
+    unit: str
+    age: Age
+
+
+class GpuReadings(msgspec.Struct, frozen=True):
+    """What the columns that were read said of a GPU."""
+
+    node: str
+    gpu: int
+    readings: tuple[Reading, ...]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a pod goes; `node` is "" where it fits nowhere."""
+
+    node: str = ""
+    shares: tuple[Share, ...] = ()
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The signals behind a decision.
+
+    The GPUs were looked at `looked_s` before it. `columns` are what the policies read, in the order
+    in which they did. `gpus` are those that the pod got, or is to leave. `kept_out` are some of the
+    `kept_out_gpus` that would take the pod if nothing were measured, the best first. `without` is
+    where it would go then.
+    """
+
+    looked_s: float
+    columns: tuple[str, ...]
+    gpus: tuple[GpuReadings, ...] = ()
+    kept_out: tuple[GpuReadings, ...] = ()
+    kept_out_gpus: int = 0
+    without: Place | None = None
+
+
+class Asked(NamedTuple):
+    """Whose place is asked for: the attempt (for policies that draw), and on which node if that
+    was decided elsewhere. Of `gone` pods (by UID) what they hold is free."""
+
+    pod: PodRequest
+    profile: Profile
+    attempt: int
+    on: str = ""
+    gone: Sequence[str] = ()
+
+
+class _Watching(SignalsView):
+    """A view that notes in `asked` which columns it was asked for."""
+
+    def __init__(self, of: SignalsView, asked: dict[str, None]) -> None:
+        super().__init__(of.source)
+        self._of, self.asked = of, asked
+
+    def over(self, table: Table, column: str) -> tuple[Floats, Bytes]:
+        """As of the view, and on record."""
+        self.asked[column] = None
+        return self._of.over(table, column)
+
+
+class _Decided(NamedTuple):
+    """One way to decide: the answers, the devices that fit, and the place."""
+
+    known: Assessment
+    fits: Bools | None
+    place: Place
+
+
+def reads_signals(profile: Profile) -> bool:
+    """Whether any of its policies does."""
+    return any("signals" in policy.reads for policy in profile.policies)
+
+
+def metrics_of(engine: Engine, asked: Asked, at_ns: int, place: Place) -> Metrics | None:
+    """The signals behind `place`, decided at `at_ns` in the state that the engine is in now.
+
+    None for profiles that read no signals, and where nobody measures anything.
+    """
+    steps = metrics_in_steps(engine, asked, at_ns, place)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return cast("Metrics | None", ended.value)
+
+
+def metrics_in_steps(
+    engine: Engine, asked: Asked, at_ns: int, place: Place
+) -> Generator[None, None, Metrics | None]:
+    """The same, with time for others between two steps: events may be handled there.
+
+    The last step tells, as of one moment. Those before it only look at all nodes, once with the
+    signals and once without, so that the last has no more to do than what has changed since.
+    """
+    if not engine.signals.version or not reads_signals(asked.profile):
+        return None
+    minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
+    forgotten = engine.assessor.forgotten
+    view = _Watching(engine.signals, {})
+    _look(engine, asked, view, minds[0])
+    yield
+    _look(engine, asked, SignalsView(), minds[1])
+    yield
+    if engine.assessor.forgotten != forgotten:
+        for mind in minds:
+            mind.forget()
+    view = _Watching(engine.signals, view.asked)
+    seen = _decide(engine, asked, view, minds[0])
+    blind = _decide(engine, asked, SignalsView(), minds[1])
+    columns = tuple(view.asked)
+    count, examples = _kept_out(engine, seen, blind)
+    return Metrics(
+        max(0, at_ns - view.at_ns) / SECOND_NS,
+        columns,
+        tuple(readings(engine.signals, columns, place.node, gpu) for gpu in _gpus(place)),
+        tuple(readings(engine.signals, columns, node, gpu) for node, gpu in examples),
+        count,
+        blind.place,
+    )
+
+
+def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
+    """What a snapshot says of a GPU."""
+    return told(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
+
+
+def told(
+    names: Sequence[str], values: tuple[Floats, Bytes] | None, columns: Sequence[str],
+    gpu: tuple[str, int],
+) -> GpuReadings:  # fmt: skip
+    """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
+    at = {name: row for row, name in enumerate(names)} if values is not None else {}
+    found = []
+    for column in columns:
+        value: float | None = None
+        age: Age = "MISSING"
+        if column in at and values is not None:
+            age = _AGES.get(int(values[1][at[column]]), "MISSING")
+            value = float(values[0][at[column]]) if age != "MISSING" else None
+        found.append(Reading(column, value, unit_of(column), age))
+    return GpuReadings(*gpu, tuple(found))
+
+
+def in_words(one: GpuReadings) -> str:
+    """The values that are known."""
+    known = [_value(each) for each in one.readings if each.value is not None]
+    return ", ".join(known) or "nothing is known of it"
+
+
+def unit_of(column: str) -> str:
+    """The unit that a column's name says; "" for ratios of 1 and mere numbers."""
+    metric, _, what = column.partition(".")
+    if what in _UNITLESS:
+        return ""
+    return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), "")
+
+
+def _value(one: Reading) -> str:
+    assert one.value is not None
+    number = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
+    return " ".join(filter(None, (one.column, number, one.unit, one.age * (one.age != "FRESH"))))
+
+
+# --- deciding again ----------
+
+
+def _gpus(place: Place) -> list[int]:
+    return sorted({share.gpu for share in place.shares})
+
+
+def _look(engine: Engine, asked: Asked, view: SignalsView, mind: Assessor) -> None:
+    """Have all nodes assessed; `mind` keeps the answers."""
+    with _seeing(engine, asked.profile, view, mind), _without(engine, asked.gone):
+        engine.assess(asked.profile, asked.pod)
+
+
+def _decide(engine: Engine, asked: Asked, view: SignalsView, mind: Assessor) -> _Decided:
+    profile, ledger = asked.profile, engine.ledger
+    key = f"{engine.seed}/{asked.pod.uid}/{asked.attempt}"
+    with _seeing(engine, profile, view, mind), _without(engine, asked.gone):
+        known = engine.assess(profile, asked.pod)
+        row = selection.best_row(known, profile, key)
+        if asked.on:
+            row = ledger.table.row_of.get(asked.on, -1)
+            row = -1 if row >= 0 and known.codes[row] else row
+        if row < 0:
+            return _Decided(known, _fits(engine, known, profile), Place())
+        shares = selection.shares_on(ledger.table, row, known, profile, key)
+        place = Place(ledger.table.nodes[row].name, shares)
+        return _Decided(known, _fits(engine, known, profile), place)
+
+
+def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
+    """Devices that the policies let take the claim, [D]; None where there is no single claim."""
+    if not known.demand.needs or known.demand.mode == "many":
+        return None
+    query = Query(engine.ledger.table, known.demand)
+    for policy in profile.device_filters:
+        mask = policy.filter_devices(query)
+        if mask is not None:
+            query.narrow(mask)
+    return query.device_fits
+
+
+def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, list[tuple[str, int]]]:
+    """How many GPUs only signals keep out, and some of them (node, index)."""
+    if seen.fits is None or blind.fits is None:
+        return 0, []
+    table = engine.ledger.table
+    good = blind.known.codes.take(table.device_node) == 0
+    devices = np.flatnonzero(blind.fits & ~seen.fits & good)
+    scores = blind.known.total.take(table.device_node[devices])
+    best = devices[np.argsort(-scores, kind="stable")[:_EXAMPLES]]
+    examples = []
+    for device in best.tolist():
+        node = table.nodes[int(table.device_node[device])]
+        row = table.row_of[node.name]
+        examples.append((node.name, node.gpus[device - table.start[row]].index))
+    return len(devices), examples
+
+
+@contextmanager
+def _seeing(engine: Engine, profile: Profile, view: SignalsView, mind: Assessor) -> Iterator[None]:
+    """The profile's policies see `view`; where it is empty, nothing that was measured counts: no
+    memory is idle, and nobody knows what pods like this one used."""
+    before = engine.assessor, engine.signals, engine.peaks
+    theirs = [policy.signals for policy in profile.policies]
+    engine.assessor, engine.signals = mind, view
+    if not view.version:
+        engine.peaks = Peaks()
+    for policy in profile.policies:
+        if "signals" in policy.reads:
+            policy.signals = view
+    try:
+        with nullcontext() if view.version else nothing_idle(engine.ledger.table):
+            yield
+    finally:
+        engine.assessor, engine.signals, engine.peaks = before
+        for policy, signals in zip(profile.policies, theirs, strict=True):
+            policy.signals = signals
+
+
+@contextmanager
+def _without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
+    """These pods hold nothing."""
+    if not uids:
+        yield
+        return
+    engine.ledger.checkpoint()
+    try:
+        for uid in uids:
+            engine.ledger.release(uid)
+        yield
+    finally:
+        engine.ledger.rollback()

@@ -1,0 +1,256 @@
+"""Why a pod fits nowhere, or where it fits, in numbers people can act on."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.records import Candidate
+from weft.core.framework import NEVER, Need, Profile, Query
+from weft.core.ledger.table import Bools, Ints, Table
+from weft.model import Code, Reason
+
+_FAR = 1 << 60
+"""More than any GPU lacks."""
+
+
+Numbers = tuple[int, int, str]
+"""(asked, the most there is, unit) behind a reason; unit "" for none."""
+
+
+class Measure(NamedTuple):
+    """What may be behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
+
+    asked: Ints
+    best: Ints
+    unit: str
+
+    @property
+    def lacks(self) -> Bools:
+        """Nodes that it explains: where enough is free it says nothing."""
+        return np.asarray(self.best < self.asked)
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """`fits` of `nodes` nodes can take the pod; the others' reasons, most common first.
+
+    For a pod that asks for a GPU only nodes with one are counted (`gpus`): the others could never
+    take it, and would hide why those that might do not.
+    """
+
+    nodes: int
+    fits: int
+    reasons: tuple[Reason, ...]
+    gpus: bool = False
+
+    def __str__(self) -> str:
+        kind = "GPU nodes" if self.gpus else "nodes"
+        if not self.nodes:
+            return f"0/0 {kind}: the cluster has no {'GPU' if self.gpus else 'node'}"
+        head = f"{self.fits}/{self.nodes} {kind}"
+        return f"{head}: {', '.join(map(str, self.reasons))}" if self.reasons else f"{head} fit"
+
+
+def summarise(table: Table, known: Assessment) -> Summary:
+    """Aggregate the nodes' reason codes, with what was asked and the largest that is free."""
+    gpus = bool(known.demand.needs)
+    rows = np.flatnonzero(table.gpus) if gpus else np.arange(table.count)
+    codes = known.codes.take(rows)
+    return Summary(len(rows), int((codes == 0).sum()), reasons_of(table, known, rows), gpus)
+
+
+def reasons_of(table: Table, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
+    """Why these nodes do not fit, most common first, with the numbers of who lacks least."""
+    codes = known.codes.take(rows)
+    counts = np.bincount(codes, minlength=len(Code))
+    reasons = []
+    for number in np.argsort(-counts, kind="stable").tolist():
+        code, count = Code(number), int(counts[number])
+        if code == 0 or count == 0:
+            continue
+        query = Query(table, known.demand, rows[codes == code])
+        words = _words(code, known, table, _rows(query).tolist())
+        reasons.append(Reason(code, count, *_of_all(_measures(code, query)), words))
+    return tuple(reasons)
+
+
+def reason_of_each(table: Table, known: Assessment, rows: Ints) -> list[str]:
+    """Why each of these nodes does not fit, about that node alone; "" where it does."""
+    codes = known.codes.take(rows)
+    found = [""] * len(rows)
+    for number in np.unique(codes[codes != 0]).tolist():
+        code, places = Code(number), np.flatnonzero(codes == number)
+        query = Query(table, known.demand, rows.take(places))
+        texts: dict[tuple[Numbers, str], str] = {}
+        numbers = _of_each(_measures(code, query), query.n)
+        for place, row, about in zip(
+            places.tolist(), _rows(query).tolist(), numbers, strict=True
+        ):  # fmt: skip
+            key = about, _words(code, known, table, (row,))
+            if key not in texts:
+                texts[key] = Reason(code, 1, *about, key[1]).text
+            found[place] = texts[key]
+    return found
+
+
+def best_nodes(table: Table, known: Assessment, profile: Profile, most: int) -> list[Candidate]:
+    """The best nodes in order, by masked argmax: records are no place for a sort."""
+    total = known.total.copy()
+    found: list[Candidate] = []
+    for _ in range(min(most, len(total))):
+        row = int(total.argmax())
+        if total[row] == NEVER:
+            break
+        scores = {
+            plugin.policy.name: int(raw[row])
+            for plugin, raw in zip(profile.scorers, known.raw, strict=True)
+        }
+        found.append(Candidate(table.nodes[row].name, int(total[row]), scores))
+        total[row] = NEVER
+    return found
+
+
+def _words(code: Code, known: Assessment, table: Table, rows: Sequence[int]) -> str:
+    """Where only the pod says what is the matter: the model or the UUID, which resource."""
+    shape = known.shape
+    if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
+        return "no GPU of an accepted model or UUID"
+    if code is Code.NOT_ADVERTISED:
+        lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
+        return f"node does not advertise {' or '.join(sorted(lacking))}"
+    return ""
+
+
+def _measures(code: Code, query: Query) -> list[Measure]:
+    measure = _COUNT.get(code)
+    return [] if measure is None else measure(query)
+
+
+def _of_all(measures: Sequence[Measure]) -> Numbers:
+    """The first that explains all nodes, by the one that lacks least."""
+    for asked, best, unit in (one for one in measures if one.lacks.all()):
+        row = int(np.where(best < 0, _FAR, asked - best).argmin())
+        return int(asked[row]), max(0, int(best[row])), unit
+    return 0, 0, ""
+
+
+def _of_each(measures: Sequence[Measure], nodes: int) -> list[Numbers]:
+    """For each node the first that explains it."""
+    found: list[Numbers] = [(0, 0, "")] * nodes
+    for asked, best, unit in reversed(measures):
+        for index, (want, has) in enumerate(zip(asked.tolist(), best.tolist(), strict=True)):
+            if has < want:
+                found[index] = want, max(0, has), unit
+    return found
+
+
+def _cpu(query: Query) -> list[Measure]:
+    return [Measure(_every(query, query.demand.cpu_milli), query.cpu_free, "m cpu")]
+
+
+def _node_memory(query: Query) -> list[Measure]:
+    return [Measure(_every(query, query.demand.memory_mib), query.memory_free, "MiB")]
+
+
+def _extended(query: Query) -> list[Measure]:
+    found = []
+    for name, amount in query.demand.extended:
+        column = query.table.extended.get(name)
+        best = _every(query, 0) if column is None else column.take(_rows(query))
+        found.append(Measure(_every(query, amount), best, name))
+    return found
+
+
+def _too_few(query: Query) -> list[Measure]:
+    """For each claim: how many GPUs there are large enough and accepted."""
+    total, kinds = query.device_memory_total, query.device_kind
+    milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
+    found = []
+    for need in query.demand.needs:
+        large = need.ask_mib.take(kinds) <= total
+        if not need.whole:
+            large &= need.milli <= milli
+        have = query.count(_accepted(query, need) & large)
+        found.append(Measure(_every(query, need.count), have, "GPUs"))
+    return found
+
+
+def _not_idle(query: Query) -> list[Measure]:
+    """The whole cards asked for, and the idle ones that a node has for them."""
+    whole = [need for need in query.demand.needs if need.whole]
+    good = np.zeros(len(query.device_kind), dtype=np.bool_)
+    for need in whole:
+        good |= _accepted(query, need) & need.will_do.take(query.device_kind)
+    have = query.count(good & query.device_idle)
+    return [Measure(_every(query, sum(need.count for need in whole)), have, "idle GPUs")]
+
+
+def _cores(query: Query) -> list[Measure]:
+    need = max(query.demand.needs, key=lambda need: need.milli)
+    asked = np.full(len(query.device_kind), need.milli)
+    return [Measure(*_nearest(query, need, asked, query.device_milli_free), "m")]
+
+
+def _memory(query: Query) -> list[Measure]:
+    """The hungriest claim's memory and the roomiest accepted card."""
+    need = _hungriest(query)
+    column = query.device_memory_free
+    if need.claim.split:
+        ok = _accepted(query, need) & (query.device_milli_free >= need.milli)
+        totals = query.sum(np.where(ok, column, 0))
+        return [Measure(_every(query, need.claim.memory.value), totals, "MiB over all GPUs")]
+    asked = need.ask_mib.take(query.device_kind)
+    return [Measure(*_nearest(query, need, asked, column), "MiB")]
+
+
+def _card_size(query: Query) -> list[Measure]:
+    need = _hungriest(query)
+    asked = need.ask_mib.take(query.device_kind)
+    return [Measure(*_nearest(query, need, asked, query.device_memory_total), "MiB")]
+
+
+def _every(query: Query, amount: int) -> Ints:
+    return np.full(query.n, amount, dtype=np.int64)
+
+
+def _hungriest(query: Query) -> Need:
+    return max(query.demand.needs, key=lambda need: int(need.ask_mib.max(initial=0)))
+
+
+def _nearest(query: Query, need: Need, asked: Ints, free: Ints) -> tuple[Ints, Ints]:
+    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a claim of
+    k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
+    good = _accepted(query, need)
+    lacks = np.where(good, asked - free, _FAR)
+    in_order = np.lexsort((lacks, query.device_node))
+    first = np.cumsum(query.gpus) - query.gpus
+    least = query.min(np.where(good, asked, _FAR), _FAR)
+    of, best = np.where(least == _FAR, query.max(asked, 0), least), _every(query, -1)
+    there = np.flatnonzero(query.gpus >= need.count)
+    device = in_order.take(first.take(there) + need.count - 1)
+    there, device = there[good[device]], device[good[device]]
+    of[there], best[there] = asked[device], free[device]
+    return of, best
+
+
+def _accepted(query: Query, need: Need) -> Bools:
+    """Devices of an accepted model and UUID, [d]."""
+    by_kind = np.asarray(need.accepts.take(query.device_kind), dtype=np.bool_)
+    by_uuid = query.demand.device_accepts
+    if by_uuid is None:
+        return by_kind
+    begin = query.table.starts.take(_rows(query)).take(query.device_node)
+    return by_kind & by_uuid.take(begin + query.device_local)
+
+
+def _rows(query: Query) -> Ints:
+    return np.arange(query.n) if query.rows is None else query.rows
+
+
+_COUNT: dict[Code, Callable[[Query], list[Measure]]] = {
+    Code.CPU: _cpu, Code.NODE_MEMORY: _node_memory, Code.EXTENDED: _extended,
+    Code.TOO_FEW_GPUS: _too_few, Code.NOT_IDLE: _not_idle, Code.GPU_CORES: _cores,
+    Code.GPU_MEMORY: _memory, Code.GPU_TOO_SMALL: _card_size,
+}  # fmt: skip

@@ -1,0 +1,316 @@
+"""The smallest change that would make a pod fit, one per axis, each one tried out.
+
+Nothing here is estimated: every change returned was applied to the live ledger (under a
+checkpoint where it frees something) and the pod found a place. No change on an axis is an answer.
+
+A search takes many trials, each about as long as one decision. Between two of them others may have
+their turn (`Search.steps`): what was found is then tried once more in the end (`Search.confirmed`).
+"""
+
+import functools
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from weft.core.engine.assessment import Assessor
+from weft.core.engine.engine import Engine
+from weft.core.framework import Profile
+from weft.core.ledger import Holding
+from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Shape
+
+T = TypeVar("T")
+Trying = Generator[None, None, T]
+"""Yields before each trial, and returns what was found."""
+_Size = tuple[int, int, int, int, str]
+_CHUNK = 500  # pods or nodes to look at without a trial, before others have their turn
+Rank = Callable[[str], int]
+"""Of two pods (by UID) that could end, which to try first: the lower number."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change: what to ask instead (`shape`), or which pods to free (`free`, by UID)."""
+
+    axis: str
+    text: str
+    shape: Shape | None = None
+    free: tuple[str, ...] = ()
+
+
+def changes(engine: Engine, pod: PodRequest) -> list[Change]:
+    """For a pod that fits nowhere: at most one change an axis, each verified."""
+    search = Search(engine, engine.profile_of(pod), engine.lessons.shape_of(pod))
+    deque(search.steps(), maxlen=0)
+    return search.found
+
+
+class Search:
+    """A search that can be interrupted. `found` so far; `ended` once every axis was searched.
+
+    It keeps its answers apart from the engine's, whose shapes it would push out. `rank` orders the
+    pods whose end is tried (the smallest first among equals); `name` is NAMESPACE/NAME of one whose
+    UID is all that the engine knows, "" without.
+    """
+
+    def __init__(
+        self, engine: Engine, profile: Profile, shape: Shape, rank: Rank = lambda uid: 0,
+        name: Callable[[str], str] = lambda uid: "",
+    ) -> None:  # fmt: skip
+        self.found: list[Change] = []
+        self.ended = False
+        self._engine, self._profile, self._shape = engine, profile, shape
+        self._assessor, self._rank, self._known_as = Assessor(engine.ledger), rank, name
+
+    def steps(self) -> Iterator[None]:
+        """One trial between two yields; the world may change in between."""
+        for axis in (
+            self._memory(), self._cores(), self._count(), self._model(),
+            self._host("cpu_milli", "cpu", "m of CPU"),
+            self._host("memory_mib", "memory", "MiB of host memory"), self._extended(),
+            self._free_pod(),
+        ):  # fmt: skip
+            change = yield from axis
+            if change is not None:
+                self.found.append(change)
+        self.ended = True
+
+    def confirmed(self) -> list[Change]:
+        """What was found and is true now: each change tried once more, in one go."""
+        return [
+            change for change in self.found
+            if (self._fits(change.shape) if change.shape else self._fits_without(change.free))
+        ]  # fmt: skip
+
+    def _fits(self, shape: Shape) -> bool:
+        for policy in self._profile.pre_filters:
+            shape = policy.pre_filter(shape)
+        return bool(self._assessor.assess(self._profile, shape).counts[0])
+
+    def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
+        """The greatest value in [0, high) whose changed shape fits; None if none does."""
+        low, best = 0, None
+        while low < high:
+            middle = (low + high) // 2
+            yield
+            if self._fits(change(middle)):
+                best, low = middle, middle + 1
+            else:
+                high = middle
+        return best
+
+    def _claims(self, change: Callable[[GpuClaim], GpuClaim]) -> Shape:
+        claims = tuple(change(claim) for claim in self._shape.claims)
+        return msgspec.structs.replace(self._shape, claims=claims)
+
+    def _memory(self) -> Trying[Change | None]:
+        """Less GPU memory, in one of the kinds it is asked in."""
+        for kind in ("mib", "units", "node-units", "percent"):
+            asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
+            if not asked:
+                continue
+            most = max(asked)
+            best = yield from self._most(most, functools.partial(self._with_memory, kind))
+            if best:
+                unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
+                text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
+                return Change("memory", text, self._with_memory(kind, best))
+        return None
+
+    def _with_memory(self, kind: str, most: int) -> Shape:
+        def cap(claim: GpuClaim) -> GpuClaim:
+            if _memory_kind(claim) != kind or _amount(claim) <= most:
+                return claim
+            memory = msgspec.structs.replace(claim.memory, kind=kind, value=most)
+            return msgspec.structs.replace(claim, memory=memory)
+
+        return self._claims(cap)
+
+    def _cores(self) -> Trying[Change | None]:
+        """Fewer cores; a whole card becomes a share of its cores and memory alike."""
+        asked = max((1000 if c.whole else c.milli for c in self._shape.claims), default=0)
+        best = (yield from self._most(asked, self._with_cores)) if asked else None
+        if not best:
+            return None
+        what = "of a GPU's cores"
+        if any(claim.whole and claim.memory.kind != "mib" for claim in self._shape.claims):
+            what = "of a GPU, cores and memory,"
+        text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
+        return Change("cores", text, self._with_cores(best))
+
+    def _with_cores(self, milli: int) -> Shape:
+        def cap(claim: GpuClaim) -> GpuClaim:
+            if claim.whole:
+                share = Memory("percent", max(1, milli // 10))
+                least = claim.memory if claim.memory.kind == "mib" else share
+                return GpuClaim(claim.count, least, milli)
+            return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
+
+        return self._claims(cap)
+
+    def _count(self) -> Trying[Change | None]:
+        """Fewer GPUs, at most so many for each claim."""
+        asked = max((claim.count for claim in self._shape.claims), default=0)
+
+        def capped(count: int) -> Shape:
+            return self._claims(
+                lambda claim: msgspec.structs.replace(claim, count=min(claim.count, count))
+            )
+
+        best = yield from self._most(asked, lambda value: capped(max(1, value)))
+        if asked < 2 or not best:
+            return None
+        gpus = "1 GPU" if best == 1 else f"{best} GPUs"
+        each = "" if len(self._shape.claims) == 1 else " in every container"
+        return Change("count", f"ask for at most {gpus}{each} instead of {asked}", capped(best))
+
+    def _model(self) -> Trying[Change | None]:
+        rule = self._shape.devices
+        if rule == DeviceRule():
+            return None
+        free = msgspec.structs.replace(self._shape, devices=DeviceRule())
+        yield
+        if not self._fits(free):
+            return None
+        for model in sorted({gpu.model for node in self._engine.ledger.table.nodes
+                             for gpu in node.gpus}):  # fmt: skip
+            one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
+            yield
+            if self._fits(one):
+                return Change("model", f"accept the GPU model {model or '(unnamed)'}", one)
+        return Change("model", "accept any GPU model", free)
+
+    def _host(self, field: str, axis: str, unit: str) -> Trying[Change | None]:
+        asked = getattr(self._shape, field)
+
+        def lowered(value: int) -> Shape:
+            return msgspec.structs.replace(self._shape, **{field: value})
+
+        best = (yield from self._most(asked, lowered)) if asked else None
+        if best is None:
+            return None
+        return Change(axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best))
+
+    def _extended(self) -> Trying[Change | None]:
+        """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
+        for name, asked in self._shape.extended:
+            if name == "pods":
+                continue
+            change = functools.partial(self._with_extended, name, asked)
+            least = 1 if self._by_resource(asked) else 0
+            yield
+            if least < asked and self._fits(change(least)):
+                best = max(least, (yield from self._most(asked, change)) or 0)
+                text = f"ask at most {best:,} of {name} instead of {asked:,}"
+                return Change("extended", text, change(best))
+        return None
+
+    def _with_extended(self, name: str, asked: int, most: int) -> Shape:
+        """Where the claims' memory is this number in all, it is lowered in proportion."""
+
+        def lowered(claim: GpuClaim) -> GpuClaim:
+            value = -(-claim.memory.value * most // asked)
+            memory = msgspec.structs.replace(claim.memory, value=value)
+            return msgspec.structs.replace(claim, memory=memory)
+
+        shape = self._claims(lowered) if self._by_resource(asked) else self._shape
+        lower = tuple((one, most if one == name else many) for one, many in shape.extended)
+        return msgspec.structs.replace(shape, extended=lower)
+
+    def _by_resource(self, asked: int) -> bool:
+        """Whether so much of a resource is what the claims ask of GPU memory."""
+        claims = self._shape.claims
+        told = sum(claim.count * claim.memory.value for claim in claims)
+        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in claims)
+
+    def _free_pod(self) -> Trying[Change | None]:
+        """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
+        holdings = self._engine.ledger.holdings
+        for *_, uid in (yield from self._in_the_way()):
+            yield
+            holding = holdings.get(uid)
+            if holding is not None and self._fits_without((uid,)):
+                place = holding.placement
+                gpus = ", ".join(str(gpu) for gpu in sorted({s.gpu for s in place.shares}))
+                where = f"{place.node} GPU {gpus}" if gpus else place.node
+                return Change("free", f"free {where}: end pod {self._name(uid)}", free=(uid,))
+        return (yield from self._free_gpu())
+
+    def _in_the_way(self) -> Trying[list[_Size]]:
+        """The pods on nodes that pods could make room on, in the order to try."""
+        helped = self._helped()
+        found = []
+        for number, (uid, held) in enumerate(list(self._engine.ledger.holdings.items()), 1):
+            if held.placement.node in helped:
+                found.append(_size(self._rank(uid), held))
+            if number % _CHUNK == 0:
+                yield
+        found.sort()
+        return found
+
+    def _helped(self) -> set[str]:
+        """Nodes whose reason follows from what others hold there, not from the node itself."""
+        shape = self._shape
+        for policy in self._profile.pre_filters:
+            shape = policy.pre_filter(shape)
+        codes = self._assessor.assess(self._profile, shape).codes.tolist()
+        nodes = self._engine.ledger.table.nodes
+        return {
+            node.name for node, code in zip(nodes, codes, strict=True)
+            if code == 0 or code > Code.OUT_OF_SERVICE
+        }  # fmt: skip
+
+    def _name(self, uid: str) -> str:
+        placed = self._engine.placed.get(uid)
+        known = f"{placed.pod.namespace}/{placed.pod.name}" if placed else self._known_as(uid)
+        return f"{known} (UID {uid})" if known else f"UID {uid}"
+
+    def _free_gpu(self) -> Trying[Change | None]:
+        ledger = self._engine.ledger
+        crowded = []
+        helped = self._helped()
+        for number, node in enumerate(ledger.table.nodes, 1):
+            if number % _CHUNK == 0:
+                yield
+            if node.name not in helped:
+                continue
+            for gpu in node.gpus:
+                uids = ledger.occupants(node.name, gpu.index)
+                if len(uids) > 1:
+                    crowded.append((len(uids), node.name, gpu.index, uids))
+        for _, node_name, index, uids in sorted(crowded):
+            yield
+            if self._fits_without(uids):
+                text = f"free {node_name} GPU {index}: end its {len(uids)} pods"
+                return Change("free", text, free=tuple(uids))
+        return None
+
+    def _fits_without(self, uids: Sequence[str]) -> bool:
+        ledger = self._engine.ledger
+        ledger.checkpoint()
+        try:
+            for uid in uids:
+                ledger.release(uid)
+            return self._fits(self._shape)
+        finally:
+            ledger.rollback()
+
+
+def _memory_kind(claim: GpuClaim) -> str:
+    """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
+    if claim.whole or claim.memory.kind == "none":
+        return ""
+    return "percent" if claim.memory.kind == "whole" else claim.memory.kind
+
+
+def _amount(claim: GpuClaim) -> int:
+    return 100 if claim.memory.kind == "whole" else claim.memory.value
+
+
+def _size(rank: int, holding: Holding) -> _Size:
+    place = holding.placement
+    milli = memory_mib = 0
+    for share in place.shares:
+        milli += share.milli
+        memory_mib += share.memory_mib
+    return rank, milli, memory_mib, place.cpu_milli, place.uid

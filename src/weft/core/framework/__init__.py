@@ -1,0 +1,13 @@
+"""What a policy sees and what it may answer: the extension points and the question they answer.
+
+In: the policy contract, feasibility, the search over several devices, profiles, the registry.
+Out: any strategy (`core/policies/`), when things are decided (`core/engine/`), and who holds what
+(`core/ledger/`).
+"""
+
+from weft.core.framework.demand import Demand, Need
+from weft.core.framework.policy import Policy
+from weft.core.framework.profile import Plugin, Profile
+from weft.core.framework.query import NEVER, Query
+
+__all__ = ["NEVER", "Demand", "Need", "Plugin", "Policy", "Profile", "Query"]

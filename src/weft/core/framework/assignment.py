@@ -1,0 +1,388 @@
+"""Where each claim goes when a pod has several: greedily over all nodes, by a search if need be.
+
+The claims are taken largest first, one GPU at a time, each on the best device the policy knows
+in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
+ends without a place, `search` looks through the distinct assignments, within a bound, so that
+"does not fit" is not the fault of the order. A policy that rates whole assignments
+(`rate_options`) gets the search for every node.
+"""
+
+import numpy as np
+
+from weft.core.framework.demand import Demand, Need
+from weft.core.framework.device_rows import DeviceRows
+from weft.core.framework.feasibility import Codes
+from weft.core.framework.partial_states import Ask
+from weft.core.framework.policy import Policy
+from weft.core.framework.profile import Profile
+from weft.core.framework.query import NEVER, Query
+from weft.core.framework.search import Found
+from weft.core.framework.split import Spread, fewest
+from weft.core.ledger.table import Bools, Ints
+from weft.model import Code
+
+MOST_GPUS = 64
+"""GPU shares of one pod (the sum over its containers) that are placed at all."""
+FEW_GPUS = 4
+"""Pods with so few shares are placed on any number of nodes at once, as those with one are."""
+GREEDY_CELLS = 150_000
+"""Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+
+
+_PER_NODE = ("fits", "exact", "codes", "score", "chosen")
+
+
+class Answer:
+    """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
+    and the `chosen` position for each of the `todo` steps, [n, steps].
+
+    `exact` is False where the search ended at its bound: a better way may be left.
+    """
+
+    __slots__ = ("chosen", "codes", "exact", "fits", "score", "todo")
+
+    def __init__(self, n: int, todo: list[tuple[int, Need]]) -> None:
+        self.todo = todo
+        self.fits: Bools = np.ones(n, dtype=np.bool_)
+        self.exact: Bools = np.ones(n, dtype=np.bool_)
+        self.codes: Codes = np.zeros(n, dtype=np.int8)
+        self.score: Ints = np.zeros(n, dtype=np.int64)
+        self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
+
+    def only(self, some: Ints) -> "Answer":
+        """What was answered about some of the nodes."""
+        part = Answer(len(some), self.todo)
+        for name in _PER_NODE:
+            setattr(part, name, getattr(self, name)[some])
+        return part
+
+    def put(self, some: Ints, part: "Answer") -> None:
+        """What was answered about some of the nodes."""
+        for name in _PER_NODE:
+            getattr(self, name)[some] = getattr(part, name)
+
+
+def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
+    """(claim index, need) once per GPU asked for, largest claims first; `split` ones come after."""
+    sign = -1 if policy.last_claim_first else 1
+    order = sorted(
+        (i for i, need in enumerate(demand.needs) if not need.claim.split),
+        key=lambda i: (-demand.needs[i].whole, -int(demand.needs[i].ask_mib.max(initial=0)),
+                       -demand.needs[i].milli, sign * i),
+    )  # fmt: skip
+    return [(i, demand.needs[i]) for i in order for _ in range(demand.needs[i].count)]
+
+
+def place(query: Query, profile: Profile, key: str = "") -> Answer:
+    """Find devices for all claims on every node of `query`.
+
+    With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
+    policy scores them; whether the claims fit never depends on that. Where the pod's claims times
+    the devices are too much for one decision, the emptiest nodes are looked at and the others are
+    `NOT_SEARCHED`.
+    """
+    policy = profile.device_scorer or profile.lead
+    gpus = sum(need.count for need in query.demand.needs if not need.claim.split)
+    todo = steps(query.demand, policy) if gpus <= MOST_GPUS else []
+    rows = _affordable(query, gpus)
+    if len(rows) == query.n:
+        return _place(query, profile, policy, todo, key)
+    answer = Answer(query.n, todo)
+    answer.fits[:], answer.codes[:] = False, Code.NOT_SEARCHED
+    if len(rows):
+        answer.put(rows, _place(query.only(rows), profile, policy, todo, key))
+    return answer
+
+
+def _affordable(query: Query, gpus: int) -> Ints:
+    """The nodes that can be looked at in one decision: all, or the emptiest, in their order."""
+    if gpus > MOST_GPUS:
+        return np.zeros(0, dtype=np.int64)
+    if gpus <= FEW_GPUS or int(query.gpus.sum()) * gpus <= GREEDY_CELLS:
+        return np.arange(query.n)
+    emptiest = np.argsort(-query.milli_free, kind="stable")
+    cells = query.gpus[emptiest].cumsum() * gpus
+    return np.sort(emptiest[: max(1, int((cells <= GREEDY_CELLS).sum()))])
+
+
+def _place(
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]], key: str
+) -> Answer:
+    alone = len(query.demand.needs) == 1 and query.demand.needs[0].claim.split
+    if type(policy).rate_options is not Policy.rate_options and not alone:
+        return _search_all(query, profile, policy, todo)
+    answer = _greedy(query, profile, policy, todo, key=key)
+    stuck = np.flatnonzero(~answer.fits)
+    if len(stuck) and not alone:
+        _search_stuck(query, profile, policy, answer, stuck)
+        if key and not answer.fits.all():  # the policy's own choice is no reason not to fit
+            return _place(query, profile, policy, todo, "")
+    return answer
+
+
+class _Scratch(Query):
+    """The query's nodes as they would be after the steps so far; an ordinary query to policies."""
+
+    hypothetical = True
+    __slots__ = ("_children", "_parents", "alone")
+
+    def __init__(self, query: Query) -> None:
+        super().__init__(query.table, query.demand, query.rows)
+        self._children = self._parents = np.zeros(0, dtype=np.int64)
+        if query.table.has_parents:
+            parent = _parents(self)
+            self._children = np.flatnonzero(parent >= 0)
+            first = self.at(np.zeros(self.n, dtype=np.int64)).take(self.device_node)
+            self._parents = (first + parent).take(self._children)
+        self._cells = self._cells.copy()
+        self._device_cells = self._devices().copy()
+        self._cells[0] -= self.demand.cpu_milli
+        self._cells[1] -= self.demand.memory_mib
+        self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
+
+    def ask(self, need: Need, same_claim: bool) -> None:
+        """Turn to the next step; `same_claim` keeps it off the devices its claim already has."""
+        self.need = need
+        self._fits = None
+        if not same_claim:
+            self.alone[:] = True
+        self._fits = self.device_fits & self.alone
+
+    def take(self, need: Need, devices: Ints) -> None:
+        """Charge the step on these devices (positions in the query's device columns)."""
+        cells = self._devices()
+        cells[0, devices] -= need.memory_mib.take(cells[5, devices])
+        cells[1, devices] -= need.milli
+        cells[2, devices] = 0
+        cells[10, devices] += need.memory_mib.take(cells[5, devices])
+        self.alone[devices] = False
+        if len(self._children):
+            self._block_relatives(devices)
+        cells[4] = 1
+        self._cells[2] = self.sum(self.device_milli_free)
+        self._cells[3] = self.max(self.device_milli_free, -1)
+        self._cells[4] = self.max(self.device_memory_free, -1)
+        self._cells[5] = self.sum(self.device_idle.astype(np.int64))
+
+    def _block_relatives(self, devices: Ints) -> None:
+        """A card and the MIG instances cut from it are never held at the same time."""
+        cells = self._devices()
+        taken = np.zeros(cells.shape[1], dtype=np.bool_)
+        taken[devices] = True
+        cells[:4, self._children[taken[self._parents]]] = 0
+        cells[:4, self._parents[taken[self._children]]] = 0
+
+    def row(self, position: int) -> Ints:
+        """The table's row of the node at this position, as an array of one."""
+        row = position if self.rows is None else self.rows[position]
+        return np.array([row], dtype=np.int64)
+
+    def at(self, positions: Ints) -> Ints:
+        """Device columns' index of these positions on each node."""
+        self._devices()
+        assert self._offsets is not None
+        return self._offsets + positions
+
+
+def _greedy(
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]],
+    forced: Ints | None = None, key: str = "",
+) -> Answer:  # fmt: skip
+    """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
+    answer = Answer(query.n, todo)
+    scratch = _Scratch(query)
+    before = -1
+    for index, (claim, need) in enumerate(todo):
+        scratch.ask(need, same_claim=claim == before)
+        before = claim
+        for filtering in profile.device_filters:
+            mask = filtering.filter_devices(scratch)
+            if mask is not None:
+                scratch.narrow(mask)
+        scores = policy.score_devices(scratch)
+        wanted = -scratch.room if scores is None else scores
+        if forced is None:
+            if key and scores is None and not need.whole:
+                wanted = _chosen_first(scratch, policy, f"{key}/{index}")
+            best, position = scratch.best(wanted, last=policy.ties == "last")
+            fits = best != NEVER
+        else:
+            position = forced[:, index]
+            fits = np.ones(query.n, dtype=np.bool_)
+            best = wanted[scratch.at(position)]
+        answer.chosen[:, index] = np.where(fits, position, -1)
+        if scores is not None:
+            answer.score += np.where(fits, best, 0)
+        new = answer.fits & ~fits
+        if new.any():
+            alone = len(query.demand.needs) == 1 and index > 0
+            lone = Code.TOGETHER if index and not alone else need.lack_code
+            answer.codes[new] = lone
+            answer.fits &= fits
+        good = np.flatnonzero(answer.fits)
+        if len(good) == 0:
+            break
+        scratch.take(need, scratch.at(position)[good])
+    if forced is None:
+        _check_split(scratch, profile, answer)
+    return answer
+
+
+def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
+    """Scores that put the policy's own choice first, on the one node of `query`."""
+    wanted = np.zeros(len(query.device_local), dtype=np.int64)
+    fits = np.flatnonzero(query.device_fits)
+    if len(fits):
+        wanted[fits[policy.choose_device(query, fits, key)]] = 1
+    return wanted
+
+
+def _split_need(demand: Demand) -> tuple[int, Need] | None:
+    """The `split` claim, if the demand has one: it gets what the others leave."""
+    return next(((i, need) for i, need in enumerate(demand.needs) if need.claim.split), None)
+
+
+def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[Spread, Bools] | None:
+    """The `split` claim, and which devices are acceptable to it; None without one."""
+    split = _split_need(scratch.demand)
+    if split is None:
+        return None
+    claim, need = split
+    scratch.ask(need, same_claim=False)
+    spread = Spread(claim, need.count, need.claim.memory.value, need.milli)
+    return spread, _acceptable(scratch, need, profile)
+
+
+def _check_split(scratch: _Scratch, profile: Profile, answer: Answer) -> None:
+    """A memory total over the fewest GPUs: fits where all usable cards together have it."""
+    found = _spread_on(scratch, profile)
+    if found is None:
+        return
+    spread, allowed = found
+    rows = _device_rows(scratch, allowed)
+    enough = rows.hold(spread)
+    answer.codes[answer.fits & ~enough] = Code.TOGETHER if answer.todo else Code.GPU_MEMORY
+    answer.fits &= enough
+
+
+def _spread(
+    query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
+) -> list[tuple[int, int]]:
+    """(position, free MiB) of the fewest GPUs for the split claim on the one node of `query`."""
+    scratch = _Scratch(query)
+    for position, (_, need) in zip(chosen, todo, strict=True):
+        scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
+    split = _spread_on(scratch, profile)
+    if split is None:
+        return []
+    spread, allowed = split
+    room = scratch.device_memory_free.tolist()
+    ok = (allowed & (scratch.device_milli_free >= spread.milli)).tolist()
+    found = fewest(room, ok, _parents(scratch).tolist(), spread)
+    return [(position, room[position]) for position in found or []]
+
+
+def split_shares(query: Query, profile: Profile, answer: Answer) -> list[tuple[int, int, int]]:
+    """(claim, position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly.
+
+    `answer` says where the other claims go; empty without a split claim.
+    """
+    split = _split_need(query.demand)
+    if split is None:
+        return []
+    claim, left = split[0], split[1].claim.memory.value
+    chosen = _spread(query, profile, answer.todo, answer.chosen[0])
+    shares = []
+    for done, (position, room) in enumerate(reversed(chosen)):
+        amount = min(room, -(-left // (len(chosen) - done)))
+        shares.append((claim, position, amount))
+        left -= amount
+    return sorted(shares)
+
+
+# --- the search, for nodes where the greedy pass found nothing and for policies that rate ways ---
+
+
+def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
+    allowed = query.device_usable & need.will_do.take(query.device_kind)
+    by_uuid = query.demand.device_accepts
+    if by_uuid is not None:
+        rows = query._device_rows
+        allowed &= by_uuid if rows is None else by_uuid.take(rows)
+    for filtering in profile.device_filters:
+        mask = filtering.filter_devices(query)
+        if mask is not None:
+            allowed &= mask
+    return allowed
+
+
+def _parents(query: Query) -> Ints:
+    """Position on its node of the card that each device is cut from, −1 for cards, [d]."""
+    local = query.device_local
+    if not query.table.has_parents:
+        return np.full(len(local), -1, dtype=np.int64)
+    rows = query._device_rows
+    everywhere = query.table.device_parent
+    parent = everywhere if rows is None else everywhere.take(rows)
+    here = np.arange(len(parent)) if rows is None else rows
+    return np.where(parent < 0, -1, parent - (here - local))
+
+
+def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
+    scratch._devices()
+    assert scratch._offsets is not None
+    return DeviceRows(
+        scratch._offsets, scratch.gpus, scratch.device_memory_free, scratch.device_milli_free,
+        scratch.device_idle, scratch.device_memory_total, _parents(scratch), spreadable,
+    )  # fmt: skip
+
+
+def _search(query: Query, profile: Profile, order: list[int], policy: Policy | None) -> Found:
+    """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
+    scratch = _Scratch(query)
+    asks = {}
+    for claim in dict.fromkeys(order):
+        need = scratch.demand.needs[claim]
+        scratch.ask(need, same_claim=False)
+        kinds = scratch.device_kind
+        asks[claim] = Ask(
+            need.count > 1, need.whole, need.milli, need.ask_mib.take(kinds),
+            need.memory_mib.take(kinds), _acceptable(scratch, need, profile),
+        )  # fmt: skip
+    split = _spread_on(scratch, profile)
+    nowhere = np.zeros(len(scratch.device_kind), dtype=np.bool_)
+    spread, spreadable = split or (None, nowhere)
+    rows = _device_rows(scratch, spreadable)
+    return rows.search(asks, order, policy, spread, query.table.count)
+
+
+def _search_stuck(
+    query: Query, profile: Profile, policy: Policy, answer: Answer, stuck: Ints
+) -> None:
+    """Search every node on which the greedy pass failed; score what is found."""
+    part = query.only(stuck)
+    found = _search(part, profile, [claim for claim, _ in answer.todo], None)
+    answer.codes[stuck[~found.fits & ~found.exact]] = Code.NOT_SEARCHED
+    at = np.flatnonzero(found.fits)
+    if len(at) == 0:
+        return
+    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=found.chosen[at])
+    where = stuck[at]
+    answer.fits[where], answer.codes[where] = True, 0
+    answer.chosen[where], answer.score[where] = found.chosen[at], forced.score
+
+
+def _search_all(
+    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
+) -> Answer:
+    """The policy rates whole ways: claims go in the pod's order, as its original takes them."""
+    answer = Answer(query.n, todo)
+    in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
+    found = _search(query, profile, [todo[i][0] for i in in_order], policy)
+    alone = len(query.demand.needs) == 1
+    lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
+    answer.fits[:], answer.exact[:] = found.fits, found.exact
+    answer.codes[:] = np.where(found.fits, 0, np.where(found.exact, lack, Code.NOT_SEARCHED))
+    answer.score[:] = np.where(found.fits, found.score, 0)
+    answer.chosen[:, in_order] = np.where(found.fits[:, None], found.chosen, -1)
+    return answer

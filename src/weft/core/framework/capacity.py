@@ -1,0 +1,83 @@
+"""Proofs that a pod's claims cannot all fit a node, by counting: no search is needed then.
+
+Necessary conditions only, each vectorised over nodes: how many GPUs a claim finds, sums, and for
+some sizes how many shares at least that large the devices can hold.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.core.framework.partial_states import Ask, Asks, Nodes
+from weft.core.framework.split import Spread
+from weft.core.ledger.table import Bools, Ints
+
+_MOST_SIZES = 16
+_HUGE = 1 << 60
+
+
+def cannot_hold(nodes: Nodes, asks: Asks, steps: Sequence[int], spread: Spread | None) -> Bools:
+    """Nodes on which the steps (and the `split` claim) cannot all have their GPUs, [nodes]."""
+    counts = Counter(steps)
+    found = np.zeros(len(nodes.memory), dtype=np.bool_)
+    anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
+    least: list[Ints] = []
+    for claim, count in counts.items():
+        ask = asks[claim]
+        fits = _fits(nodes, ask)
+        anywhere |= fits
+        found |= _most(nodes, fits.astype(np.int64)) < (count if ask.several else 1)
+        least.append(np.where(fits, ask.charge_mib, _HUGE).min(axis=1, initial=_HUGE))
+    sizes = np.array(least, dtype=np.int64)  # [claims, nodes]
+    milli = np.array([asks[claim].milli for claim in counts], dtype=np.int64)
+    number = np.array(list(counts.values()), dtype=np.int64)
+    room = np.where(anywhere, nodes.memory, 0)
+    if spread is not None:
+        room = np.where(anywhere | nodes.spreadable, nodes.memory, 0)
+    found |= _most(nodes, room) < (np.where(sizes < _HUGE, sizes, 0) * number[:, None]).sum(axis=0)
+    cores = np.where(anywhere, nodes.milli, 0)
+    found |= _most(nodes, cores) < int((milli * number).sum())
+    return found | _too_many_large(nodes, room, cores, sizes, milli, number)
+
+
+def _fits(nodes: Nodes, ask: Ask) -> Bools:
+    if ask.whole:
+        return np.asarray(ask.allowed & nodes.idle)
+    enough = (nodes.milli >= ask.milli) & (nodes.memory >= ask.ask_mib)
+    return np.asarray(ask.allowed & enough)
+
+
+def _most(nodes: Nodes, values: Ints) -> Ints:
+    """The most of what devices have that can be had at a time: a card's, or its instances'."""
+    if not nodes.instance.any():
+        return np.asarray(values.sum(axis=1))
+    rows, width = values.shape
+    inside = np.zeros(rows * width, dtype=np.int64)
+    cells = (np.arange(rows)[:, None] * width + nodes.family).ravel()
+    np.add.at(inside, cells, np.where(nodes.instance, values, 0).ravel())
+    card = np.where(nodes.instance, 0, np.maximum(values, inside.reshape(rows, width)))
+    return np.asarray(card.sum(axis=1))
+
+
+def _too_many_large(
+    nodes: Nodes, room: Ints, cores: Ints, sizes: Ints, milli: Ints, number: Ints
+) -> Bools:
+    """More shares of some size (or more) than the devices can hold of it."""
+    found = np.zeros(len(nodes.memory), dtype=np.bool_)
+    places = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), _MOST_SIZES)).astype(int))
+    by_memory = np.argsort(sizes.max(axis=1, initial=0), kind="stable")
+    for place in by_memory[places].tolist():
+        size = sizes[place]
+        large = (sizes >= size) & (size > 0) & (size < _HUGE)
+        thinnest = np.where(large, milli[:, None], _HUGE).min(axis=0)
+        held = room // np.maximum(size, 1)[:, None]
+        by_cores = cores // np.maximum(thinnest, 1)[:, None]
+        held = np.where((thinnest > 0)[:, None], np.minimum(held, by_cores), held)
+        found |= _most(nodes, held) < (large * number[:, None]).sum(axis=0)
+    by_cores_first = np.argsort(milli, kind="stable")
+    for place in by_cores_first[places].tolist():
+        if milli[place] > 0:
+            many = int(number[milli >= milli[place]].sum())
+            found |= _most(nodes, cores // milli[place]) < many
+    return found

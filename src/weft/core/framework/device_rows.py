@@ -1,0 +1,129 @@
+"""A query's devices as the search wants them: one row a node, nodes of about one size together."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from weft.core.framework.capacity import cannot_hold
+from weft.core.framework.partial_states import Ask, Asks, Nodes, Space, by_row, mix
+from weft.core.framework.policy import Policy
+from weft.core.framework.search import Found, Search, nothing
+from weft.core.framework.split import Spread, holds
+from weft.core.ledger.table import Bools, Ints
+
+SEARCH_CELLS = 600_000
+"""Device states that one decision's search may look at: 20 to 50 ms."""
+_NARROWEST = 8
+
+
+class DeviceRows:
+    """Columns over the devices of some nodes, [d]; `offsets` and `counts` say which are whose."""
+
+    def __init__(
+        self, offsets: Ints, counts: Ints, memory: Ints, milli: Ints, idle: Bools, total: Ints,
+        parent: Ints, spreadable: Bools,
+    ) -> None:  # fmt: skip
+        self._offsets, self._counts = offsets, counts
+        self._memory, self._milli, self._idle = memory, milli, idle
+        self._total, self._parent, self._spreadable = total, parent, spreadable
+
+    def search(
+        self, asks: Asks, steps: Sequence[int], policy: Policy | None, spread: Spread | None,
+        cluster: int,
+    ) -> Found:  # fmt: skip
+        """The best way to place all steps on each node (see `Search`); the asks' arrays are [d].
+
+        `cluster` is the number of nodes there are: each has its part of what may be looked at.
+        """
+        found = nothing(len(self._counts), len(steps))
+        for some in self._of_one_size():
+            nodes, padded = self._padded(some, asks)
+            left = np.flatnonzero(~cannot_hold(nodes, padded, steps, spread))
+            first, like, kinds = _alike(_only(nodes, left), _asks_of(padded, left), steps)
+            part = left[first]
+            cells = _cells(_only(nodes, part), kinds[first], len(steps))
+            emptiest = np.argsort(-nodes.milli[part].sum(axis=1), kind="stable")
+            emptiest = emptiest[cells[emptiest].cumsum() <= max(SEARCH_CELLS, cells.max(initial=0))]
+            best = nothing(len(part), len(steps))
+            best.exact[:] = False
+            here = part[emptiest]
+            search = Search(_only(nodes, here), _asks_of(padded, here), steps, policy, spread)
+            widths = np.maximum(SEARCH_CELLS // (cluster * cells[emptiest]), 1)
+            best.put(emptiest, search.run(widths))
+            found.put(some[left], Found._make(column[like] for column in best))
+        return found
+
+    def hold(self, spread: Spread) -> Bools:
+        """Whether each node's devices hold a `split` claim."""
+        found = np.zeros(len(self._counts), dtype=np.bool_)
+        for some in self._of_one_size():
+            nodes, _ = self._padded(some, {})
+            ok = nodes.spreadable & (nodes.milli >= spread.milli)
+            found[some] = holds(nodes.memory, ok, nodes.family, nodes.instance, spread)
+        return found
+
+    def _of_one_size(self) -> Iterator[Ints]:
+        """Nodes with up to 8, 16, 32 … devices."""
+        widths = np.maximum(self._counts, _NARROWEST)
+        widths = 1 << np.ceil(np.log2(widths)).astype(np.int64)
+        for width in np.unique(widths).tolist():
+            yield np.flatnonzero(widths == width)
+
+    def _padded(self, some: Ints, asks: Asks) -> tuple[Nodes, dict[int, Ask]]:
+        place = np.arange(max(_NARROWEST, int(self._counts[some].max(initial=0))))
+        there = place < self._counts[some][:, None]
+        at = np.where(there, self._offsets[some][:, None] + place, 0)
+
+        def numbers(values: Ints, empty: int = 0) -> Ints:
+            padded = np.where(there, values[at], empty) if len(values) else np.full(at.shape, empty)
+            return np.asfortranarray(padded)  # see `by_row`
+
+        def flags(values: Bools) -> Bools:
+            return np.asfortranarray(there & values[at] if len(values) else there)
+
+        parent = numbers(self._parent, -1)
+        nodes = Nodes(
+            numbers(self._memory), numbers(self._milli), flags(self._idle), numbers(self._total),
+            np.where(parent >= 0, parent, np.asfortranarray(there * place)),
+            parent >= 0, flags(self._spreadable), np.asfortranarray(there),
+        )  # fmt: skip
+        return nodes, {
+            claim: ask._replace(
+                ask_mib=numbers(ask.ask_mib), charge_mib=numbers(ask.charge_mib),
+                allowed=flags(ask.allowed),
+            )
+            for claim, ask in asks.items()
+        }  # fmt: skip
+
+
+def _only(nodes: Nodes, some: Ints) -> Nodes:
+    return Nodes._make(by_row(column, some) for column in nodes)
+
+
+def _asks_of(asks: Asks, some: Ints) -> dict[int, Ask]:
+    return {
+        claim: ask._replace(
+            ask_mib=by_row(ask.ask_mib, some),
+            charge_mib=by_row(ask.charge_mib, some),
+            allowed=by_row(ask.allowed, some),
+        )
+        for claim, ask in asks.items()
+    }
+
+
+def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+    """The first of each kind of node, which of these each node is like, and how many kinds of
+    devices each node has."""
+    keys = Space(nodes, asks, steps).start().keys
+    in_order = np.sort(keys, axis=1)
+    kinds = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(axis=1)
+    places = np.arange(keys.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    content = mix(mix(keys + nodes.family.astype(np.uint64)) + places).sum(axis=1, dtype=np.uint64)
+    _, first, like = np.unique(content, return_index=True, return_inverse=True)
+    return first, like, kinds
+
+
+def _cells(nodes: Nodes, kinds: Ints, steps: int) -> Ints:
+    """Device states that a search looks at if it keeps one state a level, [nodes]."""
+    width = nodes.memory.shape[1]
+    return np.asarray(max(1, steps) * width * np.minimum(width, kinds + steps))

@@ -1,0 +1,147 @@
+"""Does a demand fit? One reason code per node, vectorised; 0 means it fits.
+
+Told facts (model, size, cordon) are checked once per shape and layout (`told_codes`), what others
+hold each time a node's account changes (`codes`).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.core.framework.constraints import constraint_codes, port_codes
+from weft.core.framework.demand import Demand, Need
+from weft.core.framework.query import Query
+from weft.core.ledger.table import Bools, Table
+from weft.model import Code
+
+Codes = npt.NDArray[np.int8]
+# Plain numbers: looking a member up in an enum costs more than the comparison it is for.
+_EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
+_CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
+
+
+def told_codes(table: Table, demand: Demand) -> Codes:
+    """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
+    found = _gpu_told(table, demand)
+    if demand.shape.unit_mib:
+        other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
+        found[other & (found == 0)] = Code.WRONG_UNIT
+    if demand.shape.resources and not table.all_deliver:
+        found[_not_advertised(table, demand.shape.resources) & (found != Code.NO_GPU)] = (
+            Code.NOT_ADVERTISED
+        )
+    kept_off = constraint_codes(table, demand.shape.constraints)
+    if kept_off is not None:
+        found = np.where(kept_off == 0, found, kept_off)
+    if demand.shape.node_name:
+        row = table.row_of.get(demand.shape.node_name, -1)
+        found = np.where(np.arange(table.count) == row, found, np.int8(Code.OTHER_NODE))
+    if not table.schedulable.all():
+        found[~table.schedulable] = Code.UNSCHEDULABLE
+    return found
+
+
+def _not_advertised(table: Table, resources: tuple[str, ...]) -> Bools:
+    """Nodes that lack one of these, [N]; most nodes deliver what many others do."""
+    lacks: dict[tuple[str, ...] | None, bool] = {}
+    found = np.zeros(table.count, dtype=np.bool_)
+    for row, node in enumerate(table.nodes):
+        if node.delivers not in lacks:
+            lacks[node.delivers] = bool(node.lacks(resources))
+        found[row] = lacks[node.delivers]
+    return found
+
+
+def _gpu_told(table: Table, demand: Demand) -> Codes:
+    if not demand.needs:
+        found = np.zeros(table.count, dtype=np.int8)
+        if demand.shape.needs_gpu_node:
+            found[table.gpus == 0] = Code.NO_GPU
+        return found
+    plain = table.uniform and table.all_in_service and demand.device_accepts is None
+    if plain and demand.mode != "many":
+        return _told_by_kind(table, demand.need)
+    found = np.zeros(table.count, dtype=np.int8)
+    for need in demand.needs:
+        this = _told_by_device(table, demand, need)
+        found = np.where(found == 0, this, found)
+    return found
+
+
+def _kind_codes(table: Table, need: Need) -> Codes:
+    """Code per device kind, and for kind −1 (no GPU) in the last place."""
+    sizes = np.array([kind.memory_mib for kind in table.kinds], dtype=np.int64)
+    milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
+    small = (need.ask_mib > sizes) | (0 if need.whole else need.milli > milli)
+    codes = np.where(need.accepts, np.where(small, Code.GPU_TOO_SMALL, 0), Code.WRONG_MODEL)
+    return np.append(codes, Code.NO_GPU).astype(np.int8)
+
+
+def _told_by_kind(table: Table, need: Need) -> Codes:
+    found = _kind_codes(table, need).take(table.node_kind)
+    if need.count > 1:
+        found[(found == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
+    return found
+
+
+def _told_by_device(table: Table, demand: Demand, need: Need) -> Codes:
+    query = Query(table, demand)
+    code = _kind_codes(table, need).take(query.device_kind)
+    if demand.device_accepts is not None:
+        code[~demand.device_accepts] = Code.WRONG_MODEL
+    right = code != Code.WRONG_MODEL
+    large = code == 0
+    counts = [query.count(right), query.count(large)]
+    need_count = np.int64(need.count)
+    found = np.zeros(table.count, dtype=np.int8)
+    found[table.in_service() < need_count] = Code.OUT_OF_SERVICE
+    found[table.gpus < need_count] = Code.TOO_FEW_GPUS
+    found[counts[1] < need_count] = Code.TOO_FEW_GPUS
+    found[counts[1] == 0] = Code.GPU_TOO_SMALL
+    found[counts[0] == 0] = Code.WRONG_MODEL
+    found[table.gpus == 0] = Code.NO_GPU
+    return found
+
+
+def codes(query: Query) -> Codes:
+    """Reason codes of what others hold now, int8[n]; `told_codes` go before them.
+
+    Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
+    claims fit together is for `placing` to find.
+    """
+    demand = query.demand
+    lacks = query.below(demand.node_columns, demand.node_needs)
+    gpu_code: npt.NDArray[np.integer] | None = None
+    if demand.mode == "device":
+        short = query.count(query.device_fits) < demand.need.count
+        gpu_code = np.where(short, _gpu_code(query, demand.need), 0)
+    # One bit a check, the first one highest: a table of 256 entries names the first that fails.
+    found: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
+    if gpu_code is not None:
+        found = np.where(found == 0, gpu_code, found).astype(np.int8)
+    if demand.extended:
+        found = np.where((found == 0) & ~_extended_fits(query), _EXTENDED, found)
+    if demand.shape.constraints.ports:
+        taken = port_codes(query, demand.shape.constraints.ports)
+        found = np.where(found == 0, taken, found)
+    return found
+
+
+def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
+    """Why no (or not enough) devices of a node fit the claim, checked device by device."""
+    if need.whole or not (need.asks_memory and need.milli):
+        return int(need.lack_code)
+    enough_memory = query.count(query.device_has_memory) > 0
+    enough_cores = query.max_milli_free >= need.milli
+    return np.where(enough_memory, np.where(enough_cores, _SHARE, _CORES), _MEMORY)
+
+
+def _extended_fits(query: Query) -> Bools:
+    fits = np.ones(query.n, dtype=np.bool_)
+    for name, amount in query.demand.extended:
+        if amount == 0:
+            continue
+        column = query.table.extended.get(name)
+        if column is None:
+            return np.zeros(query.n, dtype=np.bool_)
+        fits &= (column if query.rows is None else column.take(query.rows)) >= amount
+    return fits

@@ -1,0 +1,239 @@
+"""Partly placed pods: what the devices of a node look like after the first steps.
+
+Rows of arrays, one row a state, for many nodes at once. Two states of one node are the same to all
+that follows if their devices can be exchanged for one another: the same free memory and cores, the
+same use by the pod, and the same answers to every step that is left. Then one of them is enough.
+They are told apart by 64-bit sums of mixed device states: among the most states that a decision
+looks at, two different ones are taken for the same less than once in 10^9 decisions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.core.ledger.table import Bools, Ints
+
+Hashes = npt.NDArray[np.uint64]
+Number = TypeVar("Number", bound=np.generic)
+
+SINGLE, SEVERAL = 1, 2
+"""Flags of a device: it serves a claim of one GPU, or one of a claim's several."""
+
+
+class Ask(NamedTuple):
+    """What a claim asks of each device: `several` GPUs, or one; idle ones, where `whole`, and how
+    many thousandths of its cores. The arrays are [nodes, devices], or [devices] where nodes are not
+    told apart: memory charged there, what must be free there (MiB), and whether it will do."""
+
+    several: bool
+    whole: bool
+    milli: int
+    ask_mib: Ints
+    charge_mib: Ints
+    allowed: Bools
+
+
+Asks = Mapping[int, Ask]
+"""By the claim's number."""
+
+
+class Nodes(NamedTuple):
+    """Devices of some nodes before the pod, [nodes, devices]; what is not `there` fills up rows.
+
+    Free memory (MiB) and cores (thousandths), idleness, the card's memory, `family`: the position
+    of the card that a MIG instance is cut from (of itself, for cards), and which are instances.
+    `spreadable` are acceptable to the pod's `split` claim.
+    """
+
+    memory: Ints
+    milli: Ints
+    idle: Bools
+    total: Ints
+    family: Ints
+    instance: Bools
+    spreadable: Bools
+    there: Bools
+
+
+class States:
+    """Rows of partly placed pods.
+
+    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the claim
+    being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums` tell
+    devices and states apart.
+    """
+
+    __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
+
+    def __init__(
+        self, node: Ints, memory: Ints, milli: Ints, flags: npt.NDArray[np.uint8], mine: Bools,
+        path: npt.NDArray[np.int16],
+    ) -> None:  # fmt: skip
+        self.node, self.memory, self.milli = node, memory, milli
+        self.flags, self.mine, self.path = flags, mine, path
+        self.keys: Hashes = np.zeros(0, dtype=np.uint64)
+        self.sums: Hashes = np.zeros(0, dtype=np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def take(self, rows: Ints) -> "States":
+        """Only these rows."""
+        part = States(
+            self.node[rows], by_row(self.memory, rows), by_row(self.milli, rows),
+            by_row(self.flags, rows), by_row(self.mine, rows), self.path[rows],
+        )  # fmt: skip
+        if len(self.sums):
+            part.keys, part.sums = by_row(self.keys, rows), self.sums[rows]
+        return part
+
+
+class Space:
+    """All states of a pod on some nodes: the first ones, and those that follow.
+
+    `steps` are the claims' numbers, once for each GPU of theirs, in the order of placing.
+    """
+
+    def __init__(self, nodes: Nodes, asks: Asks, steps: Sequence[int]) -> None:
+        self.nodes, self.asks, self.steps = nodes, asks, steps
+        self.has_families = bool(nodes.instance.any())
+        self._kinds = _kinds(nodes, asks, steps)
+        self._exchangeable = True
+        self._exchangeable = self._may_be_exchanged()
+
+    def start(self) -> States:
+        """Nothing is placed yet; one state for each node."""
+        rows, width = self.nodes.memory.shape
+        states = States(
+            np.arange(rows), self.nodes.memory, self.nodes.milli,
+            np.zeros((width, rows), dtype=np.uint8).T, np.zeros((width, rows), dtype=np.bool_).T,
+            np.zeros((rows, len(self.steps)), dtype=np.int16),
+        )  # fmt: skip
+        self._tell_apart(states, 0)
+        return states
+
+    def fits(self, states: States, index: int) -> Bools:
+        """The devices that step number `index` could have, [rows, devices]."""
+        step, node = self.asks[self.steps[index]], states.node
+        fits = by_row(step.allowed, node)
+        if step.several:
+            fits &= ~states.mine
+        if step.whole:
+            fits &= by_row(self.nodes.idle, node) & (states.flags == 0)
+        else:
+            fits &= (states.milli >= step.milli) & (states.memory >= by_row(step.ask_mib, node))
+        if self.has_families:
+            fits &= ~self.blocked(states)
+        return fits
+
+    def blocked(self, states: States) -> Bools:
+        """Devices whose MIG relative the pod has: a card and its instances are never both held."""
+        taken, node = states.flags != 0, states.node
+        family, instance = self.nodes.family[node], self.nodes.instance[node]
+        rows, width = taken.shape
+        inside = np.zeros(rows * width, dtype=np.bool_)
+        cells = (np.arange(rows)[:, None] * width + family)[taken & instance]
+        inside[cells] = True
+        card = np.take_along_axis(taken, family, axis=1)
+        return np.where(instance, card, inside.reshape(rows, width))
+
+    def distinct(self, states: States, row: Ints, device: Ints) -> tuple[Ints, Ints]:
+        """Of these choices, in their order, the first of each kind of device of each state."""
+        if not self._exchangeable:
+            return row, device
+        rows = row.astype(np.uint64) * _ODD[5]
+        first = _first(mix(states.keys[row, device] + rows))
+        return row[first], device[first]
+
+    def follow(self, states: States, index: int, row: Ints, device: Ints) -> States:
+        """What comes of these choices for step `index`; of equal outcomes only the first."""
+        step = self.asks[self.steps[index]]
+        node, cells = states.node[row], np.arange(len(row))
+        memory, milli = by_row(states.memory, row), by_row(states.milli, row)
+        flags, mine, path = by_row(states.flags, row), by_row(states.mine, row), states.path[row]
+        memory[cells, device] -= step.charge_mib[node, device]
+        milli[cells, device] -= step.milli
+        flags[cells, device] |= SEVERAL if step.several else SINGLE
+        path[:, index] = device
+        last = index + 1 == len(self.steps)
+        if not last and step.several and self.steps[index + 1] == self.steps[index]:
+            mine[cells, device] = True
+        elif step.several:
+            mine[:] = False
+        found = States(node, memory, milli, flags, mine, path)
+        if not self._exchangeable:
+            return found
+        self._tell_apart(found, index + 1)
+        first = _first(mix(found.sums + node.astype(np.uint64) * _ODD[5]))
+        return found if len(first) == len(found) else found.take(first)
+
+    def _may_be_exchanged(self) -> bool:
+        """Whether devices of a node, or steps, are alike; else hardly two states ever are, and it
+        would cost more to find them than to keep them."""
+        used = [self.asks[claim] for claim in self.steps]
+        told = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
+        if any(ask.several for ask in used) or len(told) < len(used):
+            return True
+        keys = self.start().keys
+        in_order = np.sort(np.where(self.nodes.there, keys, 0), axis=1)
+        return bool(((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] != 0)).any())
+
+    def _tell_apart(self, states: States, index: int) -> None:
+        node = states.node
+        found = states.memory.view(np.uint64) * _ODD[0] + states.milli.view(np.uint64) * _ODD[1]
+        found += (states.flags + np.uint8(4) * states.mine).astype(np.uint64) * _ODD[2]
+        found = mix(found + by_row(self._kinds[index], node))
+        if not self.has_families:
+            states.keys, states.sums = found, found.sum(axis=1, dtype=np.uint64)
+            return
+        rows, width = found.shape
+        family = self.nodes.family[node]
+        together = np.zeros(rows * width, dtype=np.uint64)
+        np.add.at(together, (np.arange(rows)[:, None] * width + family).ravel(), found.ravel())
+        together = mix(together).reshape(rows, width)
+        states.keys = found * _ODD[3] + np.take_along_axis(together, family, axis=1)
+        states.sums = together.sum(axis=1, dtype=np.uint64)
+
+
+def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
+    """What is told of each device and does not change, for the steps from each number on."""
+    fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
+    fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
+    found, left = [mix(fixed)], set()
+    for claim in reversed(steps):
+        told = found[-1]
+        if claim not in left:
+            left.add(claim)
+            ask = asks[claim]
+            told = told + ask.ask_mib.view(np.uint64) * _ODD[0] + ask.allowed * _ODD[2]
+            told = mix(told + ask.charge_mib.view(np.uint64) * _ODD[1])
+        found.append(told)
+    return found[::-1]
+
+
+def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:
+    """Rows of an array whose columns lie together in memory, as do those of what is returned.
+
+    Sums and extremes over few devices of many states are several times faster so.
+    """
+    return values.T.take(rows, axis=1).T
+
+
+def _first(key: Hashes) -> Ints:
+    """Where each key comes up first, in order."""
+    return np.sort(np.unique(key, return_index=True)[1])
+
+
+_ODD = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
+     0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64,
+)  # fmt: skip
+
+
+def mix(value: Hashes) -> Hashes:
+    """Spreads every bit over all 64 (the finalizer of SplitMix64)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

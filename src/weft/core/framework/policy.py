@@ -1,0 +1,231 @@
+"""The policy contract: override what you need, return arrays, keep no secrets.
+
+The extension points carry the names of the Kubernetes scheduling framework. Filters and scores
+are asked about a `Query` (some nodes, their devices) and must depend on nothing but it, the
+policy's own parameters and what `reads` declares, because answers are cached per shape and only
+changed nodes are asked about again.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.query import Query
+from weft.core.framework.residency import NO_STAYS, Stays
+from weft.core.framework.signals import NO_SIGNALS, SignalsView
+from weft.core.ledger.residents import Company
+from weft.core.ledger.table import Bools, Ints
+from weft.model import PodRequest, Shape
+
+
+class Options(NamedTuple):
+    """Ways to place a pod's claims on a node, one a row: its devices afterwards, [ways, devices].
+
+    `memory_free` (MiB) and `milli_free` are what is left once the claims are charged,
+    `memory_total` is the card's size. `single` are the devices that serve a claim of one GPU,
+    `several` those that serve one of a claim's several. Columns that are not `there` fill up the
+    rows of smaller nodes.
+    """
+
+    memory_free: Ints
+    milli_free: Ints
+    memory_total: Ints
+    there: Bools
+    single: Bools
+    several: Bools
+
+
+class Left(NamedTuple):
+    """What is still to be placed: the most that one device may be charged by it (MiB for each way,
+    and thousandths), and for how many claims of one GPU."""
+
+    memory_mib: Ints
+    milli: int
+    singles: int
+
+
+class Prediction(msgspec.Struct, frozen=True, gc=False):
+    """What was expected of one pod on the GPU that was chosen, told the first for the new pod.
+
+    `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
+    prediction stands on; `calibrated` says whether the bound can be believed. `allowed` is what
+    `upper` must not exceed for this pod's sake, 0 where it has no bound of its own.
+    """
+
+    application: str
+    slowdown: float
+    upper: float
+    tier: str
+    calibrated: bool = True
+    allowed: float = 0.0
+
+
+class Tolerance(NamedTuple):
+    """How slow running pods may get before one beside them is sent away.
+
+    `critical` is how many times slower than alone a latency-critical pod may be (the engine makes
+    it less for one whose SLO leaves less),
+    `costs(gpu_model, victim, other)` what one application is expected to cost another there, log
+    slowdown.
+    """
+
+    critical: float
+    costs: Callable[[str, str, str], float]
+
+
+NO_BOUND = 1 << 62
+"""A rating that none exceeds."""
+
+
+class Policy:
+    """Base of every policy. All defaults mean "no opinion".
+
+    `name` is how configurations call it, `summary` one line for people, `source` the system or
+    paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
+    `company` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the signals
+    of all GPUs, also for the score of one), `pending` (who else waits), `stays` (how far pods are).
+    `inputs` names other policies, or tables, whose `PolicyInput` it takes too. `unsafe` says why,
+    where it can promise a GPU memory that is not there; one made with safe options says "". `ties`
+    says which of equally scored devices is taken. Claims are placed largest first; of equal ones
+    the last goes first where `last_claim_first`. One that `harvests` may give a pod memory that
+    residents hold but leave idle, within the ledger's declared limit. One with `raw_scores` tells
+    kube-scheduler its scores as they are, as its original did; others' are made 0 to 10. Options
+    are keyword arguments of the constructor.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    reads: ClassVar[frozenset[str]] = frozenset()
+    inputs: ClassVar[frozenset[str]] = frozenset()
+    unsafe: str = ""
+    harvests: ClassVar[bool] = False
+    raw_scores: bool = False
+    ties: ClassVar[Literal["first", "last"]] = "first"
+    last_claim_first: ClassVar[bool] = False
+
+    made_with: dict[str, Any]
+    """The options it was made with, so that a decisions file can make it again."""
+
+    signals: SignalsView = NO_SIGNALS
+    """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
+
+    stays: Stays = NO_STAYS
+    """How far running pods are, for policies that say they read `stays`: for `filter_pending` only,
+    because it changes with the time."""
+
+    def __new__(cls, *_args: Any, **options: Any) -> Self:
+        """Remember the options (keyword arguments); everything else is the subclass's own."""
+        self = super().__new__(cls)
+        self.made_with = options
+        return self
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """How slow its pods may get; None: it sends nobody away for being slow."""
+        return None
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """queueSort: pods with smaller keys go first. Default: priority, then age."""
+        return (-pod.queue_priority, -pod.priority, pod.created_ns)
+
+    def pre_filter(self, shape: Shape) -> Shape:
+        """preFilter: the shape to place instead (an exclusive policy asks for whole cards)."""
+        return shape
+
+    def filter_nodes(self, query: Query) -> Bools | None:
+        """Filter: nodes this policy accepts, [n]."""
+        return None
+
+    def filter_devices(self, query: Query) -> Bools | None:
+        """Filter: devices this policy accepts, [d]."""
+        return None
+
+    def contested(self, scores: Ints, waiting: int) -> bool:
+        """Whether `filter_pending` must be asked, by the scores of the nodes that fit; default yes.
+
+        `waiting` are the pods that wait, this one included.
+        """
+        return True
+
+    def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
+        """Filter, after all others and never kept: devices the pod may have among others, [d].
+
+        `query` is about the best nodes that fit, more than pods wait; `pending` are the shapes of
+        the pods that wait, in their order, this one's among them. Asked only of who reads
+        `pending`.
+        """
+        return None
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Score: how good each node is as a whole, integers, higher wins, [n]."""
+        return None
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """Score: how good each device is for `query.need`, integers, higher wins, [d].
+
+        A node's score is its best fitting device's plus `score_nodes`. Devices that do not fit
+        may get any value. Of equal devices the one that `ties` says is taken.
+        """
+        return None
+
+    def rate_options(self, options: Options) -> Ints:
+        """Score: how good ways to place several claims on one node are, higher wins, [ways].
+
+        A policy that overrides this has the distinct ways of a pod with several claims rated, as
+        far as the search's bound goes (Elastic's raters need it); others get the claims placed one
+        after another. Devices must be interchangeable to it: their numbers do not count.
+        """
+        raise NotImplementedError
+
+    def bound_options(self, options: Options, left: Left) -> Ints:
+        """What no way that comes of these half placed ones is rated above, [ways]; default: no
+        bound. The tighter it is, the more nodes are searched exactly.
+        """
+        return np.full(len(options.memory_free), NO_BOUND, dtype=np.int64)
+
+    def normalize(self, scores: Ints) -> Ints:
+        """normalizeScore: raw scores of the feasible nodes to 0–100. Default: by their range."""
+        low, high = int(scores.min()), int(scores.max())
+        if low == high:
+            return np.zeros_like(scores)
+        return np.asarray((scores - low) * 100 // (high - low))
+
+    def choose_node(self, rows: Ints, key: str) -> int:
+        """Which of the equally best nodes (in tie-break order): an index into `rows`."""
+        return 0
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """Which device of the chosen node, where the policy scores none: an index into `fits`.
+
+        `query` is about that node alone; `fits` are the positions of devices that fit. A pod with
+        several claims is asked about once per GPU, in the state the earlier ones left. Default:
+        the tightest that fits, the first of equals.
+        """
+        return int(query.room.take(fits).argmin())
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
+        return ()
+
+    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
+        """permit: 0 to bind now, or how long to hold the reservation for a `Permit` event, ns."""
+        return 0
+
+    def reserved(self, pod: PodRequest, node: str) -> None:
+        """reserve: told after a pod got its place."""
+
+    def unreserved(self, pod: PodRequest, node: str) -> None:
+        """unreserve: told after a pod lost its place before it was bound."""
+
+    def take_input(self, value: Any) -> None:
+        """New input by a `PolicyInput` event (typical pods, a table); kept answers are dropped."""
+
+
+def draw(key: str, choices: int) -> int:
+    """A number below `choices`, evenly drawn, the same for the same key on every machine."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % choices

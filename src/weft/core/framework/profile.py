@@ -1,0 +1,59 @@
+"""A profile: which policies decide for a schedulerName, and with what weight."""
+
+from collections.abc import Sequence
+
+from weft.core.framework.policy import Policy
+from weft.model import Shape
+
+
+class Plugin:
+    """One policy in a profile. `weight` counts where several policies score."""
+
+    __slots__ = ("policy", "weight")
+
+    def __init__(self, policy: Policy, weight: int = 1) -> None:
+        if weight < 0:
+            raise ValueError(f"weight of {policy.name} is {weight}; write 0 or more")
+        self.policy, self.weight = policy, weight
+
+
+class Profile:
+    """Policies under one schedulerName. The first one queues, breaks ties and picks devices.
+
+    With one scoring policy its raw scores decide; with several, each is normalised to 0–100 over
+    the feasible nodes and weighted.
+    """
+
+    def __init__(self, name: str, plugins: Sequence[Plugin | Policy]) -> None:
+        if not plugins:
+            raise ValueError(f"profile {name} has no policy; name at least one")
+        self.name = name
+        self.plugins = tuple(p if isinstance(p, Plugin) else Plugin(p) for p in plugins)
+        self.policies = tuple(plugin.policy for plugin in self.plugins)
+        self.lead = self.policies[0]
+        self.scorers = tuple(
+            plugin for plugin in self.plugins
+            if plugin.weight and _overrides(plugin.policy, "score_nodes", "score_devices")
+        )  # fmt: skip
+        self.node_filters = tuple(p for p in self.policies if _overrides(p, "filter_nodes"))
+        self.device_filters = tuple(p for p in self.policies if _overrides(p, "filter_devices"))
+        by_device = [p.policy for p in self.scorers if _overrides(p.policy, "score_devices")]
+        self.device_scorer: Policy | None = by_device[0] if by_device else None
+        self.matcher = self.lead if "pending" in self.lead.reads else None
+        self.predicts = _overrides(self.lead, "predict")
+        self.reads_company = any("company" in policy.reads for policy in self.policies)
+        self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
+        self.reservers = tuple(p for p in self.policies if _overrides(p, "reserved"))
+        self.permitters = tuple(p for p in self.policies if _overrides(p, "permit"))
+        self.harvests = any(policy.harvests for policy in self.policies)
+        self.breaks_ties = _overrides(self.lead, "choose_node")
+
+    def shaped(self, shape: Shape) -> Shape:
+        """The shape that is placed for a pod of this one (preFilter)."""
+        for policy in self.pre_filters:
+            shape = policy.pre_filter(shape)
+        return shape
+
+
+def _overrides(policy: Policy, *methods: str) -> bool:
+    return any(getattr(type(policy), name) is not getattr(Policy, name) for name in methods)

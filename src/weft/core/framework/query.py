@@ -1,0 +1,300 @@
+"""The question a policy answers: this demand, over these nodes and their devices.
+
+A query covers all nodes, or only those whose accounts changed since the last answer. Columns are
+arrays over the query's nodes (length n) or over their devices (length d, grouped by node in the
+same order); a policy returns arrays of the same lengths and never knows which nodes it is about.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.core.framework.demand import Demand, Need
+from weft.core.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, Table
+
+NEVER = -(1 << 62)
+"""The score of what does not fit."""
+
+_FREE = DEVICE_COLUMNS.index("device_memory_free")
+_HARVEST = DEVICE_COLUMNS.index("device_memory_harvest")
+_LOCAL_BITS = 12
+_LOCAL_MASK = (1 << _LOCAL_BITS) - 1
+
+
+class _NodeColumn:
+    """A column of the query's nodes, fetched by name."""
+
+    def __init__(self, name: str) -> None:
+        self._at = NODE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Ints:
+        column: Ints = query._cells[self._at]
+        return column
+
+
+class _DeviceColumn:
+    """A column of the query's devices, gathered when first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._at = DEVICE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Ints:
+        column: Ints = query._devices()[self._at]
+        return column
+
+
+class _DeviceFlag:
+    """A yes/no column of the query's devices."""
+
+    def __init__(self, name: str) -> None:
+        self._at = DEVICE_COLUMNS.index(name)
+
+    def __get__(self, query: "Query", owner: object = None) -> Bools:
+        flags: Bools = query._devices()[self._at] != 0
+        return flags
+
+
+class Query:
+    """One demand over some rows of the ledger's table. `rows` None means all of them."""
+
+    hypothetical: ClassVar[bool] = False
+    """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
+
+    __slots__ = ("_cells", "_device_cells", "_device_rows", "_fits", "_offsets", "demand", "n",
+                 "narrowed", "need", "rows", "table")  # fmt: skip
+
+    def __init__(self, table: Table, demand: Demand, rows: Ints | None = None) -> None:
+        self.table, self.demand, self.rows = table, demand, rows
+        self.need: Need | None = demand.needs[0] if demand.needs else None
+        self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
+        self.n = self._cells.shape[1]
+        self._device_cells: Ints | None = None
+        self._device_rows: Ints | None = None
+        self._offsets: Ints | None = None
+        self._fits: Bools | None = None
+        self.narrowed = False
+
+    def below(self, columns: Ints, least: Ints) -> Bools:
+        """Where these node columns are less than `least`, [columns, n]."""
+        return np.asarray(self._cells.take(columns, axis=0) < least)
+
+    # --- columns over nodes ------------------------------------------------------------------
+
+    cpu_free = _NodeColumn("cpu_free")
+    """Free CPU, thousandths of a core, [n]."""
+    cpu_total = _NodeColumn("cpu_total")
+    """Allocatable CPU, thousandths of a core, [n]."""
+    memory_free = _NodeColumn("memory_free")
+    """Free host memory, MiB, [n]."""
+    milli_free = _NodeColumn("milli_free")
+    """Free GPU cores over all usable GPUs, thousandths of a card, [n]."""
+    max_milli_free = _NodeColumn("max_milli_free")
+    """Most free cores on one usable GPU, thousandths; −1 without one, [n]."""
+    max_memory_free = _NodeColumn("max_memory_free")
+    """Most free memory on one usable GPU, MiB; −1 without one, [n]."""
+    idle = _NodeColumn("idle")
+    """Usable GPUs without a pod, [n]."""
+    gpus = _NodeColumn("gpus")
+    """GPUs on the node, [n]."""
+    usable_gpus = _NodeColumn("usable_gpus")
+    """GPUs in service, not overbooked and not blocked by a MIG relative, [n]."""
+    node_kind = _NodeColumn("node_kind")
+    """Device kind of the node's first GPU, −1 without GPUs, [n]."""
+
+    @property
+    def hosted(self) -> Ints:
+        """Pods by class (0 shared, k on k whole GPUs), [n, classes]."""
+        hosted = self.table.hosted
+        return hosted if self.rows is None else hosted.take(self.rows, axis=0)
+
+    # --- columns over devices ----------------------------------------------------------------
+
+    def _devices(self) -> Ints:
+        if self._device_cells is None:
+            table = self.table
+            if self.rows is None:
+                self._device_cells, self._device_rows = table.device_cells, None
+                self._offsets = table.starts[:-1]
+            else:
+                counts = self.gpus
+                ends = counts.cumsum()
+                self._offsets = ends - counts
+                total = int(ends[-1]) if self.n else 0
+                shift = table.starts.take(self.rows) - self._offsets
+                self._device_rows = np.repeat(shift, counts) + np.arange(total)
+                self._device_cells = table.device_cells.take(self._device_rows, axis=1)
+        return self._device_cells
+
+    @property
+    def device_memory_free(self) -> Ints:
+        """Memory the claim may take, MiB, 0 on unusable devices, [d].
+
+        What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
+        """
+        column: Ints = self._devices()[_HARVEST if self.demand.harvests else _FREE]
+        return column
+
+    device_memory_harvest = _DeviceColumn("device_memory_harvest")
+    """What a harvesting policy may give away, MiB: within the declared limit and idle, [d]."""
+    device_memory_strict = _DeviceColumn("device_memory_free")
+    """Memory that nobody was promised, MiB, whether the demand harvests or not, [d]."""
+    device_memory_promised = _DeviceColumn("device_memory_promised")
+    """What the pods on it were promised, MiB, [d]."""
+    device_pods = _DeviceColumn("device_pods")
+    """Other pods with a share of it, [d]."""
+    device_milli_free = _DeviceColumn("device_milli_free")
+    """Free cores, thousandths of a card, 0 on unusable devices, [d]."""
+    device_memory_total = _DeviceColumn("device_memory_total")
+    """The card's memory, MiB, [d]."""
+    device_kind = _DeviceColumn("device_kind")
+    """Number of the (model, memory) kind, [d]."""
+    device_local = _DeviceColumn("device_local")
+    """Position among the node's devices, [d]."""
+    device_idle = _DeviceFlag("device_idle")
+    """Usable and without a pod, [d]."""
+    device_usable = _DeviceFlag("device_usable")
+    """In service, not overbooked, and no MIG relative is held, [d]."""
+    device_first = _DeviceFlag("device_first")
+    """The first device of its node in its state: scoring these alone is enough for who reads
+    requests only, unless the query is `narrowed`, [d]."""
+
+    @property
+    def device_company(self) -> Ints:
+        """Number of what runs together on it in `table.residents`, 0 for nothing, [d]."""
+        return self.take_devices(self.table.residents.company)
+
+    @property
+    def device_node(self) -> Ints:
+        """Which of the query's nodes the device is on, [d]."""
+        if self.rows is None:
+            return self.table.device_node
+        return np.repeat(np.arange(self.n), self.gpus)
+
+    @property
+    def device_ask_mib(self) -> Ints | int:
+        """Memory the claim asks of each device, MiB: [d], or one number for all."""
+        need = self._need()
+        if need.uniform_ask_mib is not None:
+            return need.uniform_ask_mib
+        return need.ask_mib.take(self.device_kind)
+
+    @property
+    def device_has_memory(self) -> Bools:
+        """Whether the device has the memory that the claim asks, [d].
+
+        Where pods like it were seen to need less than it asks, a harvesting demand must find only
+        that measured free; what it asks must be within the declared limit all the same.
+        """
+        enough: Bools = self.device_memory_free >= self.device_ask_mib
+        expected_mib = self.demand.expected_mib
+        if expected_mib:
+            table = self.table
+            within = self.take_devices(table.device_unpromised) >= self.device_ask_mib
+            enough |= within & (self.take_devices(table.device_unneeded) >= expected_mib)
+        return enough
+
+    @property
+    def device_fits(self) -> Bools:
+        """Whether the claim fits on the device, [d]."""
+        if self._fits is None:
+            self._fits = self._find_fits()
+        return self._fits
+
+    @property
+    def room(self) -> Ints:
+        """What is free of what the claim shares by: MiB if it asks memory, else milli, [d]."""
+        need = self._need()
+        by_memory = need.asks_memory and not need.whole
+        return self.device_memory_free if by_memory else self.device_milli_free
+
+    def narrow(self, mask: Bools) -> None:
+        """Let only devices in `mask` fit (a policy's filter_devices)."""
+        self._fits = self.device_fits & mask
+        self.narrowed = True
+
+    def only(self, some: Ints) -> "Query":
+        """The same question about these of its nodes, in their order; what was narrowed stays so.
+
+        Whether a device fits is its node's matter alone, so that nobody has to be asked again.
+        """
+        part = Query(self.table, self.demand, some if self.rows is None else self.rows.take(some))
+        if self.narrowed:
+            kept = np.zeros(self.n, dtype=np.bool_)
+            kept[some] = True
+            part._fits = self.device_fits[np.repeat(kept, self.gpus)]
+            part.narrowed = True
+        return part
+
+    def _find_fits(self) -> Bools:
+        need = self._need()
+        if need.whole:
+            fits = self.device_idle
+        else:
+            fits = self.device_milli_free >= need.milli
+            if need.asks_memory:
+                fits &= self.device_has_memory
+            if not need.milli or need.asks_memory:
+                fits &= self.device_usable
+        if not need.takes_any_kind:
+            fits &= need.will_do.take(self.device_kind)
+        by_uuid = self.demand.device_accepts
+        if by_uuid is not None:
+            self._devices()
+            fits &= by_uuid if self._device_rows is None else by_uuid.take(self._device_rows)
+        return fits
+
+    def _need(self) -> Need:
+        if self.need is None:
+            raise ValueError("this demand asks for no GPU: it has no device columns to fit")
+        return self.need
+
+    def take_devices(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The query's devices out of a column over all of the table's, [D] → [d]."""
+        self._devices()
+        return column if self._device_rows is None else column.take(self._device_rows)
+
+    # --- from devices to nodes -----------------------------------------------------------------
+
+    def count(self, devices: Bools) -> Ints:
+        """How many of each node's devices are true, [n]."""
+        return self.sum(devices.view(np.int8))
+
+    def sum(self, values: npt.NDArray[np.generic]) -> Ints:
+        """Sum of device columns [d] or [k, d] over each node, [n] or [k, n]."""
+        return self._reduce(np.add, values, 0)
+
+    def max(self, values: Ints, empty: int) -> Ints:
+        """Greatest of a device column on each node, `empty` for nodes without devices, [n]."""
+        return self._reduce(np.maximum, values, empty)
+
+    def min(self, values: Ints, empty: int) -> Ints:
+        """Least of a device column on each node, `empty` for nodes without devices, [n]."""
+        return self._reduce(np.minimum, values, empty)
+
+    def best(self, scores: Ints, *, last: bool = False) -> tuple[Ints, Ints]:
+        """Each node's best fitting device: (score or NEVER, position on the node), both [n].
+
+        Ties go to the first device, or to the `last`. Scores must stay below 2**50.
+        """
+        local = self.device_local if last else _LOCAL_MASK - self.device_local
+        packed = (scores << _LOCAL_BITS) | local
+        packed = np.where(self.device_fits, packed, NEVER)
+        best = self.max(packed, NEVER)
+        position = best & _LOCAL_MASK
+        if not last:
+            position = _LOCAL_MASK - position
+        return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
+
+    def _reduce(self, how: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
+        self._devices()
+        assert self._offsets is not None
+        counts = self.gpus
+        if self.n and counts.all():
+            return np.asarray(how.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
+        result = np.full((*values.shape[:-1], self.n), empty, dtype=np.int64)
+        filled = counts.nonzero()[0]
+        if len(filled):
+            offsets = self._offsets[filled]
+            result[..., filled] = how.reduceat(values, offsets, axis=-1, dtype=np.int64)
+        return result

@@ -1,0 +1,208 @@
+"""Policies by name, those that come with Weft and those that plugins bring.
+
+A policy class is its own factory: the parameters of its constructor are its options. Finding
+installed plugins is not done here (that is I/O); `register_entry_points` takes what was found.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Iterable
+from types import UnionType
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from weft.core.framework.policy import Policy
+from weft.model import BadInputError
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
+
+
+class EntryPoint(Protocol):
+    """What is needed of an `importlib.metadata.EntryPoint`."""
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+
+    @property
+    def value(self) -> str:
+        """Where it is: `package.module:Class`."""
+
+    def load(self) -> Any:
+        """The class; raises whatever importing it raises."""
+
+
+class Description(msgspec.Struct, frozen=True):
+    """One policy for people: `options` are its constructor's parameters with their defaults, as
+    text (`required` where there is none). `unsafe` says why, where it can promise too much."""
+
+    name: str
+    summary: str
+    source: str
+    reads: tuple[str, ...] = ()
+    options: dict[str, str] = {}
+    unsafe: str = ""
+
+
+class Registry:
+    """Policy classes by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, type[Policy]] = {}
+
+    def register(self, policy: type[Policy]) -> None:
+        """Add a policy under its own name; `BadInputError` if it has none or it is taken."""
+        where = f"policy {policy.name or policy.__name__}"
+        if not policy.name:
+            raise BadInputError(where, "it has no name; set the class attribute `name`")
+        if policy.name in self._known:
+            raise BadInputError(where, f"the name is taken by {_place(self._known[policy.name])}")
+        self._known[policy.name] = policy
+
+    def create(self, name: str, **options: Any) -> Policy:
+        """A policy of this name; `BadInputError` names the valid names, options or values."""
+        policy = self._known.get(name)
+        if policy is None:
+            valid_names = _listed(self.names())
+            raise BadInputError("policy", f"{name!r} is unknown; write one of {valid_names}")
+        valid = _options(policy)
+        for option in options:
+            if option not in valid:
+                raise BadInputError(
+                    f"policy {name}", f"option {option!r} is unknown; it has {_listed(valid)}"
+                )
+        missing = [
+            option for option, default in valid.items()
+            if default is REQUIRED and option not in options
+        ]  # fmt: skip
+        if missing:
+            raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
+        kinds = _kinds(policy)
+        for option, value in options.items():
+            try:
+                _check(value, kinds.get(option, Any))
+            except BadInputError as error:
+                raise BadInputError(f"policy {name}, option {option}", error.what) from None
+        return policy(**options)
+
+    def from_spec(self, spec: str) -> Policy:
+        """A policy as people write it: `name` or `name:option=value,option=value`.
+
+        Values are JSON where they can be (numbers, true, lists), else text.
+        """
+        name, _, rest = spec.partition(":")
+        options = {}
+        for part in filter(None, rest.split(",")):
+            option, equals, value = part.partition("=")
+            if not equals:
+                raise BadInputError(f"policy {spec}", f"{part!r} is no option; write option=value")
+            options[option.strip()] = _value(value.strip())
+        return self.create(name.strip(), **options)
+
+    def names(self) -> tuple[str, ...]:
+        """All names, sorted."""
+        return tuple(sorted(self._known))
+
+    def describe(self) -> tuple[Description, ...]:
+        """All policies, sorted by name."""
+        return tuple(
+            Description(name, policy.summary, policy.source, tuple(sorted(policy.reads)),
+                        {option: _shown(default) for option, default in _options(policy).items()},
+                        policy.unsafe)
+            for name, policy in sorted(self._known.items())
+        )  # fmt: skip
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def _kinds(policy: type[Policy]) -> dict[str, Any]:
+    """What each parameter of the constructor may be, where it says so in a way we can read."""
+    try:
+        return get_type_hints(policy.__init__, include_extras=True)
+    except Exception:  # whatever a plugin writes there: its constructor has the last word
+        return {}
+
+
+def _check(value: Any, kind: Any) -> None:
+    """`BadInputError` unless the value is what the parameter says; nothing is converted."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInputError("", f"{value} is no finite number; write one")
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        bound = re.search(r"` ([<>]=? \S+)$", str(error))
+        wrong = "is unknown" if get_origin(kind) is Literal else "is not what it takes"
+        expected = _expected(kind) + (f" {bound[1]}" if bound else "")
+        raise BadInputError("", f"{value!r} {wrong}; write {expected}") from None
+    except TypeError:  # a type that msgspec does not know
+        return
+
+
+def _expected(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_expected, get_args(kind)))
+    return _IN_WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+_IN_WORDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text",
+    type(None): "nothing",
+}  # fmt: skip
+
+
+def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:
+    """Add what plugins offer; one line for each that is left out, naming it and saying why."""
+    complaints = []
+    for entry in found:
+        try:
+            _register_one(registry, entry)
+        except Exception as error:  # whatever a plugin's import raises must not stop the others
+            what = error.what if isinstance(error, BadInputError) else _one_line(error)
+            complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {what}")
+    return tuple(complaints)
+
+
+def _register_one(registry: Registry, entry: EntryPoint) -> None:
+    policy = entry.load()
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise BadInputError("", "it is not a subclass of weft.core.framework.Policy")
+    if policy.name != entry.name:
+        raise BadInputError("", f"its class calls itself {policy.name!r}; both names must agree")
+    registry.register(policy)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _options(policy: type[Policy]) -> dict[str, Any]:
+    """Name and default of each parameter of the constructor."""
+    if policy.__init__ is object.__init__:
+        return {}
+    parameters = list(inspect.signature(policy.__init__).parameters.values())
+    return {parameter.name: parameter.default for parameter in parameters[1:]}
+
+
+def _shown(default: Any) -> str:
+    return "required" if default is REQUIRED else str(default)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _place(policy: type[Policy]) -> str:
+    return f"{policy.__module__}.{policy.__qualname__}"

@@ -1,0 +1,146 @@
+"""Who has been on which GPU since when, beside whom: to estimate how much they have yet to do.
+
+Only pods that said how long they take alone (`Shape.expected_s`) are followed. The times are those
+of the engine's events, so that a decisions file that is played again ends with the same.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from weft.core.ledger.residents import Company, Resident
+from weft.model import Placement
+
+GpuKey = tuple[str, int]
+"""(node, GPU index)."""
+
+MOST_SPANS = 64
+"""Changes of company that are remembered of a pod; of more, the oldest two become one."""
+LEAST_LEFT = 0.05
+"""A pod that should be over has so much of its time before it: nobody knows when it ends."""
+SECOND_NS = 1_000_000_000
+
+
+class Span(NamedTuple):
+    """From `since_ns` on the pod was beside these."""
+
+    since_ns: int
+    beside: Company
+
+
+class Done(NamedTuple):
+    """What was done until `since_ns`, in seconds alone, and the speed at which it goes on."""
+
+    seconds: float
+    since_ns: int
+    speed: float
+
+
+Speed = Callable[[Resident, Company], float]
+"""What a pod makes in a company; alone 1."""
+
+
+class Stay:
+    """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
+
+    __slots__ = ("expected_s", "since_ns", "spans", "who")
+
+    def __init__(self, who: Resident, expected_s: int, since_ns: int) -> None:
+        self.who, self.expected_s, self.since_ns = who, expected_s, since_ns
+        self.spans: list[Span] = []
+
+    def beside(self, company: Company, at_ns: int) -> None:
+        """The company changed."""
+        if self.spans:
+            at_ns = max(at_ns, self.spans[-1].since_ns)
+        self.spans.append(Span(at_ns, company))
+        if len(self.spans) > MOST_SPANS:
+            self.spans[:2] = [Span(self.spans[0].since_ns, self.spans[1].beside)]
+
+    def done(self, speed: Speed) -> Done:
+        """What it has done; only for who said how long it takes."""
+        done_s = 0.0
+        for span, following in pairwise(self.spans):
+            passed_s = (following.since_ns - span.since_ns) / SECOND_NS
+            done_s += passed_s * speed(self.who, span.beside)
+        last = self.spans[-1]
+        return Done(done_s, last.since_ns, speed(self.who, last.beside))
+
+    def left_s(self, now_ns: int, speed: Speed) -> float:
+        """How long it takes yet, alone."""
+        done = self.done(speed)
+        done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
+        return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)
+
+
+class Stays:
+    """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on,
+    `expected` how many of them said how long they take.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.expected = 0
+        self._followers: list[set[GpuKey]] = []
+        self._on: dict[GpuKey, dict[str, Stay]] = {}
+        self._where: dict[str, GpuKey] = {}
+
+    def on(self, key: GpuKey) -> Sequence[Stay]:
+        """The GPU's pods, in the order they came."""
+        return tuple(self._on.get(key, {}).values())
+
+    def follow(self) -> set[GpuKey]:
+        """GPUs whose pods change from now on are put in here; it is the caller's to clear it."""
+        changed: set[GpuKey] = set()
+        self._followers.append(changed)
+        return changed
+
+    def came(self, placement: Placement, at_ns: int) -> None:
+        """The pod got its place then; one that is known has been there since it was first told,
+        whatever else it says of itself now."""
+        if len(placement.shares) != 1:
+            return
+        key = (placement.node, placement.shares[0].gpu)
+        who = Resident(placement.application, placement.job_class)
+        known = self._on.get(key, {}).get(placement.uid)
+        if known is not None:
+            if (known.who, known.expected_s) == (who, placement.expected_s):
+                return
+            at_ns = known.since_ns
+        self.left(placement.uid)
+        new = Stay(who, placement.expected_s, at_ns)
+        there = self._on.setdefault(key, {})
+        if new.expected_s:  # after a restart those that came later may be told first
+            began = sorted({at_ns, *(stay.since_ns for stay in there.values())})
+            for then_ns in began[began.index(at_ns) :]:
+                beside = [stay.who for stay in there.values() if stay.since_ns <= then_ns]
+                new.beside(tuple(beside), then_ns)
+        there[placement.uid] = new
+        self._where[placement.uid] = key
+        self.expected += new.expected_s > 0
+        self._tell(key, at_ns, but=placement.uid)
+
+    def left(self, uid: str) -> None:
+        """The pod is gone."""
+        key = self._where.pop(uid, None)
+        if key is None:
+            return
+        there = self._on[key]
+        self.expected -= there.pop(uid).expected_s > 0
+        self._tell(key, self.now_ns)
+        if not there:
+            del self._on[key]
+
+    def _tell(self, key: GpuKey, at_ns: int, but: str = "") -> None:
+        """Everybody on the GPU `but` this pod that the company is another."""
+        for changed in self._followers:
+            changed.add(key)
+        there = self._on[key]
+        for uid, stay in there.items():
+            if stay.expected_s and uid != but:
+                others = (other.who for name, other in there.items() if name != uid)
+                stay.beside(tuple(others), at_ns)
+
+
+NO_STAYS = Stays()
+"""What policies see where nobody keeps account."""

@@ -1,0 +1,217 @@
+"""The bounded search for several claims: level by level over distinct states, all nodes at once.
+
+    start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
+            (one device of each kind; equal outcomes once; only those that can still win)
+
+Each node keeps so many states a level, its `width`. A node that never had more was searched
+exactly: no other way would have been found, or rated higher. What was cut off is said (`exact`).
+What is found on a node follows from the node and the pod alone, not from the nodes beside it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.framework.partial_states import SEVERAL, SINGLE, Asks, Nodes, Space, States, by_row
+from weft.core.framework.policy import Left, Options, Policy
+from weft.core.framework.query import NEVER
+from weft.core.framework.split import Spread, holds
+from weft.core.ledger.table import Bools, Ints
+
+
+class Found(NamedTuple):
+    """Per node: whether there is a way, which ([nodes, steps]), its rating, and whether the search
+    was exact: another way would not be better, or there is none."""
+
+    fits: Bools
+    chosen: Ints
+    score: Ints
+    exact: Bools
+
+    def put(self, some: Ints, part: "Found") -> None:
+        """What was found on some of the nodes."""
+        for column, of_part in zip(self, part, strict=True):
+            column[some] = of_part
+
+
+def nothing(nodes: int, steps: int) -> Found:
+    """Nothing is found on so many nodes, and nothing else can be."""
+    return Found(
+        np.zeros(nodes, dtype=np.bool_), np.zeros((nodes, steps), dtype=np.int64),
+        np.full(nodes, NEVER, dtype=np.int64), np.ones(nodes, dtype=np.bool_),
+    )  # fmt: skip
+
+
+class Search:
+    """One pod's steps on some nodes. `policy` rates whole ways; without one the first way counts,
+    the tightest devices tried first."""
+
+    def __init__(
+        self, nodes: Nodes, asks: Asks, steps: Sequence[int], policy: Policy | None,
+        spread: Spread | None,
+    ) -> None:  # fmt: skip
+        self._space, self._nodes = Space(nodes, asks, steps), nodes
+        self._asks, self._steps = asks, steps
+        self._policy, self._spread = policy, spread
+        self._left = _left(asks, steps, len(nodes.memory))
+
+    def run(self, width: Ints) -> Found:
+        """The best way on each node; whole cards are taken in order where a policy rates.
+
+        As the raters' originals do: any other whole cards only where there is no way else.
+        """
+        if self._policy is None:
+            return self._best(width, branches=True)
+        found = self._best(width, branches=False)
+        if found.fits.all() or not any(ask.whole for ask in self._asks.values()):
+            return found
+        again = self._best(width, branches=True)
+        rest = ~found.fits
+        return Found(
+            np.where(rest, again.fits, found.fits),
+            np.where(rest[:, None], again.chosen, found.chosen),
+            np.where(rest, again.score, found.score),
+            np.where(rest, again.exact, found.exact),
+        )
+
+    def _best(self, width: Ints, *, branches: bool) -> Found:
+        """A quick way first, as a mark to be beaten; then all that could beat it."""
+        none = nothing(len(self._nodes.memory), len(self._steps))
+        if self._policy is None:
+            return self._pass(width, none, branches=branches)
+        quick = self._pass(np.ones_like(width), none, branches=branches)
+        return self._pass(width, quick, branches=branches)
+
+    def _pass(self, width: Ints, before: Found, *, branches: bool) -> Found:
+        """Levels one after the other, with only states that may be as good as what was found
+        `before`; that stays where nothing better comes up."""
+        states = self._space.start()
+        dropped = np.full(len(before.fits), NEVER, dtype=np.int64)
+        for index in range(len(self._steps)):
+            row, device = self._choices(states, index, branches=branches)
+            if len(row) == 0:
+                states = states.take(row)
+                break
+            states = self._space.follow(states, index, row, device)
+            states = self._promising(states, index + 1, width, before, dropped)
+        if len(states) and self._spread is not None:
+            states = states.take(np.flatnonzero(self._leaves_room(states, self._spread)))
+        return self._choose(states, before, dropped)
+
+    def _choices(self, states: States, index: int, *, branches: bool) -> tuple[Ints, Ints]:
+        """(state, device) for step `index`, in the order in which ways are tried."""
+        fits = self._space.fits(states, index)
+        width = fits.shape[1]
+        if self._asks[self._steps[index]].whole and not branches:
+            row = np.flatnonzero(fits.any(axis=1))
+            return row, fits[row].argmax(axis=1)
+        if self._policy is None:
+            order = np.lexsort((states.milli, states.memory))
+            row, place = np.take_along_axis(fits, order, axis=1).nonzero()
+            device = order[row, place]
+        elif self._policy.ties == "last":
+            row, place = fits[:, ::-1].nonzero()
+            device = width - 1 - place
+        else:
+            row, device = fits.nonzero()
+        return self._space.distinct(states, row, device)
+
+    def _promising(
+        self, states: States, index: int, width: Ints, before: Found, dropped: Ints
+    ) -> States:
+        """As many states of each node as it may keep, the most promising.
+
+        `dropped` learns the best of what was cut off.
+        """
+        bound = self._bound(states, index)
+        kept = np.arange(len(states))
+        if self._policy is not None:
+            kept = np.flatnonzero(self._may_win(states, index, bound, before))
+        node, bound = states.node[kept], bound[kept]
+        place = np.arange(len(kept))
+        first = np.searchsorted(node, node)
+        if (place - first >= width[node]).any():
+            order = np.lexsort((place, -bound, node))
+            rank = np.empty_like(place)
+            rank[order] = place - first  # nodes stay together, each in the same stretch
+            lost = rank >= width[node]
+            np.maximum.at(dropped, node[lost], bound[lost])
+            kept = kept[~lost]
+        return states if len(kept) == len(states) else states.take(kept)
+
+    def _may_win(self, states: States, index: int, bound: Ints, before: Found) -> Bools:
+        """Which states may lead to a better way than was found before, or to an earlier one that
+        is as good."""
+        assert self._policy is not None
+        mark = before.score[states.node]
+        ties = np.flatnonzero(bound == mark)
+        found: Bools = bound > mark
+        if len(ties):
+            apart = states.path[ties, :index] - before.chosen[states.node[ties], :index]
+            if self._policy.ties == "last":
+                apart = -apart
+            where = (apart != 0).argmax(axis=1)
+            found[ties] = apart[np.arange(len(ties)), where] <= 0
+        return found
+
+    def _bound(self, states: States, index: int) -> Ints:
+        """What the rating of any way that comes of a state does not exceed."""
+        if self._policy is None:
+            return np.zeros(len(states), dtype=np.int64)
+        options = self._options(states)
+        if index == len(self._steps):
+            return self._policy.rate_options(options)
+        memory, milli, gpus = self._left
+        node = states.node
+        left = Left(memory[index][node], milli[index], gpus[index])
+        return self._policy.bound_options(options, left)
+
+    def _options(self, states: States) -> Options:
+        node = states.node
+        return Options(
+            states.memory, states.milli, by_row(self._nodes.total, node),
+            by_row(self._nodes.there, node),
+            (states.flags & SINGLE) != 0, (states.flags & SEVERAL) != 0,
+        )  # fmt: skip
+
+    def _leaves_room(self, states: States, spread: Spread) -> Bools:
+        """Whether what is left holds the `split` claim too."""
+        node = states.node
+        ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
+        if self._space.has_families:
+            ok &= ~self._space.blocked(states)
+        family, instance = self._nodes.family[node], self._nodes.instance[node]
+        return holds(states.memory, ok, family, instance, spread)
+
+    def _choose(self, states: States, before: Found, dropped: Ints) -> Found:
+        """The best rated of each node, the first of equals."""
+        if len(states) == 0:
+            lost = dropped > NEVER
+            return before._replace(exact=~lost)
+        score = self._bound(states, len(self._steps))
+        order = np.lexsort((np.arange(len(states)), -score, states.node))
+        best = order[np.unique(states.node[order], return_index=True)[1]]
+        node = states.node[best]
+        fits, chosen, scores = before.fits.copy(), before.chosen.copy(), before.score.copy()
+        better = ~fits[node] | (score[best] >= scores[node])
+        best, node = best[better], node[better]
+        fits[node], scores[node], chosen[node] = True, score[best], states.path[best]
+        # The first way in order is found or cut off with all that come after it.
+        exact = (dropped < scores) if self._policy is not None else fits | (dropped == NEVER)
+        return Found(fits, chosen, scores, exact | (dropped == NEVER))
+
+
+def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
+    """What the steps from each number on may take of one device at most: MiB by node, thousandths,
+    and how many of them are for a claim of one GPU."""
+    most = {
+        claim: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
+        for claim, ask in asks.items()
+    }
+    memory, milli, gpus = [np.zeros(nodes, dtype=np.int64)], [0], [0]
+    for claim in reversed(steps):
+        memory.append(memory[-1] + most[claim])
+        milli.append(milli[-1] + asks[claim].milli)
+        gpus.append(gpus[-1] + (not asks[claim].several))
+    return memory[::-1], milli[::-1], gpus[::-1]

@@ -1,0 +1,98 @@
+"""A `split` claim: a total of memory over the fewest GPUs that hold it together.
+
+Of each card cut by MIG either the card or its instances come into question, never both; which of
+the two is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.ledger.table import Bools, Ints
+
+Taken = tuple[int, tuple[int, ...]]
+
+
+class Spread(NamedTuple):
+    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the claim's
+    number."""
+
+    claim: int
+    gpus: int
+    memory_mib: int
+    milli: int
+
+
+def fewest(
+    memory: list[int], ok: list[bool], parent: list[int], spread: Spread
+) -> list[int] | None:
+    """Positions of the fewest `ok` devices that hold the claim, the roomiest first; None: none do.
+
+    `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
+    """
+    usable = [d for d, yes in enumerate(ok) if yes]
+    cut = {parent[d] for d in usable if parent[d] >= 0 and ok[parent[d]]}
+    single = [d for d in usable if d not in cut and parent[d] not in cut]
+    best = _most_of_each(_in_order(single, memory))
+    for card in sorted(cut):
+        instances = _in_order([d for d in usable if parent[d] == card], memory)
+        best = _with_card(best, (memory[card], (card,)), _most_of_each(instances))
+    for count in range(max(1, spread.gpus), len(best)):
+        if best[count][0] >= spread.memory_mib:
+            return sorted(best[count][1], key=lambda d: (-memory[d], d))
+    return None
+
+
+def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
+    return [(memory[d], d) for d in sorted(devices, key=lambda d: (-memory[d], d))]
+
+
+def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
+    """The most memory that k of these devices have, and which, for k from 0."""
+    found: list[Taken] = [(0, ())]
+    for room, device in roomiest:
+        total, devices = found[-1]
+        found.append((total + room, (*devices, device)))
+    return found
+
+
+def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
+    """The same with one more card, taken as a whole, by some of its instances, or not at all."""
+    options = list(instances)
+    if len(options) < 2 or card[0] >= options[1][0]:
+        options[1:2] = [card]
+    found: list[Taken | None] = [None] * (len(before) + len(options) - 1)
+    for some, (room, devices) in enumerate(before):
+        for more, (extra, chosen) in enumerate(options):
+            here = found[some + more]
+            if here is None or room + extra > here[0]:
+                found[some + more] = (room + extra, devices + chosen)
+    return [one for one in found if one is not None]
+
+
+def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: Spread) -> Bools:
+    """Whether the `ok` devices of each row hold the claim; all arrays are [rows, devices].
+
+    `family` is the position of each device's card (its own for cards), `instance` says which are
+    MIG instances.
+    """
+    rows, width = memory.shape
+    cells = (np.arange(rows)[:, None] * width + family).ravel()
+    room = np.where(ok, memory, 0)
+
+    def by_family(values: Ints) -> Ints:
+        found = np.zeros(rows * width, dtype=np.int64)
+        np.add.at(found, cells, values.ravel())
+        return found.reshape(rows, width)
+
+    inside = by_family(np.where(instance, room, 0))
+    number = by_family((ok & instance).astype(np.int64))
+    as_card = ok & ~instance & (room > inside)  # by itself, and more than its instances together
+    most = np.where(as_card, room, inside).sum(axis=1)
+    count = np.where(as_card, 1, np.where(ok & ~instance & (number == 0), 1, number)).sum(axis=1)
+    enough = most >= spread.memory_mib
+    found: Bools = enough & (count >= spread.gpus)
+    for row in np.flatnonzero(enough & ~found).tolist():  # roomy enough on fewer, larger devices
+        parents = np.where(instance[row], family[row], -1).tolist()
+        found[row] = fewest(memory[row].tolist(), ok[row].tolist(), parents, spread) is not None
+    return found

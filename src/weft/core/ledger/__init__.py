@@ -1,0 +1,14 @@
+"""Who holds what: the only owner of GPU, CPU and memory accounts.
+
+In: columns over nodes and devices, reserve/commit/release/expire, checkpoint and rollback, audit.
+Out: why a pod goes somewhere (that is `core/policies/` and `core/engine/`), and where facts come
+from.
+"""
+
+from weft.core.ledger.audit import audit
+from weft.core.ledger.fitting import STRICTLY, Asks
+from weft.core.ledger.holding import FAR, Holding
+from weft.core.ledger.ledger import Ledger
+from weft.core.ledger.table import STRICT, Limits, Table
+
+__all__ = ["FAR", "STRICT", "STRICTLY", "Asks", "Holding", "Ledger", "Limits", "Table", "audit"]

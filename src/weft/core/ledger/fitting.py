@@ -1,0 +1,101 @@
+"""Does a placement fit the accounts as they are? Reads the table and changes nothing."""
+
+from typing import NamedTuple
+
+from weft.core.ledger.table import Table
+from weft.model import Placement, Share
+
+
+class Asks(NamedTuple):
+    """How a pod asks for its share of a GPU's memory.
+
+    Who may `harvest` gets also what residents leave idle. `expected_mib` is what pods like it
+    needed, 0 where that is not known: so much must be measured free, and all that it asks must be
+    within the declared limit.
+    """
+
+    harvest: bool = False
+    expected_mib: int = 0
+
+
+STRICTLY = Asks()
+
+
+def fits(table: Table, placement: Placement, asks: Asks = STRICTLY) -> bool:
+    """Whether the placement keeps every invariant right now. Negative amounts never do."""
+    row = table.row_of.get(placement.node)
+    if row is None or not table.schedulable[row]:
+        return False
+    if not _has(table.cpu_free[row], placement.cpu_milli):
+        return False
+    if not _has(table.memory_free[row], placement.memory_mib):
+        return False
+    beside = not placement.extended or _extended_fits(table, row, placement)
+    if not beside or (placement.ports and _ports_taken(table, row, placement)):
+        return False
+    if len(placement.shares) == 1:
+        return _share_fits(table, row, placement.shares[0], asks)
+    return _shares_fit(table, row, placement.shares)
+
+
+def _has(free: int, asked: int) -> bool:
+    """Whether `asked` may be taken of `free`; nothing always may, also where facts overbook."""
+    return asked == 0 or 0 < asked <= free
+
+
+def _ports_taken(table: Table, row: int, placement: Placement) -> bool:
+    held = table.ports.get(row, ())
+    return any(want.conflicts(port) for port in held for want in placement.ports)
+
+
+def _extended_fits(table: Table, row: int, placement: Placement) -> bool:
+    left: dict[str, int] = {}
+    for name, amount in placement.extended:
+        if name not in left:
+            column = table.extended.get(name)
+            left[name] = 0 if column is None else int(column[row])
+        left[name] -= amount
+        if amount < 0 or (amount and left[name] < 0):
+            return False
+    return True
+
+
+def _share_fits(table: Table, row: int, share: Share, asks: Asks = STRICTLY) -> bool:
+    device = table.device_row(row, share.gpu)
+    return (
+        device >= 0
+        and bool(table.device_usable[device])
+        and _memory_fits(table, device, share.memory_mib, asks)
+        and bool(0 <= share.milli <= table.device_milli_free[device])
+    )
+
+
+def _memory_fits(table: Table, device: int, asked_mib: int, asks: Asks) -> bool:
+    free = table.device_memory_harvest if asks.harvest else table.device_memory_free
+    if 0 <= asked_mib <= free[device]:
+        return True
+    if not asks.harvest or not asks.expected_mib:
+        return False
+    return bool(
+        0 <= asked_mib <= table.device_unpromised[device]
+        and asks.expected_mib <= table.device_unneeded[device]
+    )
+
+
+def _shares_fit(table: Table, row: int, shares: tuple[Share, ...]) -> bool:
+    """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
+    if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
+        return False
+    together: dict[int, Share] = {}
+    for share in shares:
+        sofar = together.get(share.gpu)
+        together[share.gpu] = share if sofar is None else Share(
+            claim=share.claim, gpu=share.gpu, memory_mib=sofar.memory_mib + share.memory_mib,
+            milli=sofar.milli + share.milli,
+        )  # fmt: skip
+    if not all(_share_fits(table, row, share) for share in together.values()):
+        return False
+    if table.has_parents:
+        devices = {table.device_row(row, gpu) for gpu in together}
+        return all(table.parents[device] not in devices for device in devices)
+    return True

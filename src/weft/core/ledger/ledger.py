@@ -1,0 +1,406 @@
+"""Who holds what, exactly. The only place that changes an account.
+
+What may change here: holdings (who holds what, by pod UID), and the table's *used* columns that
+follow from them. It knows no policy, no clock (times are passed in) and no API.
+
+Invariants
+  1. No GPU is reserved beyond its memory or cores. The exceptions are declared in `limits`: how
+     far memory may be overcommitted, and how far a harvesting policy may lend out what residents
+     hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
+     and are charged even where they overbook; `audit` says so.
+  2. Used columns equal the sum over holdings; free columns follow from used ones.
+  3. The ledger is a pure function of (nodes, holdings): rebuilt from both, it equals itself.
+     A holding whose node is unknown waits, uncharged, until the node appears.
+  4. Each operation is idempotent by pod UID; every one can be undone by `rollback`.
+
+A pod's life here
+    reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
+                   │  expire(now) / release ──────────────▶ gone
+    adopt (seen bound on the API) ──▶ COMMITTED
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from weft.core.ledger.fitting import STRICTLY, Asks, fits
+from weft.core.ledger.holding import FAR, Holding
+from weft.core.ledger.residents import resident_on
+from weft.core.ledger.table import STRICT, Bools, Ints, Limits, Table
+from weft.model import Closed, Node, Placement, Share
+
+
+class Ledger:
+    """Accounts over a cluster's nodes. See the module's docstring for the rules."""
+
+    def __init__(self, nodes: Iterable[Node] = (), limits: Limits = STRICT) -> None:
+        self.limits = limits
+        self.holdings: dict[str, Holding] = {}
+        self.held_back: dict[tuple[str, int], int] = {}
+        self.version = self.tried = self._tried_from = 0
+        self.generation = 0
+        self.closed: set[str] = set()
+        self._told_idle: dict[str, None] = {}  # all that leave something idle are among them
+        self._on_node: dict[str, dict[str, Holding]] = {}
+        self._reserved: set[str] = set()
+        self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
+        self._lay_out(list(nodes))
+
+    # --- nodes -----------------------------------------------------------------------------
+
+    def set_nodes(self, changed: Iterable[Node], removed: Iterable[str] = ()) -> list[str]:
+        """Add, replace and remove nodes in one step; returns the names whose state changed.
+
+        Holdings stay: those of a removed node wait until it comes back or their pods go.
+        """
+        if self._undo is not None:
+            raise RuntimeError("nodes cannot change under a checkpoint")
+        table = self.table
+        nodes = {node.name: node for node in table.nodes}
+        touched = [name for name in removed if nodes.pop(name, None) is not None]
+        relayout = bool(touched)
+        for node in changed:
+            old = nodes.get(node.name)
+            if old == node and node.name not in self.closed:
+                continue
+            touched.append(node.name)
+            relayout = True
+            nodes[node.name] = node
+        if relayout:
+            self._lay_out(list(nodes.values()))
+        return touched
+
+    def close(self, closed: Iterable[Closed]) -> None:
+        """Take over at once what keeps pods off nodes, without a new layout.
+
+        Only where it closes them further. `set_nodes` says the rest; such a node is news there.
+        """
+        if self._undo is not None:
+            raise RuntimeError("nodes cannot change under a checkpoint")
+        for one in closed:
+            row = self.table.row_of.get(one.name)
+            if row is not None:
+                self.table.close(row, one)
+                self.version += 1
+                self.table.changed_at[row] = self.table.closed_at = self.version
+                self.closed.add(one.name)
+
+    def _lay_out(self, nodes: list[Node]) -> None:
+        self.generation += 1
+        self.version += 1
+        self.closed.clear()
+        self.table = Table(nodes, self.limits)
+        self.table.changed_at[:] = self.version
+        self._charge_held_back(self.held_back)
+        for name, pods in self._on_node.items():
+            row = self.table.row_of.get(name)
+            if row is not None:
+                for holding in pods.values():
+                    self._charge(row, holding, 1)
+                self.table.refresh_row(row)
+
+    # --- holdings --------------------------------------------------------------------------
+
+    def reserve(self, placement: Placement, deadline_ns: int = FAR, asks: Asks = STRICTLY) -> bool:
+        """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
+
+        Reserving the same placement again is True and changes nothing; another placement for a
+        pod that holds one is refused. `asks` may let it have what residents leave idle.
+        """
+        held = self.holdings.get(placement.uid)
+        if held is not None:
+            return held.placement == placement
+        if not self.fits(placement, asks):
+            return False
+        self._put(Holding(placement, "reserved", deadline_ns, expected_mib=asks.expected_mib))
+        return True
+
+    def commit(self, uid: str) -> bool:
+        """Make a reservation certain; False if the pod holds nothing."""
+        held = self.holdings.get(uid)
+        if held is None:
+            return False
+        if held.state != "committed":
+            self._log(uid, held)
+            sure = Holding(held.placement, "committed", FAR, held.idle_mib, held.expected_mib)
+            self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
+            self._reserved.discard(uid)
+        return True
+
+    def hold_until(self, uid: str, deadline_ns: int) -> None:
+        """Move a reservation's deadline."""
+        held = self.holdings.get(uid)
+        if held is not None and held.state == "reserved":
+            self._log(uid, held)
+            new = replace(held, deadline_ns=deadline_ns)
+            self.holdings[uid] = self._on_node[held.placement.node][uid] = new
+
+    def adopt(self, placement: Placement) -> bool:
+        """Charge a pod that the API shows bound, whoever bound it; True if anything changed.
+
+        Never refused: it is a fact. A different placement replaces the one held before.
+        """
+        held = self.holdings.get(placement.uid)
+        if held is not None:
+            if held.placement == placement:
+                changed = held.state != "committed"
+                self.commit(placement.uid)
+                return changed
+            self.release(placement.uid)
+        self._put(Holding(placement, "committed"))
+        return True
+
+    def release(self, uid: str) -> Holding | None:
+        """Free what the pod holds; returns it, or None where it held nothing."""
+        held = self.holdings.get(uid)
+        if held is not None:
+            self._log(uid, held)
+            self._take_away(held)
+        return held
+
+    def forget(self, uid: str) -> None:
+        """As if the pod had never held anything: charging it broke off, nobody knows where."""
+        held = self.holdings.pop(uid, None)
+        if held is not None:
+            self._reserved.discard(uid)
+            pods = self._on_node[held.placement.node]
+            del pods[uid]
+            if not pods:
+                del self._on_node[held.placement.node]
+            self._lay_out(self.table.nodes)
+
+    def expire(self, now_ns: int) -> list[str]:
+        """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
+        late = sorted(
+            (self.holdings[uid].deadline_ns, uid) for uid in self._reserved
+            if self.holdings[uid].deadline_ns <= now_ns
+        )  # fmt: skip
+        for _, uid in late:
+            self.release(uid)
+        return [uid for _, uid in late]
+
+    def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
+        """What every pod was measured not to need of its shares, MiB, by UID.
+
+        It replaces what was known; pods left out need all they hold, as do shares beyond a list's
+        end. More than a share is the share, less than nothing is nothing. Those that changed, as
+        they were.
+        """
+        if self._undo is not None:
+            raise RuntimeError("measurements cannot change under a checkpoint")
+        moved: list[tuple[Holding, tuple[int, ...]]] = []
+        for uid, told in idle_mib.items():
+            held = self.holdings.get(uid)
+            if held is not None and told != held.idle_mib:
+                found = _within(told, held.placement)
+                if found != held.idle_mib:
+                    moved.append((held, found))
+        for uid in [uid for uid in self._told_idle if uid not in idle_mib]:
+            held = self.holdings.get(uid)
+            if held is not None and held.idle_mib:
+                moved.append((held, ()))
+        self._told_idle = dict.fromkeys(idle_mib)
+        self._measure(moved)
+        return [held for held, _ in moved]
+
+    def set_measured(self, measured: Bools | None = None) -> None:
+        """Of which of the table's devices the memory was measured just now, [D]; None: of none.
+
+        It is forgotten where the nodes change.
+        """
+        table = self.table
+        told = np.zeros(table.devices, dtype=np.bool_) if measured is None else measured.copy()
+        changed, table.measured = np.flatnonzero(table.measured != told), told
+        for device in changed.tolist():
+            if not table.pods[device]:
+                continue  # nothing is lent there
+            row = int(table.device_node[device])
+            table.refresh_row(row, [device])
+            self.version += 1
+            table.changed_at[row] = self.version
+
+    def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
+        """MiB of GPUs (node, index) that are not lent beside the reserve; it replaces the last."""
+        if self._undo is not None:
+            raise RuntimeError("measurements cannot change under a checkpoint")
+        told = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
+        before, self.held_back = self.held_back, told
+        moved = {gpu: told.get(gpu, 0) for gpu in before.keys() | told.keys()
+                 if before.get(gpu) != told.get(gpu)}  # fmt: skip
+        for row in self._charge_held_back(moved):
+            self.version += 1
+            self.table.changed_at[row] = self.version
+
+    def _charge_held_back(self, amounts: Mapping[tuple[str, int], int]) -> set[int]:
+        """Write them into the columns; the node rows that there are."""
+        rows = set()
+        for (name, gpu), mib in amounts.items():
+            row = self.table.row_of.get(name)
+            device = self.table.device_row(row, gpu) if row is not None else -1
+            if row is not None and device >= 0:
+                self.table.memory_held_back[device] = mib
+                self.table.refresh_row(row, [device])
+                rows.add(row)
+        return rows
+
+    def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
+        """Write down what these pods leave idle now, and derive each node's columns once."""
+        devices: dict[int, set[int]] = {}
+        for held, idle_mib in moved:
+            uid, name = held.placement.uid, held.placement.node
+            new = replace(held, idle_mib=idle_mib)
+            self.holdings[uid] = self._on_node[name][uid] = new
+            row = self.table.row_of.get(name)
+            if row is not None:
+                self._charge_idle(row, held, -1)
+                devices.setdefault(row, set()).update(self._charge_idle(row, new, 1))
+        self.version += len(moved)
+        for row, touched in devices.items():
+            self.table.refresh_row(row, sorted(touched))
+            self.table.changed_at[row] = self.version
+
+    def touch(self, rows: Ints) -> None:
+        """Nodes about which something else changed that policies read (signals)."""
+        if len(rows):
+            self.version += 1
+            self.table.changed_at[rows] = self.version
+
+    def fits(self, placement: Placement, asks: Asks = STRICTLY) -> bool:
+        """Whether the placement keeps every invariant right now. Negative amounts never do."""
+        return fits(self.table, placement, asks)
+
+    def occupants(self, node: str, gpu: int) -> list[str]:
+        """UIDs of the pods with a share of this GPU, in the order they came."""
+        pods = self._on_node.get(node, {})
+        return [
+            uid for uid, held in pods.items()
+            if any(share.gpu == gpu for share in held.placement.shares)
+        ]  # fmt: skip
+
+    def pods_on(self, node: str) -> Iterator[Holding]:
+        """Everything held on this node."""
+        return iter(list(self._on_node.get(node, {}).values()))
+
+    # --- checkpoint and rollback -----------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """From here on, `rollback` undoes everything. One checkpoint at a time."""
+        if self._undo is not None:
+            raise RuntimeError("a checkpoint is already open")
+        self._undo, self._tried_from = [], self.version
+
+    def keep(self) -> None:
+        """Close the checkpoint and keep what was done since."""
+        self._undo = None
+
+    def rollback(self) -> None:
+        """Undo all since the checkpoint, newest first; `tried` counts the versions this took."""
+        log, self._undo = self._undo or [], None
+        for uid, before, order in reversed(log):
+            now = self.holdings.get(uid)
+            if now is not None:
+                self._take_away(now)
+            if before is not None:
+                self._put(before)
+                pods = self._on_node[before.placement.node]
+                self._on_node[before.placement.node] = {uid: pods[uid] for uid in order}
+        self.tried += self.version - self._tried_from
+
+    # --- the only code that charges ----------------------------------------------------------
+
+    def _log(self, uid: str, before: Holding | None) -> None:
+        """Remember what the pod held, and in which order the pods of that node came."""
+        if self._undo is not None:
+            order = () if before is None else tuple(self._on_node[before.placement.node])
+            self._undo.append((uid, before, order))
+
+    def _put(self, holding: Holding) -> None:
+        uid, name = holding.placement.uid, holding.placement.node
+        self._log(uid, None)
+        self.holdings[uid] = holding
+        if holding.state == "reserved":
+            self._reserved.add(uid)
+        self._on_node.setdefault(name, {})[uid] = holding
+        self._book(name, holding, 1)
+
+    def _take_away(self, holding: Holding) -> None:
+        uid, name = holding.placement.uid, holding.placement.node
+        del self.holdings[uid]
+        self._reserved.discard(uid)
+        pods = self._on_node[name]
+        del pods[uid]
+        if not pods:
+            del self._on_node[name]
+        self._book(name, holding, -1)
+
+    def _book(self, name: str, holding: Holding, sign: int) -> None:
+        self.version += 1
+        row = self.table.row_of.get(name)
+        if row is not None:
+            devices = self._charge(row, holding, sign)
+            if devices:
+                self.table.refresh_row(row, devices)
+            self.table.changed_at[row] = self.version
+
+    def _charge(self, row: int, holding: Holding, sign: int) -> list[int]:
+        """Add (`sign` 1) or take back (−1) a holding in the used columns; its device rows."""
+        table, placement = self.table, holding.placement
+        table.cpu_free[row] -= sign * placement.cpu_milli
+        table.memory_free[row] -= sign * placement.memory_mib
+        for name, amount in placement.extended:
+            if name in table.extended:
+                table.use_extended(name, row, sign * amount)
+        if placement.ports:
+            self._charge_ports(row, placement, sign)
+        devices: list[int] = []
+        for share in placement.shares:
+            device = table.device_row(row, share.gpu)
+            if device < 0:
+                continue
+            table.memory_used[device] += sign * share.memory_mib
+            table.milli_used[device] += sign * share.milli
+            if device not in devices:
+                devices.append(device)
+                table.pods[device] += sign
+                who = resident_on(placement, table.gpu(row, device))
+                table.residents.change(device, who, sign)
+        if holding.idle_mib:
+            self._charge_idle(row, holding, sign)
+        pod_class = holding.pod_class
+        if pod_class >= 0:
+            table.hosted[row, pod_class] += sign
+        return devices
+
+    def _charge_idle(self, row: int, holding: Holding, sign: int) -> list[int]:
+        """Add or take back what a holding was measured not to need; the device rows it is on."""
+        devices = []
+        shares = holding.placement.shares
+        for share, mib in itertools.zip_longest(shares, holding.idle_mib, fillvalue=0):
+            assert isinstance(share, Share)
+            assert isinstance(mib, int)
+            device = self.table.device_row(row, share.gpu)
+            if device >= 0:
+                self.table.memory_idle[device] += sign * mib
+                devices.append(device)
+        return devices
+
+    def _charge_ports(self, row: int, placement: Placement, sign: int) -> None:
+        held = self.table.ports.setdefault(row, [])
+        for port in placement.ports:
+            if sign > 0:
+                held.append(port)
+            else:
+                held.remove(port)
+        if not held:
+            del self.table.ports[row]
+
+
+def _within(told: Sequence[int], placement: Placement) -> tuple[int, ...]:
+    """What is idle of each share, as measured, but not more than there is; () for nothing."""
+    found = tuple(
+        max(0, min(int(mib), share.memory_mib))
+        for mib, share in zip(told, placement.shares, strict=False)
+    )
+    return found if any(found) else ()

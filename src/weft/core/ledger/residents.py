@@ -1,0 +1,113 @@
+"""What runs together on each GPU, by number: whoever judges company looks it up once.
+
+A *company* is who the pods on a device are (`Resident`), whatever their order. GPUs with equal
+company have equal numbers; 0 is nobody.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.model import Gpu, Placement
+from weft.model.request import LATENCY_CRITICAL
+from weft.model.slowdown_limit import Slack, percent_on
+
+KEPT = 4096
+"""Companies remembered beside two for each device: old ones are forgotten beyond that."""
+
+
+SMALL_PART = 4
+"""A pod is small where it asks at most one part in so many of its card."""
+
+
+class Resident(NamedTuple):
+    """What one pod runs, and of which class it is; both "" where nobody said.
+
+    Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
+    percent of alone on `slack_percent`'s grid (0: it says none); and whether it is `small`.
+    """
+
+    application: str
+    job_class: str
+    bound_percent: int = 0
+    small: bool = False
+
+
+Company = tuple[Resident, ...]
+
+
+def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int]) -> bool:
+    """Whether a pod that asks for so much of a card (MiB, milli) is latency-critical and small.
+
+    One that asks for neither memory nor compute does not say how large it is.
+    """
+    if job_class != LATENCY_CRITICAL or not (memory_mib or milli):
+        return False
+    return SMALL_PART * memory_mib <= card[0] and SMALL_PART * milli <= card[1]
+
+
+def own_percent(job_class: str, slack: Slack, gpu_model: str) -> int:
+    """`bound_percent` of such a pod on this GPU model: few pods differ, whatever they say."""
+    return percent_on(slack, gpu_model) if job_class == LATENCY_CRITICAL else 0
+
+
+def resident_on(placement: Placement, gpu: Gpu) -> Resident:
+    """The pod, by what it holds of this one of its GPUs."""
+    if placement.job_class != LATENCY_CRITICAL:
+        return Resident(placement.application, placement.job_class)
+    shares = [share for share in placement.shares if share.gpu == gpu.index]
+    memory_mib, milli = (sum(s.memory_mib for s in shares), sum(s.milli for s in shares))
+    return Resident(
+        placement.application, LATENCY_CRITICAL,
+        own_percent(LATENCY_CRITICAL, placement.slack, gpu.model),
+        is_small(LATENCY_CRITICAL, memory_mib, milli, (gpu.memory_mib, gpu.milli)),
+    )  # fmt: skip
+
+
+class Residents:
+    """`company[d]` is the number of what runs on device d, `members[number]` what that is, sorted.
+
+    Numbers stay until `epoch` moves: then all are new.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self.company: npt.NDArray[np.int64] = np.zeros(devices, dtype=np.int64)
+        self.members: list[Company] = [()]
+        self.epoch = 0
+        self._number: dict[Company, int] = {(): 0}
+        self._now = [0] * devices
+
+    def on(self, device: int) -> Company:
+        """What runs on the device."""
+        return self.members[self._now[device]]
+
+    def change(self, device: int, who: Resident, sign: int) -> None:
+        """A pod came to the device (`sign` 1) or left it (−1)."""
+        there = list(self.on(device))
+        if sign > 0:
+            there.append(who)
+            there.sort()
+        else:
+            if who not in there:
+                raise RuntimeError(f"{who} leaves device {device}, and was not there")
+            there.remove(who)
+        self._put(device, tuple(there))
+        if len(self.members) > 2 * len(self._now) + KEPT:
+            self._renumber()
+
+    def _put(self, device: int, company: Company) -> None:
+        number = self._number.get(company)
+        if number is None:
+            number = self._number[company] = len(self.members)
+            self.members.append(company)
+        self._now[device] = number
+        self.company[device] = number
+
+    def _renumber(self) -> None:
+        """Forget what is nowhere any more."""
+        everywhere = [self.members[number] for number in self._now]
+        self.members, self._number = [()], {(): 0}
+        for device, company in enumerate(everywhere):
+            self._put(device, company)
+        self.epoch += 1

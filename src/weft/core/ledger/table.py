@@ -1,0 +1,383 @@
+"""The ledger's columns: one row a node, one row a device, devices grouped by node.
+
+No padding: a node with 56 MIG instances has 56 device rows and costs its neighbours nothing.
+Rows are kept in tie-break order (`Node.rank`, then name), so that the first best row is the
+decision and a table rebuilt from the same nodes decides alike.
+
+What is *told* (`*_total`, `in_service`, `schedulable`) comes from nodes, what is *used* from
+holdings; everything `*_free`, `idle`, `usable` and every node aggregate is derived from those two
+by `refresh_row`, and by nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from weft.core.ledger.residents import Residents
+from weft.model import Closed, Gpu, HostPort, Node
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+POD_CLASSES = 18
+"""Columns of `hosted`: 0 shared, k for whole pods on k GPUs (17 and up together)."""
+
+NODE_COLUMNS = (
+    "cpu_free", "memory_free", "milli_free", "max_milli_free", "max_memory_free", "idle", "gpus",
+    "usable_gpus", "cpu_total", "memory_total", "node_kind", "unit_mib",
+)  # fmt: skip
+"""Rows of `Table.cells`, in order: one gather fetches all of them for the nodes asked about."""
+
+DEVICE_COLUMNS = (
+    "device_memory_free", "device_milli_free", "device_idle", "device_usable", "device_first",
+    "device_kind", "device_local", "device_memory_total", "device_memory_harvest", "device_pods",
+    "device_memory_promised",
+)  # fmt: skip
+"""Rows of `Table.device_cells`, likewise."""
+
+RESERVE_MIB, RESERVE_PERMILLE = 512, 20
+"""What harvesting always leaves free on a card: the larger of the two (policies.md 7.1's reserve),
+for contexts of new processes and for growth between two samples."""
+
+
+OWED = -(1 << 62)
+"""The least that is free: pods that others placed may use a resource beyond any number."""
+
+
+class DeviceKind(NamedTuple):
+    """What requests may tell apart in two devices: model, size (MiB, thousandths of cores), and the
+    gpushare unit that their node counts in (MiB, 0 where it says none)."""
+
+    model: str
+    memory_mib: int
+    milli: int
+    unit_mib: int = 0
+
+    def __str__(self) -> str:
+        return str(self[: 4 if self.unit_mib else 3])
+
+
+class Limits(NamedTuple):
+    """How far requests may go beyond a card's memory, thousandths of it, as declared.
+
+    `overcommit_permille` binds everybody's reservations, whatever the cards measure.
+    `harvest_permille` only those of harvesting policies, and these besides must find the memory
+    measured idle.
+    """
+
+    overcommit_permille: int = 1000
+    harvest_permille: int = 1000
+
+
+STRICT = Limits()
+
+
+class DeviceState(NamedTuple):
+    """One device now; devices of one node with equal states are interchangeable."""
+
+    kind: int
+    milli: int
+    memory: int
+    usable: bool
+    idle: bool
+    harvest: int
+    unpromised: int
+    unneeded: int
+
+
+class Table:
+    """Columns over nodes and devices.
+
+    Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`,
+    `milli_free` (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest
+    usable GPU, −1 without one), `idle` (usable GPUs without a pod), `hosted` (pods by class).
+    Device columns have D rows, node n owning `start[n]:start[n + 1]`: total and free memory
+    (MiB) and cores (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`),
+    `device_first` (the first of its node in its state: enumerating these is enough).
+    `device_memory_harvest` is what a harvesting policy may give away: within the declared limit
+    of requests, and with the reserve within what residents measurably leave idle; on a device
+    without a pod what is free. Its two sides are `device_unpromised` (of the limit) and
+    `device_unneeded` (of the device, by measurement): who is known to need less than it asks must
+    find its request in the one and its need in the other. The latter is −1 where `measured` does
+    not say that the device's memory was measured just now.
+    `device_pods` counts the pods on it, `device_memory_promised` is the sum of what they hold.
+    What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
+    at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
+    were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
+    `residents` knows what runs on each device, `extended_used` what is used of each resource.
+    `closed_at` is the ledger's version at which a node was closed last within this layout. `kinds`
+    numbers the devices there are, in their order: a kind that no node has any more is forgotten.
+    """
+
+    cpu_free: Ints
+    memory_free: Ints
+    milli_free: Ints
+    max_milli_free: Ints
+    max_memory_free: Ints
+    idle: Ints
+    gpus: Ints
+    usable_gpus: Ints
+    cpu_total: Ints
+    memory_total: Ints
+    node_kind: Ints
+    unit_mib: Ints
+    device_memory_free: Ints
+    device_milli_free: Ints
+    device_idle: Ints
+    device_usable: Ints
+    device_memory_harvest: Ints
+    device_pods: Ints
+    device_memory_promised: Ints
+    device_first: Ints
+    device_kind: Ints
+    device_local: Ints
+    device_memory_total: Ints
+
+    def __init__(self, nodes: Sequence[Node], limits: Limits = STRICT) -> None:
+        """Lay out `nodes` (any order; sorted here)."""
+        self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
+        self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
+        self.kinds: dict[DeviceKind, int] = {}
+        self.count = len(self.nodes)
+        self.start: list[int] = [0]
+        for node in self.nodes:
+            self.start.append(self.start[-1] + len(node.gpus))
+        self.starts = np.asarray(self.start, dtype=np.int64)
+        self.devices = self.start[-1]
+        self.cells: Ints = np.zeros((len(NODE_COLUMNS), self.count), dtype=np.int64)
+        self.device_cells: Ints = np.zeros((len(DEVICE_COLUMNS), self.devices), dtype=np.int64)
+        for name, column in zip(NODE_COLUMNS, self.cells, strict=True):
+            setattr(self, name, column)
+        for name, column in zip(DEVICE_COLUMNS, self.device_cells, strict=True):
+            setattr(self, name, column)
+        self.device_node: Ints = np.zeros(self.devices, dtype=np.int64)
+        self.device_unpromised: Ints = np.zeros(self.devices, dtype=np.int64)
+        self.device_unneeded: Ints = np.full(self.devices, -1, dtype=np.int64)
+        self.measured: Bools = np.zeros(self.devices, dtype=np.bool_)
+        self.schedulable: Bools = np.zeros(self.count, dtype=np.bool_)
+        self.hosted = np.zeros((self.count, POD_CLASSES), dtype=np.int64)
+        self.extended: dict[str, Ints] = {}
+        self.extended_used: dict[str, list[int]] = {}
+        self.ports: dict[int, list[HostPort]] = {}
+        self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
+        self.all_deliver = all(node.delivers is None for node in self.nodes)
+        self.uuid_of: list[str] = []
+        self.memory_used = [0] * self.devices
+        self.memory_idle = [0] * self.devices
+        self.memory_held_back = [0] * self.devices
+        self.milli_used = [0] * self.devices
+        self.pods = [0] * self.devices
+        self.residents = Residents(self.devices)
+        self._memory_left = [0] * self.devices
+        self._milli_left = [0] * self.devices
+        self.state = [DeviceState(0, 0, 0, False, False, 0, 0, 0)] * self.devices
+        self.changed_at = np.zeros(self.count, dtype=np.int64)
+        self.closed_at = 0
+        self.overcommits = limits.overcommit_permille > 1000
+        self.harvests = limits.harvest_permille > 1000
+        self._tell_all(limits)
+
+    def _tell_all(self, limits: Limits) -> None:
+        """Fill the told columns from the nodes, in whole-column writes."""
+        nodes = self.nodes
+        gpus = [gpu for node in nodes for gpu in node.gpus]
+        self.cpu_total[:] = [node.cpu_milli for node in nodes]
+        self.memory_total[:] = [node.memory_mib for node in nodes]
+        self.cpu_free[:] = self.cpu_total
+        self.memory_free[:] = self.memory_total
+        self.gpus[:] = [len(node.gpus) for node in nodes]
+        self.unit_mib[:] = [node.unit_mib for node in nodes]
+        self.schedulable[:] = [node.schedulable for node in nodes]
+        self.device_memory_total[:] = [gpu.memory_mib for gpu in gpus]
+        self.device_node[:] = np.repeat(np.arange(self.count), self.gpus)
+        self.device_local[:] = np.arange(self.devices) - self.starts[self.device_node]
+        self.uuid_of = [gpu.uuid for gpu in gpus]
+        self.device_kind[:] = [
+            self._kind(gpu, node.unit_mib) for node in nodes for gpu in node.gpus
+        ]
+        self.parents = [-1] * len(gpus)
+        for row, node in enumerate(nodes):
+            self._tell_odd_parts(row, node)
+        self.device_parent: Ints = np.array(self.parents, dtype=np.int64)
+        self.has_parents = any(parent >= 0 for parent in self.parents)
+        self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
+        self.node_kind[:] = -1
+        with_gpus = np.flatnonzero(self.gpus)
+        self.node_kind[with_gpus] = self.device_kind[self.starts[with_gpus]]
+        self.kind_of: list[int] = self.device_kind.tolist()
+        self._serves = [gpu.in_service for gpu in gpus]
+        self.milli_total = [gpu.milli for gpu in gpus]
+        totals = self.device_memory_total
+        self._card = totals.tolist()
+        self._limit = (totals * limits.overcommit_permille // 1000).tolist()
+        self._harvest_limit = (totals * limits.harvest_permille // 1000).tolist()
+        self._most = (totals * max(limits) // 1000).tolist()
+        reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
+        self._harvest_total = (totals - reserves).tolist()
+        self.all_in_service = all(self._serves)
+        for row in range(self.count):
+            self.refresh_row(row)
+
+    def _kind(self, gpu: Gpu, unit_mib: int) -> int:
+        key = DeviceKind(gpu.model, gpu.memory_mib, gpu.milli, unit_mib)
+        return self.kinds.setdefault(key, len(self.kinds))
+
+    def _tell_odd_parts(self, row: int, node: Node) -> None:
+        """MIG parents and extended resources: rare, so one node at a time."""
+        for name, amount in node.extended.items():
+            column = self.extended.get(name)
+            if column is None:
+                column = self.extended[name] = np.zeros(self.count, dtype=np.int64)
+                self.extended_used[name] = [0] * self.count
+            column[row] = amount
+        local = {gpu.index: offset for offset, gpu in enumerate(node.gpus)}
+        for offset, gpu in enumerate(node.gpus):
+            if gpu.parent is not None and gpu.parent in local:
+                self.parents[self.start[row] + offset] = self.start[row] + local[gpu.parent]
+
+    def _each_node_is_of_one_kind(self) -> bool:
+        if self.devices == 0:
+            return True
+        first = self.device_kind[self.starts[self.device_node]]
+        return bool((self.device_kind == first).all())
+
+    def use_extended(self, name: str, row: int, amount: int) -> None:
+        """So much more (or, negative, less) of a resource of node `row` is used.
+
+        What is free follows; how far beyond the node it is used, no further than 64 bits tell.
+        """
+        used = self.extended_used[name]
+        used[row] += amount
+        self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
+
+    def close(self, row: int, closed: Closed) -> None:
+        """The node of this row has more taints than it had, or is not schedulable any more."""
+        taints, schedulable = closed.taints, closed.schedulable
+        self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
+        self.schedulable[row] = schedulable
+        self.has_taints = self.has_taints or bool(taints)
+
+    def in_service(self) -> Ints:
+        """GPUs in service on each node, whoever holds them, [N]."""
+        counts = np.zeros(self.count, dtype=np.int64)
+        np.add.at(counts, self.device_node, np.asarray(self._serves, dtype=np.int64))
+        return counts
+
+    def device_row(self, row: int, gpu_index: int) -> int:
+        """The device row of the GPU with this index on node row `row`; −1 if it has none."""
+        gpus = self.nodes[row].gpus
+        if gpu_index < len(gpus) and gpus[gpu_index].index == gpu_index:
+            return self.start[row] + gpu_index
+        for offset, gpu in enumerate(gpus):
+            if gpu.index == gpu_index:
+                return self.start[row] + offset
+        return -1
+
+    def states_of(self, row: int) -> Sequence[DeviceState]:
+        """The devices of node `row` now."""
+        return self.state[self.start[row] : self.start[row + 1]]
+
+    def gpu(self, row: int, device: int) -> Gpu:
+        """What is told of a device of node row `row`."""
+        return self.nodes[row].gpus[device - self.start[row]]
+
+    def short_of(self, device: int) -> int:
+        """MiB that the pods of a device need beyond it, its reserve included; negative: free."""
+        needed = self.memory_used[device] - self.memory_idle[device]
+        return needed + self.memory_held_back[device] - self.lendable(device)
+
+    def lendable(self, device: int) -> int:
+        """The device's memory without the reserve, MiB."""
+        return int(self._harvest_total[device])
+
+    def limit_of(self, device: int) -> int:
+        """What may be promised on the device without lending, MiB."""
+        return int(self._limit[device])
+
+    def lent(self) -> Bools:
+        """Devices on which more is promised than that, [D]."""
+        return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
+
+    def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
+        """Derive what is free on node `row` from what is told and what is used.
+
+        `devices` are the device rows whose use changed; all of the node's when left out.
+        """
+        begin, end = self.start[row], self.start[row + 1]
+        if begin == end:
+            self.max_milli_free[row] = self.max_memory_free[row] = -1
+            return
+        if devices is None or self.has_parents:
+            devices = range(begin, end)
+        for device in devices:
+            self._derive_device(device)
+        states = self.state[begin:end]
+        distinct = set(states)
+        if len(distinct) == end - begin:
+            self.device_first[begin:end] = 1
+        else:
+            self.device_first[begin:end] = 0
+            for state in distinct:
+                self.device_first[begin + states.index(state)] = 1
+        milli = self._milli_left[begin:end]
+        usable = idle = 0
+        for state in states:
+            usable += state[3]
+            idle += state[4]
+        self.cells[2:6, row] = (
+            (sum(milli), max(milli), max(self._memory_left[begin:end]), idle)
+            if usable else (0, -1, -1, 0)
+        )  # fmt: skip
+        self.usable_gpus[row] = usable
+
+    def _derive_device(self, device: int) -> None:
+        usable = (
+            self._serves[device] and not self._overbooked(device)
+            and not (self.has_parents and self._relative_is_busy(device))
+        )  # fmt: skip
+        milli = memory = harvest = unpromised = 0
+        unneeded = -1
+        if usable:
+            milli = max(0, self.milli_total[device] - self.milli_used[device])
+            used = self.memory_used[device]
+            memory = max(0, self._limit[device] - used)
+            harvest = memory
+            if self.harvests and self.pods[device]:
+                within = max(0, -self.short_of(device))
+                unpromised = max(0, self._harvest_limit[device] - used)
+                unneeded = within if self.measured[device] else -1
+                # What fits the card by requests is no loan: no metric and no reserve keeps it back.
+                harvest = max(0, self._card[device] - used, min(unpromised, within))
+        idle = usable and self.pods[device] == 0
+        # A MIG instance's parent is part of its state: instances of two cards are not alike.
+        kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)
+        self._milli_left[device] = milli
+        self._memory_left[device] = memory
+        self.state[device] = DeviceState(
+            kind, milli, memory, usable, idle, harvest, unpromised, unneeded
+        )
+        if self.harvests:
+            self.device_unpromised[device], self.device_unneeded[device] = unpromised, unneeded
+        self.device_cells[:4, device] = (memory, milli, idle, usable)
+        self.device_cells[8:, device] = (harvest, self.pods[device], self.memory_used[device])
+
+    def _overbooked(self, device: int) -> bool:
+        """Whether facts hold more of it than may be promised: then nobody gets any part of it."""
+        return (
+            self.memory_used[device] > self._most[device]
+            or self.milli_used[device] > self.milli_total[device]
+        )
+
+    def _relative_is_busy(self, device: int) -> bool:
+        """A card and the MIG instances cut from it are never held at the same time."""
+        parent = self.parents[device]
+        if parent >= 0 and self.pods[parent]:
+            return True
+        row = int(self.device_node[device])
+        return any(
+            self.parents[other] == device and self.pods[other]
+            for other in range(self.start[row], self.start[row + 1])
+        )

@@ -1,0 +1,29 @@
+"""The accounts as if nothing had been measured: for questions, and put back afterwards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from weft.core.ledger.table import Table
+
+
+@contextmanager
+def nothing_idle(table: Table) -> Iterator[None]:
+    """Harvesting policies find what a ledger would show whose pods leave nothing idle.
+
+    That takes two columns, whatever the pods. What is held does not change, so no version moves:
+    ask with an `Assessor` of your own.
+    """
+    if not table.harvests:
+        yield
+        return
+    harvest, unneeded = table.device_memory_harvest.copy(), table.device_unneeded.copy()
+    by_requests = np.maximum(0, table.device_memory_total - table.device_memory_promised)
+    held = (table.device_pods > 0) & (table.device_usable > 0)
+    table.device_memory_harvest[held] = by_requests[held]
+    table.device_unneeded[:] = -1
+    try:
+        yield
+    finally:
+        table.device_memory_harvest[:], table.device_unneeded[:] = harvest, unneeded

@@ -1,0 +1,91 @@
+"""Auto: little waste and little load, idle memory lent; each GPU by requests where unmeasured."""
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.interference import INPUT
+from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.ledger.residents import Company
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.fgd import Fgd
+from weft.core.policies.gpu_amounts import by_memory
+from weft.core.policies.gpu_readings import Kept, Readings, fits_requests, is_critical
+from weft.core.policies.interference_term import Expected
+from weft.core.policies.load_aware import FULL, gate, load
+from weft.model import Shape
+
+FRAGMENTS = 1000
+"""Weight of fgd's 0 to 100 against load-aware's thousandths of 0 to 100: both count the same."""
+
+
+class Auto(Policy):
+    """FGD and load-aware in equal parts, behind CARMA's gate; where interference is predicted, it
+    counts three times as much as both, and may refuse company.
+
+    It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
+    FRESH nothing is lent; where the load is MISSING, fgd and binpack on requests.
+    """
+
+    name = "auto"
+    summary = "fgd and load-aware together; idle memory is lent; unmeasured GPUs go by requests"
+    source = "Weft"
+    reads = frozenset({"signals", "occupants", "company"})
+    inputs = frozenset({"fgd", INPUT})
+    harvests = True
+
+    def __init__(self) -> None:
+        self._seen = Kept(Readings)
+        self._expected = Expected()
+        self._fgd = Fgd()
+        self._fgd.every_device = True
+
+    def take_input(self, value: Any) -> None:
+        """What usually comes, as for fgd, or predicted interference."""
+        if isinstance(value, list | tuple):
+            self._fgd.take_input(value)
+        else:
+            self._expected.take_input(value)
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """As slow as they may get who share, where interference is predicted."""
+        return self._expected.tolerance
+
+    def filter_devices(self, query: Query) -> Bools:
+        """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""
+        seen = self._seen.of(self.signals, query.table)
+        shut = gate(query, seen)
+        if is_critical(query):
+            shut |= ~query.take_devices(seen.known)
+        lends = query.take_devices(seen.memory_is_fresh) | fits_requests(query)
+        good = lends & ((query.device_pods == 0) | ~shut)
+        return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Slowdown of the pod and of those it joins."""
+        return self._expected.predict(shape, there, model)
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Where there is one way to place a pod: fgd's score, [n]."""
+        score = self._fgd.score_nodes(query)
+        return None if score is None else FRAGMENTS * score
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """fgd + 100·(1 − load), in thousandths; MISSING: fgd + 50·(1 − free), [d]."""
+        seen = self._seen.of(self.signals, query.table)
+        calm = (FULL * (1.0 - load(query, seen))).astype(np.int64)
+        full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
+        points = np.where(query.take_devices(seen.known), calm, full)
+        fragments = self._fgd.score_devices(query)
+        if self._expected.known and fragments is not None:
+            return self._expected.mix(query, fragments, points)
+        return points if fragments is None else points + FRAGMENTS * fragments
+
+
+def _unpromised(query: Query) -> Ints:
+    """What nobody was promised of each device, thousandths of what the pod shares by, [d]."""
+    if not by_memory(query):
+        return query.device_milli_free
+    return query.device_memory_strict * 1000 // np.maximum(query.device_memory_total, 1)

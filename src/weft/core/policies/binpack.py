@@ -1,0 +1,17 @@
+"""Binpack: fill the fullest GPU first."""
+
+from weft.core.framework import Policy, Query
+from weft.core.ledger.table import Ints
+from weft.core.policies.gpu_amounts import standing
+
+
+class Binpack(Policy):
+    """Of all GPUs that fit, the one with the least free; whole cards where the fewest are idle."""
+
+    name = "binpack"
+    summary = "the GPU with the least free that still fits"
+    source = "gpushare's best fit, over all nodes"
+
+    def score_devices(self, query: Query) -> Ints:
+        """Minus what is free: MiB where the claim asks memory, else thousandths of a card, [d]."""
+        return -standing(query)

@@ -1,0 +1,188 @@
+"""What a policy thinks of joining each company on a GPU, worked out once for each.
+
+A cluster has many GPUs and few companies, so a decision gathers numbers by company. Companies of
+`most` pods and more are all alike to the policies here: nobody joins them, but for small pods, who
+may be more together where a policy says so.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.framework.interference import Floats
+from weft.core.ledger.residents import Company, Resident, own_percent
+from weft.core.ledger.table import Ints, Table
+from weft.core.policies.growing_arrays import Growing
+from weft.model import Shape
+from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
+
+NOBODY, CRITICAL, HARMLESS, ANY_CLASS = range(4)
+"""Classes of pods as numbers: nobody, latency-critical, best-effort, any other."""
+CLASS_OF = {LATENCY_CRITICAL: CRITICAL, BEST_EFFORT: HARMLESS}
+
+KEPT, KEPT_NUMBERS = 1024, 1 << 26
+"""Answers of so many pairs of who asks and GPU model are kept, fewer where they are so long."""
+
+
+class Companies:
+    """Companies as arrays: a column for each, a row for each place in it; nobody is on some.
+
+    `application` says which of `names` runs there (0, "", for nobody), `job_class` is one of the
+    classes above, `bound_percent` as in `Resident`; `size` has no places.
+    More come, and have more places where one of them needs it: then `places` is another.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[Company] = []
+        self.names = [""]
+        self._number: dict[str, int] = {}
+        self.size = Growing((), np.int64)
+        self._begin(0)
+
+    def _begin(self, places: int) -> None:
+        self.places = places
+        self.application, self.job_class, self.bound_percent = (
+            Growing((places,), np.int64) for _ in range(3)
+        )
+
+    def add(self, more: Sequence[Company]) -> None:
+        """These too, numbered on."""
+        sizes = [len(company) for company in more]
+        self.members += more
+        self.size.add(np.array(sizes, dtype=np.int64))
+        if max(sizes, default=0) > self.places:
+            self._begin(max(sizes))
+            more, sizes = self.members, [len(company) for company in self.members]
+        starts = np.cumsum(sizes) - sizes
+        column = np.repeat(np.arange(len(sizes)), sizes)
+        place = np.arange(len(column)) - starts.take(column)
+        everybody = [one for company in more for one in company]
+        for growing, values in (
+            (self.application, [self._of(one.application) for one in everybody]),
+            (self.job_class, [CLASS_OF.get(one.job_class, ANY_CLASS) for one in everybody]),
+            (self.bound_percent, [one.bound_percent for one in everybody]),
+        ):
+            cells = np.zeros((self.places, len(sizes)), dtype=np.int64)
+            cells[place, column] = values
+            growing.add(cells)
+
+    def _of(self, name: str) -> int:
+        number = self._number.get(name)
+        if number is None:
+            number = self._number[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+
+Judge = Callable[[Resident, Companies, Ints, str], Floats]
+"""(who asks, companies, which of them, GPU model) → a row for each column, [columns, c]."""
+
+
+def one_by_one(judge: Callable[[Resident, Company, str], Sequence[float]]) -> Judge:
+    """A judge of one company at a time: enough for those of one pod, which are few."""
+
+    def judges(who: Resident, companies: Companies, which: Ints, model: str) -> Floats:
+        found = [judge(who, companies.members[at], model) for at in which.tolist()]
+        return np.array(found, dtype=np.float64).T
+
+    return judges
+
+
+def asking(shape: Shape) -> Resident:
+    """Who asks, whatever card it gets."""
+    return Resident(shape.application, shape.job_class)
+
+
+def asking_on(query: Query) -> list[Resident]:
+    """Who asks, on each of the table's kinds of devices: its bound is the model's, and it may be
+    small on a large card alone."""
+    shape = query.demand.shape
+    return [
+        Resident(
+            shape.application, shape.job_class,
+            own_percent(shape.job_class, shape.slack, kind.model), small,
+        )
+        for kind, small in zip(query.table.kinds, query.demand.small, strict=True)
+    ]  # fmt: skip
+
+
+class ByCompany:
+    """Columns over devices, by `judge`; `crowd` are the numbers of a GPU that is too full.
+
+    Companies of small pods alone are judged up to `most_small` pods, where a small one asks.
+
+    `forget` must be called when `judge` would answer differently than before.
+    """
+
+    def __init__(
+        self, judge: Judge, crowd: Sequence[float], most: int, most_small: int = 0
+    ) -> None:
+        self._judge, self._crowd = judge, np.array(crowd, dtype=np.float64)[:, None]
+        self._most, self._most_small = most, most_small
+        self._table: Table | None = None
+        self._begin(-1)
+
+    def forget(self) -> None:
+        """Everything is to be judged anew."""
+        self._known: OrderedDict[tuple[Resident, str], Growing[np.float64]] = OrderedDict()
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._companies = Companies()
+        self._index = Growing((), np.int64)
+        self.forget()
+
+    def over(self, query: Query, who: Resident | None = None) -> Floats:
+        """The columns for the query's devices, as `who` asks (the query's pod), [columns, d]."""
+        table = query.table
+        if table is not self._table or table.residents.epoch != self._epoch:
+            self._table = table
+            self._begin(table.residents.epoch)
+        self._number(table.residents.members)
+        if not table.kinds:  # no node has had a GPU yet: there are no columns to tell apart
+            return self._crowd[:, :0]
+        each = asking_on(query) if who is None else [who] * len(table.kinds)
+        at = self._index.take(query.device_company)
+        judged = [self._of(one, kind.model) for one, kind in zip(each, table.kinds, strict=True)]
+        if len(judged) == 1:
+            return judged[0].take(at)
+        every = np.concatenate([one.now for one in judged], axis=1)
+        return np.asarray(every.take(query.device_kind * judged[0].length + at, axis=1))
+
+    def _number(self, members: Sequence[Company]) -> None:
+        """Number the companies that are judged from 1; 0 is the crowd."""
+        known = self._index.length
+        if known == len(members):
+            return
+        judged: list[Company] = []
+        more = np.zeros(len(members) - known, dtype=np.int64)
+        for place, company in enumerate(members[known:]):
+            few = len(company) < self._most_small and all(one.small for one in company)
+            if few or len(company) < self._most:
+                judged.append(company)
+                more[place] = len(self._companies.members) + len(judged)
+        self._index.add(more)
+        if judged:
+            self._companies.add(judged)
+
+    def _of(self, who: Resident, model: str) -> "Growing[np.float64]":
+        """[columns, 1 + companies judged]."""
+        key, size = (who, model), 1 + len(self._companies.members)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Growing((len(self._crowd),), np.float64)
+            known.add(self._crowd)
+            while len(self._known) > max(1, min(KEPT, KEPT_NUMBERS // (len(self._crowd) * size))):
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        if known.length < size:
+            which = np.arange(known.length - 1, size - 1)
+            found = np.repeat(self._crowd, len(which), axis=1)
+            joined = who.small | (self._companies.size.take(which) < self._most)
+            if joined.any():
+                found[:, joined] = self._judge(who, self._companies, which[joined], model)
+            known.add(found)
+        return known

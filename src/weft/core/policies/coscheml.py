@@ -1,0 +1,219 @@
+"""Co-scheML: an empty GPU, else the one whose only pod disturbs and suffers least.
+
+The whole decision is in the filter, so that kube-scheduler has one node to choose from. Pods that
+wait are matched with pods that run, cheapest pair first: one that another pod suits better is left
+to it. There is no limit to the slowdown: the cheapest match is always taken.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView, Tier
+from weft.core.framework.policy import Prediction
+from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.co_residents import ByCompany, asking, one_by_one
+from weft.core.policies.compat import Compat, is_exact
+from weft.core.policies.pair_costs import greedy, greedy_alike
+from weft.core.policies.sharing_cost import predictions
+from weft.model import BadInputError, Shape
+
+Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
+PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
+MOST = 2
+"""Pods on a GPU."""
+MYSTIC = "mystic"
+"""Name of the `PolicyInput` with mystic's distances, {application: {application: distance}}."""
+
+UTILISATION_PERCENT = {
+    "LAMMPS": 25.0, "GROMACS": 69.0, "HOOMD": 97.69, "QMCPACK": 46.7, "CNN": 92.02,
+    "Googlenet": 90.65, "Alexnet": 92.6, "vgg16": 82.83, "vgg11": 97.23, "classification": 13.4,
+    "multiout": 11.72, "regression": 11.91,
+}  # fmt: skip
+"""GPU utilisation alone, as the branch gpu_util has it."""
+
+HOSTS = {"GROMACS": ("dccgpu",), "QMCPACK": ("ubuntu", "dccgpu")}
+"""Where the original lets these applications have an empty node (`exact`)."""
+
+FORBIDDEN = float("inf")
+
+
+class Coscheml(Policy):
+    """Empty GPU first; else the greedy matching of waiting and running pods, at most two a GPU.
+
+    `pairing` is the branch: `cheapest` by I[run][wait] + I[wait][run]; `mystic` by the largest
+    distance; `gpu-util` by the sum of utilisations (the largest if none is above 100, else the
+    nearest to 100); `fifo` the first. `exact` decides node by node as if each had one GPU, takes
+    the last empty one, knows its hosts by name (`mystic` does not), mixes up equal applications,
+    and takes what it does not know for no interference; where it would crash, nothing fits.
+    """
+
+    name = "coscheml"
+    summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
+    source = "Co-scheML (Kim & Kim, CLUSTER'20)"
+    reads = frozenset({"occupants", "company", "pending"})
+    inputs = frozenset({INPUT, MYSTIC})
+
+    def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
+        if pairing not in PAIRINGS:
+            raise BadInputError(
+                f"policy {self.name}, option pairing",
+                f"{pairing!r} is unknown; write one of {', '.join(PAIRINGS)}",
+            )
+        self.pairing, self.exact = pairing, is_exact(self.name, compat)
+        self.view = InterferenceView()
+        self.distances: Mapping[str, Mapping[str, float]] = {}
+        self._numbers: dict[str, int] = {}
+        self._costs = ByCompany(one_by_one(self._judge), (FORBIDDEN,), MOST)
+
+    def take_input(self, value: Any) -> None:
+        """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
+        if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
+            self.distances = value
+        else:
+            told = InterferenceView.from_input(value)
+            if self.exact and OBSERVED in told.source.sources:
+                return
+            self.view = told
+        known = dict.fromkeys((*self.view.source.classes, *self.distances))
+        self._numbers = {name: number for number, name in enumerate(known)}
+        self._costs.forget()
+
+    # --- what fits, whoever waits ----------------------------------------------------------------
+
+    def filter_nodes(self, query: Query) -> Bools | None:
+        """Exact: fewer than two pods on the first GPU; the original counts on any one, [n]."""
+        if not self.exact or query.need is None:
+            return None
+        first = query.sum(np.where(query.device_local == 0, query.device_pods, 0))
+        return np.asarray(first < MOST)
+
+    def filter_devices(self, query: Query) -> Bools | None:
+        """Sane: fewer than two pods, and not one with which the pod cannot run, [d]."""
+        return None if self.exact else np.isfinite(self._costs.over(query)[0])
+
+    def score_devices(self, query: Query) -> Ints:
+        """Sane: minus the pair's cost, in thousandths, an empty GPU far above all. Exact: on the
+        node, the least memory that is enough, [d]."""
+        if self.exact:
+            return -query.room
+        cost = self._costs.over(query)[0]
+        cost = np.where(np.isfinite(cost), cost, 0.0)
+        return np.asarray(-np.rint(1000.0 * cost)).astype(np.int64)
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Slowdown of the pod and of those it joins."""
+        return predictions(self.view, shape, there, model)
+
+    # --- who gets it -----------------------------------------------------------------------------
+
+    def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
+        """The one GPU (exact: node) that the pod gets; none where others suit better, [d]."""
+        if self.exact:
+            return self._exactly(query, pending)
+        fits = np.flatnonzero(query.device_fits)
+        chosen = np.zeros(len(query.device_pods), dtype=np.bool_)
+        idle = fits[query.device_pods.take(fits) == 0]
+        best = int(idle[0]) if len(idle) else self._matched(query, fits, pending)
+        if best >= 0:
+            chosen[best] = True
+        return chosen
+
+    def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
+        """The device whose pod is matched with this one; −1 without any."""
+        own = asking(query.demand.shape)
+        rivals = [asking(shape) for shape in pending if shape.claims]
+        if self.pairing in {"fifo", "gpu-util"}:
+            rivals = [own]
+        kinds: dict[Resident, list[int]] = {}
+        for number, who in enumerate(rivals):
+            kinds.setdefault(who, []).append(number)
+        if own not in kinds:
+            return -1
+        alike = (query.device_company * len(query.table.kinds) + query.device_kind).take(fits)
+        order = np.argsort(alike, kind="stable")
+        begins = np.flatnonzero(np.diff(alike.take(order), prepend=-1))
+        groups = [part.tolist() for part in np.split(fits.take(order), begins[1:])]
+        first = fits.take(order.take(begins))
+        costs = np.array([self._costs.over(query, who)[0].take(first) for who in kinds])
+        return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
+
+    def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
+        """What it costs to join: less is better; 0 for an empty GPU."""
+        if not there:
+            return (-1000.0,)
+        return (self.cost(who.application, there[0].application, model),)
+
+    def cost(self, waits: str, runs: str, model: str = "") -> float:
+        """Of one pair; +inf where they cannot run together."""
+        if self.exact and self.pairing in {"cheapest", "mystic"}:
+            return self._exact_cost(waits, runs)
+        card = self.view.of(model)
+        one, other = self.view.index_of(waits), self.view.index_of(runs)
+        if not np.isfinite([card.upper[one, other], card.upper[other, one]]).all():
+            return FORBIDDEN
+        if self.pairing == "mystic":
+            return -self.distances.get(waits, {}).get(runs, 0.0)
+        if self.pairing == "fifo":
+            return 0.0
+        if self.pairing == "gpu-util":
+            both = sum(UTILISATION_PERCENT.get(name, 100.0) for name in (waits, runs))
+            return abs(both - 100.0)
+        return float(np.exp(card.mean[one, other]) + np.exp(card.mean[other, one]))
+
+    # --- the original, flaws included ------------------------------------------------------------
+
+    def _exact_cost(self, waits: str, runs: str) -> float:
+        """Of its table what stands there: −1 both ways forbids, what is left out counts 0."""
+        if self.pairing == "mystic":
+            return -self.distances.get(waits, {}).get(runs, 0.0)
+        pair = self.view.index_of(waits), self.view.index_of(runs)
+        both = self._written(*pair), self._written(*pair[::-1])
+        return FORBIDDEN if both == (-1.0, -1.0) else sum(both)
+
+    def _written(self, victim: int, other: int) -> float:
+        card = self.view.of("")
+        if not np.isfinite(card.upper[victim, other]):
+            return -1.0
+        known = abs(card.tier[victim, other]) != Tier.UNKNOWN
+        return float(np.exp(card.mean[victim, other])) if known else 0.0
+
+    def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:
+        table, local = query.table, query.device_local
+        own = query.demand.shape.application
+        nodes = query.device_node
+        first = np.flatnonzero(local == 0)
+        selected, idle = -1, False
+        running: dict[str, int] = {}
+        for device in first.tolist():
+            row = int(nodes[device])
+            name = table.nodes[row if query.rows is None else int(query.rows[row])].name
+            there = table.residents.members[int(query.device_company[device])]
+            if not there:
+                idle = True
+                if self.pairing == "mystic" or name in HOSTS.get(own, (name,)):
+                    selected = row
+            else:
+                if there[0].application not in self._numbers:
+                    return np.zeros(len(local), dtype=np.bool_)
+                running[there[0].application] = row
+        if not idle:
+            selected = self._exact_match(own, running, pending)
+        return np.asarray(nodes == selected)
+
+    def _exact_match(self, own: str, running: Mapping[str, int], pending: Sequence[Shape]) -> int:
+        if self.pairing == "fifo":
+            return next(iter(running.values()), -1)
+        waits = dict.fromkeys(shape.application for shape in pending)
+        if self.pairing == "gpu-util":
+            waits = {own: None}
+        pairs = [
+            (self.cost(one, runs), one, runs)
+            for one in sorted(waits, key=lambda name: self._numbers.get(name, -1))
+            for runs in sorted(running, key=lambda name: self._numbers[name])
+        ]
+        found = greedy(pair for pair in pairs if pair[0] < FORBIDDEN)
+        return running.get(found.get(own, ""), -1)

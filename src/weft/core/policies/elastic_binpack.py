@@ -1,0 +1,119 @@
+"""Elastic GPU's binpack rater: make the node's GPUs as unequal as possible, on few of them."""
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.policy import Left, Options
+from weft.core.ledger.table import Ints
+from weft.core.policies.compat import Compat, is_exact
+
+NEVER_FREE = 1 << 40
+"""More MiB or thousandths than any GPU has."""
+FULL = 100_000
+"""100 percent in a sane score: thousandths keep apart what the original keeps apart."""
+
+
+class ElasticBinpack(Policy):
+    """Rates the node's GPUs as they would be afterwards; of equal assignments the last wins.
+
+    Devices out of service count as full. Containers without a GPU are never charged.
+    """
+
+    name = "elastic-binpack"
+    summary = "the GPUs left most unequal, the fewest GPUs used"
+    source = "elastic-gpu-scheduler, rater Binpack"
+    ties = "last"
+
+    def __init__(self, compat: Compat = "sane") -> None:
+        self.exact = self.raw_scores = is_exact(self.name, compat)
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Whole cards: there is one way to take them, the first idle ones, [n]."""
+        need = query.need
+        if query.demand.mode == "many" or need is None or not need.whole:
+            return None
+        fits = query.device_fits
+        before = fits.cumsum() - fits
+        first = query.min(before, 0)
+        taken = fits & (before - first.take(query.device_node) < need.count)
+        memory = np.where(taken, 0, query.device_memory_free)
+        milli = np.where(taken, 0, query.device_milli_free)
+        return self._rate(
+            (query.max(memory, 0), query.min(memory, 0)),
+            (query.max(milli, 0), query.min(milli, 0)),
+            _largest(query), used=1 if need.count == 1 else 0,
+        )  # fmt: skip
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """A share: the node as if this device took it, [d]."""
+        need = query.need
+        if need is None or need.whole:
+            return None
+        memory, milli = query.device_memory_free, query.device_milli_free
+        charged = need.memory_mib.take(query.device_kind)
+        card = _largest(query).take(query.device_node)
+        return self._rate(
+            _extremes(query, memory, memory - charged),
+            _extremes(query, milli, milli - need.milli), card, used=1,
+        )  # fmt: skip
+
+    def rate_options(self, options: Options) -> Ints:
+        """Several claims: each way. Claims on several GPUs do not count as using any."""
+        memory, milli = _most_and_least(options)
+        card = np.maximum(options.memory_total.max(axis=1), 1)
+        return self._rate(memory, milli, card, options.single.sum(axis=1))
+
+    def bound_options(self, options: Options, left: Left) -> Ints:
+        """As if all that is left went onto the fullest GPU and used no other."""
+        memory, milli = _most_and_least(options)
+        card = np.maximum(options.memory_total.max(axis=1), 1)
+        used = np.maximum(options.single.sum(axis=1), min(left.singles, 1))
+        fullest = _filled(memory[1], left.memory_mib), _filled(milli[1], left.milli)
+        return self._rate((memory[0], fullest[0]), (milli[0], fullest[1]), card, used)
+
+    def _rate(
+        self, memory: tuple[Ints, Ints], milli: tuple[Ints, Ints], card: Ints, used: Ints | int
+    ) -> Ints:
+        """From the most and the least free on one GPU (MiB, thousandths) and the largest card.
+
+        Exact: ⌊⌊(range in MiB + range in percent of cores) / 2⌋ / (used + 1)⌋ · 100, without
+        bound. Sane: the mean of both ranges as shares of a card, over used + 1, 0 to `FULL`.
+        """
+        if self.exact:
+            apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
+            return apart // 2 // (used + 1) * 100
+        shares: Ints = (memory[0] - memory[1]) * FULL // card
+        shares += (milli[0] - milli[1]) * (FULL // 1000)
+        return shares // (2 * (used + 1))
+
+
+def _largest(query: Query) -> Ints:
+    """Each node's largest card, MiB, 1 at least: a node may tell of cards without memory, [n]."""
+    return np.maximum(query.max(query.device_memory_total, 1), 1)
+
+
+def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
+    """Most and least free on the device's node once it goes from `before` to `after`, both [d]."""
+    node = query.device_node
+    top = query.max(before, 0).take(node)
+    at_top = before == top
+    others = query.max(np.where(at_top, -1, before), -1).take(node)
+    alone = at_top & (query.count(at_top).take(node) == 1)
+    most = np.maximum(np.where(alone, others, top), after)
+    return most, np.minimum(query.min(before, 0).take(node), after)
+
+
+def _most_and_least(options: Options) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """The most and the least free on one GPU, of memory and of cores, each [ways]."""
+    there = options.there
+
+    def extremes(free: Ints) -> tuple[Ints, Ints]:
+        most = np.where(there, free, -NEVER_FREE).max(axis=1)
+        return most, np.where(there, free, NEVER_FREE).min(axis=1)
+
+    return extremes(options.memory_free), extremes(options.milli_free)
+
+
+def _filled(least: Ints, left: Ints | int) -> Ints:
+    """The least that may be free at the end: nothing that fits makes it negative."""
+    return np.asarray(np.minimum(least, np.maximum(least - left, 0)))

@@ -1,0 +1,185 @@
+"""FGD: place where the least GPU becomes useless to the pods that usually come.
+
+The score of a place is how much the node's fragment (see `fragments`) falls by using it, through
+a sigmoid, truncated to an integer: about 40 milli make a step, and ties go to the first node.
+Source: Weng et al., ATC'23, and the authors' simulator.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.ledger.table import Ints, Table
+from weft.core.policies.fragments import FEW, Floats, Fragments, NodeShares, TypicalPods
+
+CHUNK = 1024
+"""Places scored at a time, so that the working set stays in the processor's cache."""
+
+_BEYOND = 1 << 20
+"""More than any share, whose numbers make one with it."""
+
+COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
+"""What to expect before anything came: half cards and whole cards."""
+
+
+class Fgd(Policy):
+    """Fragmentation gradient descent, for shared and whole GPUs."""
+
+    name = "fgd"
+    summary = "least growth of GPU fragments that the usual pods cannot use"
+    source = "FGD (ATC'23)"
+
+    every_device = False
+    """Score devices of equal state one by one, for policies to which they differ otherwise."""
+
+    def __init__(self, typical: TypicalPods | None = None) -> None:
+        self.typical = typical or TypicalPods(COLD_START)
+        self._kept: NodeShares | None = None
+
+    def take_input(self, value: Any) -> None:
+        """A fresh histogram of what usually comes, as `fragments.typical_input` makes it."""
+        self.typical = TypicalPods.from_input(value)
+        self._kept = None
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Pods without a GPU, and whole GPUs: there is one way to place each on a node, [n]."""
+        need = query.need
+        if query.demand.mode == "many" or (need is not None and not need.whole):
+            return None
+        gpus = need.count if need is not None else 0
+        if _is_few(query):
+            return self._score_few_nodes(query, gpus)
+        nodes = self._nodes_of(query)
+        after = nodes.pattern.fragments(
+            nodes.free - 1000 * gpus, query.cpu_free - query.demand.cpu_milli,
+            nodes.lost, nodes.fitting - gpus, query.node_kind,
+        )  # fmt: skip
+        return _score(nodes.fragments - after)
+
+    def score_devices(self, query: Query) -> Ints | None:
+        """Each distinct fitting device as if it took the claim, [d]."""
+        need = query.need
+        if need is None or need.whole:
+            return None
+        fits = query.device_fits
+        if not (self.every_device or query.narrowed):
+            fits = fits & query.device_first
+        chosen = np.flatnonzero(fits)
+        if _is_few(query):
+            return self._score_few_devices(query, chosen)
+        node = query.device_node.take(chosen)
+        before = query.device_milli_free.take(chosen)
+        after = before - need.milli
+        total = np.maximum(query.device_memory_total.take(chosen), 1)
+        left = query.device_memory_strict.take(chosen)
+        charged = need.memory_mib.take(query.device_kind.take(chosen))
+        before = np.minimum(before, left * 1000 // total)
+        after = np.minimum(after, np.maximum(left - charged, 0) * 1000 // total)
+        scores = np.zeros(len(query.device_local), dtype=np.int64)
+        if len(chosen) and (self.every_device or query.narrowed):
+            first, alike = _alike((node * _BEYOND + before) * _BEYOND + after)
+            node, before, after = node.take(first), before.take(first), after.take(first)
+            scores[chosen] = self._of_places(query, node, before, after).take(alike)
+        else:
+            scores[chosen] = self._of_places(query, node, before, after)
+        return scores
+
+    def _of_places(self, query: Query, node: Ints, before: Ints, after: Ints) -> Ints:
+        """Scores of places: on which node, and its GPU's share before and after, [k]."""
+        nodes, cpu_free = self._nodes_of(query), query.cpu_free
+        if not query.hypothetical:
+            cpu_free = cpu_free - query.demand.cpu_milli
+        scores = np.zeros(len(node), dtype=np.int64)
+        for begin in range(0, len(scores), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            on = node[part]
+            left_over = nodes.with_change(on, before[part], after[part], cpu_free.take(on),
+                                          query.node_kind.take(on))  # fmt: skip
+            scores[part] = _score(nodes.fragments.take(on) - left_over)
+        return scores
+
+    def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
+        """`score_nodes` without arrays over GPUs: what changed since the last question is often a
+        single node."""
+        nodes, states = self._kept_of(query.table), []
+        for row, cpu_free in zip(_rows(query), query.cpu_free.tolist(), strict=True):
+            shares = nodes.shares(row).values()
+            states.append(nodes.state(row, shares, cpu_free))
+            states.append(nodes.state(row, shares, cpu_free - query.demand.cpu_milli, gpus))
+        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        return _score(found[::2] - found[1::2])
+
+    def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
+        """`score_devices` likewise."""
+        nodes, need, table = self._kept_of(query.table), query.demand.need, query.table
+        rows, cpu_free = _rows(query), query.cpu_free.tolist()
+        now = [nodes.shares(row) for row in rows]
+        states = [
+            nodes.state(row, shares.values(), cpu)
+            for row, shares, cpu in zip(rows, now, cpu_free, strict=True)
+        ]
+        node = query.device_node.take(chosen)
+        places = query.device_local.take(chosen).tolist()
+        for on, place in zip(node.tolist(), places, strict=True):
+            device = table.start[rows[on]] + place
+            state, charged = table.state[device], int(need.memory_mib[table.kind_of[device]])
+            left = nodes.share(device, state.milli - need.milli, max(0, state.memory - charged))
+            shares = {**now[on], place: left}.values()
+            states.append(nodes.state(rows[on], shares, cpu_free[on] - query.demand.cpu_milli))
+        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        scores = np.zeros(len(query.device_local), dtype=np.int64)
+        scores[chosen] = _score(found.take(node) - found[len(rows) :])
+        return scores
+
+    def _nodes_of(self, query: Query) -> NodeShares:
+        """Fragments of the query's nodes as they are."""
+        if query.hypothetical:
+            return NodeShares.of_query(self._pattern(query.table), query)
+        nodes = self._nodes(query.table)
+        return nodes if query.rows is None else nodes.only(query.rows)
+
+    def _nodes(self, table: Table) -> NodeShares:
+        """Fragments of all nodes, mended where nodes changed."""
+        kept = self._kept_of(table)
+        kept.mend()
+        return kept
+
+    def _kept_of(self, table: Table) -> NodeShares:
+        """Fragments of all nodes as they were when last looked at."""
+        kept = self._kept
+        if kept is None or kept.table is not table:
+            kept = self._kept = NodeShares(self._pattern(table), table)
+        return kept
+
+    def _pattern(self, table: Table) -> Fragments:
+        kept = self._kept
+        if kept is not None and kept.table is table:
+            return kept.pattern
+        return Fragments(self.typical, [kind.model for kind in table.kinds])
+
+
+def _alike(states: Ints) -> tuple[Ints, Ints]:
+    """Where one of each state is, and which of these each of them is like. Not empty."""
+    order = states.argsort(kind="stable")
+    ordered = states.take(order)
+    new = np.ones(len(states), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    alike = np.empty(len(states), dtype=np.int64)
+    alike[order] = new.cumsum() - 1
+    return order[new], alike
+
+
+def _is_few(query: Query) -> bool:
+    return query.rows is not None and query.n <= FEW and not query.hypothetical
+
+
+def _rows(query: Query) -> list[int]:
+    assert query.rows is not None
+    rows: list[int] = query.rows.tolist()
+    return rows
+
+
+def _score(fall: Floats) -> Ints:
+    """trunc(100·sigmoid(fall / 1000)), `fall` in thousandths of a GPU."""
+    return (100 / (1 + np.exp(-fall / 1000))).astype(np.int64)

@@ -1,0 +1,145 @@
+"""Genius: the best card by what it is (memory, SMs, codecs, bandwidth) and what it does now."""
+
+import functools
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.signals import Floats, SignalsView
+from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.policies.card_models import features
+from weft.core.policies.compat import Compat, is_exact
+from weft.core.policies.gpu_amounts import standing
+from weft.core.policies.gpu_readings import Kept, Readings, asked_mib, short_of_memory
+
+STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
+"""Weights of memory, multiprocessors, decoders, encoders, bandwidth."""
+DYNAMIC = np.array([2.0, 1.0, 1.0, 1.0]).reshape(-1, 1)
+"""Weights of free memory, power, encoder, decoder."""
+STEPS = 18
+"""What the original's weights come to; its scores are whole numbers, and so are these."""
+UNUSED = 0.9
+"""An idle GPU of which less is measured free is somebody's."""
+EXACT = 1e-6
+"""So much less than a step is one: sums of shares are not exact."""
+TIER = 1_000_000_000
+"""More than any GPU has free: keeps one step of the score before the next."""
+
+
+class Genius(Policy):
+    """Static features once, the present twice; only GPUs with enough memory measured free.
+
+    `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0
+    where the original's score becomes undefined. `sane` compares with the best card of the
+    cluster, prefers cool cards, and leaves out what is not known; what is about as good is filled
+    one after the other. Higher genius/priority first.
+    """
+
+    name = "genius"
+    summary = "large, fast cards with free memory and little to do"
+    source = "Genius (Jiang), on ObserverWard's metrics"
+    reads = frozenset({"signals", "cluster"})
+    unsafe = "only with compat exact: pods that hold no memory yet are charged nothing"
+
+    def __init__(self, compat: Compat = "sane") -> None:
+        self.exact = is_exact(self.name, compat)
+        self.unsafe = Genius.unsafe if self.exact else ""
+        self._seen = Kept(_Cards)
+
+    def filter_devices(self, query: Query) -> Bools:
+        """The claim's memory must be free by measurement too, where there is one, [d].
+
+        Sane: not where requests explain what is in use; late samples still show who has left.
+        """
+        seen = self._seen.of(self.signals, query.table)
+        if self.exact:
+            return np.asarray(~(query.take_devices(seen.free_mib) < asked_mib(query)))
+        return ~short_of_memory(query, seen.readings)
+
+    def score_nodes(self, query: Query) -> Ints | None:
+        """Exact: the original's score. Sane: for pods whose GPUs nothing rates, the mean, [n]."""
+        seen = self._seen.of(self.signals, query.table)
+        if self.exact:
+            scores = seen.exact_scores
+            return scores if query.rows is None else scores.take(query.rows)
+        if query.need is not None and not query.demand.needs[0].claim.split:
+            return None
+        thousandths = (1000.0 * self._sane(query, seen)).astype(np.int64)
+        return query.sum(thousandths) // np.maximum(query.gpus, 1)
+
+    def score_devices(self, query: Query) -> Ints:
+        """Sane: (static + 2·dynamic)/3 in `STEPS`, of equal ones the least room first, [d].
+
+        The original names no GPU, and processes take the first that they see.
+        """
+        if self.exact:
+            return np.zeros(len(query.device_local), dtype=np.int64)
+        steps = STEPS * self._sane(query, self._seen.of(self.signals, query.table))
+        return TIER * (steps + EXACT).astype(np.int64) - standing(query)
+
+    def _sane(self, query: Query, seen: "_Cards") -> Floats:
+        """(static + 2·dynamic)/3, weighted means. Memory counts where all of it is free: more than
+        a pod asks is no good to it, and what is left in one piece is good for the next."""
+        measured = query.take_devices(seen.free_mib / seen.total)
+        unused = (query.device_pods == 0) & ~(measured < UNUSED)
+        terms = [unused.astype(np.float64)]
+        terms += [1.0 - query.take_devices(column) for column in seen.use]
+        both = query.take_devices(seen.rank) + 2.0 * _mean(np.array(terms), DYNAMIC)
+        return np.asarray(both / 3.0)
+
+
+class _Cards:
+    """What is told and measured of all cards, once per snapshot, [D] each.
+
+    `features` are the five static ones, `rank` their mean as shares of the cluster's best; `use`
+    are power, encoder and decoder as shares of 1, NaN where unknown.
+    """
+
+    def __init__(self, view: SignalsView, table: Table) -> None:
+        seen = Readings(view, table)
+        self.table, self.readings = table, seen
+        self.total, self.free_mib = seen.total, seen.free_mib
+        self.power_w = seen.first("power_w.last", "power_w")[0]
+        codecs = [
+            seen.share(f"{what}_ratio.last", f"{what}_ratio") for what in ("encoder", "decoder")
+        ]
+        self.use = [seen.power, *codecs]
+        kinds = np.array([features(kind.model) for kind in table.kinds]).reshape(-1, 4)
+        told = kinds.take(table.device_kind, axis=0).T
+        self.features: Floats = np.concatenate([seen.total.reshape(1, -1), told])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            best = np.fmax.reduce(self.features, axis=1, initial=1.0).reshape(-1, 1)
+            self.rank = _mean(self.features / best, STATIC)
+
+    @functools.cached_property
+    def exact_scores(self) -> Ints:
+        """uint64(static + 2·dynamic) of every node, sums over the cluster below, [N]."""
+        cards, count = self.table.devices, np.maximum(self.table.gpus, 1)
+        static = np.zeros(self.table.count)
+        for weight, column in zip(STATIC.ravel(), np.nan_to_num(self.features), strict=True):
+            static += cards * weight * self._over_nodes(_share(column))
+        power, encoder, decoder = (np.nan_to_num(c) for c in (self.power_w, *self.use[1:]))
+        terms = (_share(np.nan_to_num(self.free_mib)), _share(power),
+                 _share(1.0 - encoder), _share(1.0 - decoder))  # fmt: skip
+        dynamic = np.zeros(self.table.count)
+        for weight, term in zip(DYNAMIC.ravel(), terms, strict=True):
+            dynamic += cards * weight * self._over_nodes(term) / count
+        return np.clip(static + 2.0 * dynamic, 0.0, 2.0**40).astype(np.int64)
+
+    def _over_nodes(self, column: Floats) -> Floats:
+        table = self.table
+        summed = np.bincount(table.device_node, weights=column, minlength=table.count)
+        return np.asarray(summed, dtype=np.float64)
+
+
+def _share(column: Floats) -> Floats:
+    """Each card's part of the sum over all; 0 where the sum is 0."""
+    whole = float(column.sum())
+    return column / whole if whole > 0.0 else np.zeros_like(column)
+
+
+def _mean(terms: Floats, weights: Floats) -> Floats:
+    """The weighted mean of the terms that are known, [d]; 0 without any."""
+    known = ~np.isnan(terms)
+    total = (np.where(known, terms, 0.0) * weights).sum(axis=0)
+    return np.asarray(total / np.maximum((known * weights).sum(axis=0), 1.0))

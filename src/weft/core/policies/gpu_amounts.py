@@ -1,0 +1,44 @@
+"""How much of GPUs is free and asked, where a policy treats all dialects' pods alike.
+
+Pods that ask for GPU memory are measured by memory, all others by cores; both in thousandths of a
+card, so that cards of different size compare.
+"""
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.ledger.table import Ints
+
+
+def by_memory(query: Query) -> bool:
+    """Whether the pod shares GPUs by memory: any of its claims that is not for whole cards."""
+    return any(need.asks_memory and not need.whole for need in query.demand.needs)
+
+
+def free_share(query: Query) -> Ints:
+    """Free on each device, thousandths of it, [d]."""
+    if not by_memory(query):
+        return query.device_milli_free
+    return query.device_memory_free * 1000 // np.maximum(query.device_memory_total, 1)
+
+
+def free_milli(query: Query) -> Ints:
+    """Free over each node's GPUs, thousandths of a card, [n]."""
+    return query.sum(free_share(query)) if by_memory(query) else query.milli_free
+
+
+def asked_milli(query: Query) -> Ints | int:
+    """What the pod asks for in all, thousandths of a card: [n], or one number for all nodes."""
+    if not by_memory(query):
+        return query.demand.milli
+    sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
+    asked = [need.count * (need.memory_mib * 1000 // sizes) for need in query.demand.needs]
+    return np.asarray(np.sum(asked, axis=0).take(query.node_kind))
+
+
+def standing(query: Query) -> Ints:
+    """Room by which devices are ranked for a share (MiB or milli), and nodes (their idle GPUs)
+    for whole cards, which are all alike, [d]."""
+    if query.need is not None and query.need.whole:
+        return query.idle.take(query.device_node)
+    return query.room

@@ -1,0 +1,196 @@
+"""What the snapshot says of each GPU, with the fall-backs for what exporters leave out.
+
+Computed once per snapshot for all devices of a table, so that a decision gathers rows only. NaN
+means that nobody measured it; what cannot be true (below 0, above a card) is brought into range.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsView
+from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, Table
+
+BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
+"""CARMA's bounds: above these one more pod would mostly wait."""
+MARGIN_MIB = 2048
+"""What must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
+STALE_FACTOR = 1.25
+"""An old reading of SM or DRAM is taken for so much more."""
+
+SM_WEIGHT, DRAM_WEIGHT, MEMORY_WEIGHT, POWER_WEIGHT = 0.4, 0.3, 0.2, 0.1
+"""How much each reading counts; those that are not known leave the rest to the others."""
+
+SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
+DRAM = ("dram_active_ratio", "memory_copy_ratio")
+
+
+class Readings:
+    """One snapshot over one table, [D] each.
+
+    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are what they would
+    be at worst where the reading is old. `utilisation` is GPU_UTIL while FRESH, `free_mib` the
+    newest free memory, `promised_mib` the most that was promised since then, and `memory_is_fresh`
+    where it may be lent. `known` tells GPUs of which the load is known from those that are MISSING,
+    `busy` those that CARMA's gate closes.
+    """
+
+    def __init__(self, view: SignalsView, table: Table) -> None:
+        self.view, self.table = view, table
+        self.total: Floats = np.maximum(table.device_memory_total, 1).astype(np.float64)
+        with np.errstate(all="ignore"):
+            self._read()
+
+    def _read(self) -> None:
+        self.sm = self._load(SM)
+        self.dram = self._load(DRAM)
+        self.occupancy = self.share("sm_occupancy_ratio")
+        self.power = self.first("power_w")[0] / np.maximum(self.first("power_limit_w")[0], 1.0)
+        self.power = np.clip(self.power, 0.0, 1.0)
+        self.memory = self._memory()
+        free = self.first("memory_free_mib.last", "memory_free_mib")[0]
+        self.free_mib = np.where(np.isnan(free), (1.0 - self.memory) * self.total, free)
+        self.promised_mib = self.first("memory_promised_mib")[0]
+        self.memory_is_fresh: Bools = (
+            self.first("memory_used_mib", "memory_used_ratio", "memory_free_mib")[1] == FRESH
+        )
+        found, ages = self.first("gpu_util_ratio", "graphics_active_ratio", "sm_active_ratio")
+        self.utilisation = np.where(ages == FRESH, np.clip(found, 0.0, 1.0), np.nan)
+        self.known: Bools = ~np.isnan(self.sm)
+        self.busy = self._busy()
+
+    @cached_property
+    def load(self) -> Floats:
+        """What all readings come to, 0..1; NaN where memory is unknown, [D]."""
+        return load_of(self.memory, self.sm, self.dram, self.power)
+
+    def first(self, *columns: str) -> tuple[Floats, Bytes]:
+        """Values and ages, each GPU's from the first of the columns that knows it, [D]."""
+        values, ages = self.view.over(self.table, columns[0])
+        for column in columns[1:]:
+            more, more_ages = self.view.over(self.table, column)
+            unknown = np.isnan(values)
+            values, ages = np.where(unknown, more, values), np.where(unknown, more_ages, ages)
+        absurd = ~np.isfinite(values)
+        return np.where(absurd, np.nan, values), np.where(absurd, MISSING, ages).astype(np.int8)
+
+    def share(self, *columns: str) -> Floats:
+        """Like `first`, brought into 0..1."""
+        return np.asarray(np.clip(self.first(*columns)[0], 0.0, 1.0))
+
+    def _load(self, columns: tuple[str, ...]) -> Floats:
+        values, ages = self.first(*columns)
+        old = np.where(ages == STALE, STALE_FACTOR, 1.0)
+        return np.asarray(np.clip(values * old, 0.0, 1.0))
+
+    def _memory(self) -> Floats:
+        used = self.first("memory_used_mib")[0] / self.total
+        ratio = self.first("memory_used_ratio")[0]
+        left = 1.0 - self.first("memory_free_mib")[0] / self.total
+        found = np.where(np.isnan(used), np.where(np.isnan(ratio), left, ratio), used)
+        return np.asarray(np.clip(found, 0.0, 1.0))
+
+    def _busy(self) -> Bools:
+        unknown = np.isnan(self.occupancy) & np.isnan(self.dram)
+        stalls = (self.occupancy >= BUSY_OCCUPANCY) | (self.dram >= BUSY_DRAM)
+        return np.asarray((self.sm >= BUSY_SM) & (stalls | unknown))
+
+
+def load_of(memory: Floats, sm: Floats, dram: Floats, power: Floats) -> Floats:
+    """0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; memory must be known, [k]."""
+    total, weights = MEMORY_WEIGHT * memory, np.full(len(memory), MEMORY_WEIGHT)
+    for weight, value in ((SM_WEIGHT, sm), (DRAM_WEIGHT, dram), (POWER_WEIGHT, power)):
+        known = ~np.isnan(value)
+        total = total + np.where(known, weight * value, 0.0)
+        weights = weights + weight * known
+    return np.asarray(total / weights)
+
+
+Made = TypeVar("Made")
+
+
+class Kept(Generic[Made]):
+    """Keeps what `make` makes of the latest snapshot over the latest table, for one policy."""
+
+    def __init__(self, make: Callable[[SignalsView, Table], Made]) -> None:
+        self._make = make
+        self._kept: tuple[SignalsView, Table, Made] | None = None
+
+    def of(self, view: SignalsView, table: Table) -> Made:
+        """Made anew only where view or table is new."""
+        kept = self._kept
+        if kept is None or kept[0] is not view or kept[1] is not table:
+            kept = self._kept = (view, table, self._make(view, table))
+        return kept[2]
+
+
+def asked_mib(query: Query) -> Ints | int:
+    """Memory the claim asks of a device, MiB; of one that is split, no card must have all."""
+    need = query.need
+    return 0 if need is None or need.claim.split else query.device_ask_mib
+
+
+def needed_mib(query: Query) -> Ints | int:
+    """Memory that the claim will need of a device, MiB: what it asks, or what is expected."""
+    expected_mib = query.demand.expected_mib
+    return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
+
+
+def fits_requests(query: Query) -> Bools:
+    """Where the claim fits by requests alone, nothing harvested, [d]."""
+    return np.asarray(query.device_memory_strict >= asked_mib(query))
+
+
+def may_borrow(query: Query) -> Bools:
+    """Where requests fit, or the pod may try what is lent, [d].
+
+    As long as no pod like it was seen from its start to its end, what residents leave idle may be
+    theirs a minute later: then one GPU of a node is promised more than it has, and no second one.
+    """
+    if query.demand.expected_mib:
+        return np.ones(len(query.device_pods), dtype=np.bool_)
+    lends = query.sum((query.device_memory_promised > query.device_memory_total).astype(np.int64))
+    return np.asarray(fits_requests(query) | (lends.take(query.device_node) == 0))
+
+
+def short_of_memory(query: Query, seen: Readings, margin_mib: int = 0) -> Bools:
+    """Where less is measured free than the claim needs and a margin, [d]; unknown is not short.
+
+    Where the claim fits by requests, and no more is in use than pods were promised while it was
+    measured, and the reserve, requests decide: a full reading is then of pods that have left or
+    will not grow.
+    """
+    free = query.take_devices(seen.free_mib)
+    short = np.asarray(free < needed_mib(query) + margin_mib)
+    if not short.any():
+        return short
+    promised = np.fmax(query.device_memory_promised, query.take_devices(seen.promised_mib))
+    used = query.device_memory_total - free
+    explained = fits_requests(query) & (used <= promised + reserve_mib(query))
+    return np.asarray(short & ~explained)
+
+
+def promised_share(query: Query) -> Floats:
+    """What pods were promised of each device's memory, 0..1, [d]."""
+    total = np.maximum(query.device_memory_total, 1)
+    return np.asarray(np.clip(query.device_memory_promised / total, 0.0, 1.0))
+
+
+def room_by_requests(query: Query) -> Ints:
+    """What is unpromised of what the claim shares by: MiB, or thousandths of a card, [d]."""
+    need = query.need
+    by_memory = need is not None and need.asks_memory and not need.whole
+    return query.device_memory_strict if by_memory else query.device_milli_free
+
+
+def reserve_mib(query: Query) -> Ints:
+    """What harvesting leaves free on each device, MiB, [d]."""
+    return np.maximum(RESERVE_MIB, query.device_memory_total * RESERVE_PERMILLE // 1000)
+
+
+def is_critical(query: Query) -> bool:
+    """Whether the pod is latency-critical."""
+    return query.demand.shape.job_class == "latency-critical"

@@ -1,0 +1,69 @@
+"""Predicted interference as a part of a policy that also goes by other things.
+
+What is not known neither closes a GPU nor speaks for it; the other parts decide there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.framework.interference import NO_INTERFERENCE, InterferenceView
+from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.framework.signals import Floats
+from weft.core.ledger.residents import Company
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.co_residents import ByCompany
+from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, Bounds, Joining
+from weft.model import Shape
+
+WEIGHTS = (0.6, 0.2, 0.2)
+"""Of interference, fragments and load, where interference is predicted."""
+MOST = 4
+"""Larger companies are not predicted."""
+UNKNOWN_VALUE = 0.5
+"""Between a GPU of one's own and one that brings nothing."""
+
+
+class Expected:
+    """Bounds that company must keep, and what joining it brings."""
+
+    def __init__(self) -> None:
+        self._joining = Joining(NO_INTERFERENCE, Bounds(1.10, 1.30, 1.05, MOST, MOST), 0.0)
+        self._judged = ByCompany(self._joining, (0.0, UNKNOWN_VALUE, float(BY_USE), 0.0), MOST)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was ever predicted."""
+        return bool(self._joining.view.source.classes)
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """How slow running pods may get, where anything is predicted."""
+        return self._joining.tolerance if self.known else None
+
+    def take_input(self, value: Any) -> None:
+        """Predicted interference."""
+        self._joining.view = InterferenceView.from_input(value)
+        self._judged.forget()
+
+    def admits(self, query: Query) -> Bools:
+        """Not where it is known to be too much for somebody, or for nothing, [d]."""
+        within, _, judged_by, stretch = self._judged.over(query)
+        bad = (judged_by == KNOWN) & ((within == 0.0) | (stretch > 1.0))
+        return np.asarray(~(bad | (judged_by == NEVER)))
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
+        return self._joining.predictions(shape, there, model) if self.known else ()
+
+    def mix(self, query: Query, fragments: Ints, load: Ints) -> Ints:
+        """All three by weight, each 0 to 100, in thousandths, [d]."""
+        value = self._value(query)
+        own, of_fragments, of_load = WEIGHTS
+        points = 1000.0 * (own * 100.0 * value + of_fragments * fragments)
+        return np.asarray(np.rint(points + of_load * load)).astype(np.int64)
+
+    def _value(self, query: Query) -> Floats:
+        _, value, judged_by, _ = self._judged.over(query)
+        return np.asarray(np.where(judged_by == KNOWN, np.clip(value, 0.0, 1.0), UNKNOWN_VALUE))

@@ -1,0 +1,92 @@
+"""Lucid: jobs in three classes by how well they share; a pair may have two points in all."""
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
+from weft.core.framework.policy import Prediction
+from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.co_residents import ByCompany, one_by_one
+from weft.core.policies.sharing_cost import predictions
+from weft.model import Shape
+
+MOST = 2
+"""Pods on a GPU."""
+LIMIT = 2
+"""Points of a pair."""
+POOR_SPEED, FAIR_SPEED = 0.85, 0.95
+"""Mean speed beside others: below the one a job has 2 points, below the other 1, else none."""
+UNKNOWN_POINTS = 2
+
+
+class Lucid(Policy):
+    """An empty GPU first; else beside the job with the fewest points, two points in all.
+
+    Points are an application's mean predicted speed beside each known application, as victim and
+    as what it leaves to the others. One that nobody knows has 2 points. Who must not share does
+    not, whatever the points. The original decides by the same class of a job, learnt from its
+    profile, and by how long jobs will take, which nobody tells here. Our own implementation of the
+    published rule.
+    """
+
+    name = "lucid"
+    summary = "an empty GPU, else a pair whose sharing scores are two at most"
+    source = "Lucid (ASPLOS'23), its sharing score"
+    reads = frozenset({"occupants", "company"})
+    inputs = frozenset({INPUT})
+
+    def __init__(self) -> None:
+        self._view = NO_INTERFERENCE
+        self._points: dict[str, list[int]] = {}
+        self._judged = ByCompany(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
+
+    def take_input(self, value: Any) -> None:
+        """Predicted interference."""
+        self._view = InterferenceView.from_input(value)
+        self._points = {}
+        self._judged.forget()
+
+    def filter_devices(self, query: Query) -> Bools:
+        """Nobody, or one pod with which the points are few enough, [d]."""
+        return np.asarray(self._judged.over(query)[0] <= LIMIT)
+
+    def score_devices(self, query: Query) -> Ints:
+        """An empty GPU 1, else minus the points of the pair, [d]."""
+        points = self._judged.over(query)[0]
+        return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
+
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Slowdown of the pod and of those it joins."""
+        return predictions(self._view, shape, there, model)
+
+    def points_of(self, application: str, model: str = "") -> int:
+        """0, 1 or 2: how badly the application shares a GPU of this model."""
+        known = self._points.get(model)
+        if known is None:
+            known = self._points[model] = _points(self._view, model)
+        return known[self._view.index_of(application)]
+
+    def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
+        if not there:
+            return (0.0,)
+        upper = self._view.of(model).upper
+        one, other = (self._view.index_of(pod.application) for pod in (who, there[0]))
+        if np.isinf(upper[one, other]) or np.isinf(upper[other, one]):
+            return (LIMIT + 1.0,)
+        return (float(sum(self.points_of(pod.application, model) for pod in (who, *there))),)
+
+
+def _points(view: InterferenceView, model: str) -> list[int]:
+    """Of every known application, and in the last place of those that are not."""
+    size = view.unknown
+    card = view.of(model)
+    mean, upper = card.mean[:size, :size], card.upper[:size, :size]
+    speed = np.where(np.isinf(upper), 0.0, np.exp(-mean))
+    both = np.concatenate([speed, speed.T], axis=1)
+    met = (both > 0.0).sum(axis=1)
+    average = both.sum(axis=1) / np.maximum(met, 1)
+    points = np.where(average < POOR_SPEED, 2, np.where(average < FAIR_SPEED, 1, 0))
+    return [*points.tolist(), UNKNOWN_POINTS]

@@ -1,0 +1,195 @@
+"""How long pods on a GPU would be together: loss counted as time, where pods say what they take.
+
+Multi-stage, after ISACPP: who finishes first is dropped, the others go on without it, and so each
+stage counts by its length. Times are seconds; `work` is what a pod has yet to do, alone.
+"""
+
+import copy
+from functools import lru_cache
+from itertools import permutations
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.framework.interference import CardTable, Floats, InterferenceView
+from weft.core.framework.residency import LEAST_LEFT, SECOND_NS, GpuKey, Speed, Stay, Stays
+from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.table import Bools, Ints, Table
+from weft.model import Shape
+
+MOST = 4
+"""Companies of so many and more are not looked at."""
+SPEEDS_KEPT = 4096
+"""Speeds of so many pods in companies are kept for a GPU model."""
+
+
+def finishes(work: Floats, slower: Floats) -> Floats:
+    """When each pod ends, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
+    left, end = work.copy(), np.zeros_like(work)
+    for _ in range(len(work)):
+        here = left > 0.0
+        speed = np.exp(-(slower * here).sum(axis=1))
+        needs = np.where(here, left / speed, np.inf)
+        stage = needs.min(axis=0, initial=np.inf)
+        stage = np.where(np.isfinite(stage), stage, 0.0)
+        end += here * stage
+        left = np.where(here & (needs > stage), left - stage * speed, 0.0)
+    return end
+
+
+class Remaining:
+    """Who is on which device and what they have done, by rows of the table's devices.
+
+    A device is looked up when it is first asked for, and again where who is on it has changed: what
+    a decision needs of a large cluster are then a few columns. `caution` counts as in `joining`: so
+    far lies what is believed between the expected slowdown and its bound.
+    """
+
+    def __init__(self, stays: Stays, caution: float) -> None:
+        self.stays, self._caution = stays, caution
+        self._changed: set[GpuKey] = stays.follow()
+        self._table: Table | None = None
+        self.view: InterferenceView | None = None
+
+    def of(self, table: Table, view: InterferenceView, devices: Ints) -> Ints:
+        """How many pods are on each, 0 where not all say how long they take; makes `who`,
+        `believed` and `left_s` good for these devices, as `view` sees them.
+        """
+        if table is not self._table or view is not self.view:
+            self._begin(table, view)
+        for node, gpu in self._changed:
+            row = table.row_of.get(node, -1)
+            device = table.device_row(row, gpu) if row >= 0 else -1
+            if device >= 0:
+                self._known[device] = False
+        self._changed.clear()
+        for device in devices[~self._known.take(devices)].tolist():
+            self._look_up(table, view, device)
+        return self._count.take(devices)
+
+    def left_s(self, devices: Ints) -> Floats:
+        """What each pod there has yet to do, seconds alone, 0 for nobody, [MOST − 1, d]."""
+        passed_s = (self.stays.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
+        done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
+        expected_s = self._expected_s.take(devices, axis=1)
+        return np.asarray(np.maximum(expected_s - done_s, LEAST_LEFT * expected_s))
+
+    def _begin(self, table: Table, view: InterferenceView) -> None:
+        self._table, self.view = table, view
+        shape = (MOST - 1, table.devices)
+        self._known: Bools = np.zeros(table.devices, dtype=np.bool_)
+        self._count: Ints = np.zeros(table.devices, dtype=np.int64)
+        self.who: Ints = np.full(shape, view.unknown)
+        self._since_ns: Ints = np.zeros(shape, dtype=np.int64)
+        self._expected_s, self._done_s, self._speed = (np.zeros(shape) for _ in range(3))
+        cards = [view.of(kind.model) for kind in table.kinds]
+        self._speeds = [_speed(card, view) for card in cards]
+        self.believed: Floats = np.array([_believed(card, self._caution) for card in cards])
+
+    def _look_up(self, table: Table, view: InterferenceView, device: int) -> None:
+        self._known[device] = True
+        node = table.nodes[table.device_node[device]]
+        gpu = node.gpus[table.device_local[device]].index
+        there = self.stays.on((node.name, gpu))
+        known = len(there) < MOST and all(stay.expected_s for stay in there)
+        self._count[device] = len(there) if known else 0
+        self.who[:, device] = view.unknown
+        for column in (self._expected_s, self._done_s, self._speed):
+            column[:, device] = 0.0
+        if known:
+            speed = self._speeds[table.device_kind[device]]
+            for place, stay in enumerate(there):
+                self._note((place, device), stay, speed, view.index_of(stay.who.application))
+
+    def _note(self, at: tuple[int, int], stay: Stay, speed: Speed, who: int) -> None:
+        done = stay.done(speed)
+        self.who[at], self._expected_s[at] = who, stay.expected_s
+        self._done_s[at], self._since_ns[at], self._speed[at] = done
+
+
+class Overlap:
+    """The query's GPUs on which everybody said how long it takes, as of `stays.now_ns`."""
+
+    def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
+        table, pods = query.table, query.device_pods
+        some = np.flatnonzero((pods > 0) & (pods < MOST))
+        rows = query.take_devices(np.arange(table.devices)).take(some)
+        known = remaining.of(table, view, rows) == pods.take(some)
+        self._believed, rows = remaining.believed, rows[known]
+        self.devices: Ints = some[known]
+        self._index_of = view.index_of
+        self._kinds, self._pods = query.device_kind.take(self.devices), pods.take(self.devices)
+        self._who, self._work = remaining.who.take(rows, axis=1), remaining.left_s(rows)
+        self._end = np.zeros_like(self._work)
+        for count, at in self._by_size():
+            who, work = self._who[:count, at], self._work[:count, at]
+            self._end[:count, at] = self._finishes(at, who, work) if count > 1 else work
+        self._empty_s = np.sort(self._end.max(axis=0))
+
+    def only(self, devices: Bools) -> "Overlap":
+        """The same of these of the query's devices; the wait is still for any of them all."""
+        few, kept = copy.copy(self), np.flatnonzero(devices.take(self.devices))
+        few.devices, few._kinds, few._pods = (
+            column.take(kept) for column in (self.devices, self._kinds, self._pods)
+        )
+        few._who = self._who.take(kept, axis=1)
+        few._work, few._end = self._work.take(kept, axis=1), self._end.take(kept, axis=1)
+        return few
+
+    def pays(self, shape: Shape, waiting: int, away: float) -> Bools:
+        """On which of `devices` joining costs less than to wait for a GPU of one's own.
+
+        `away` is how many pods wait for each GPU: so much sooner they all start for each second of
+        a GPU that is saved.
+        """
+        later, saved = self.costs(shape.application, shape.expected_s)
+        return np.asarray(later < self.wait_s(waiting) + away * saved)
+
+    def wait_s(self, waiting: int) -> float:
+        """When the last of so many waiting pods has a GPU of its own, if nobody shares."""
+        rounds, last = divmod(waiting - 1, len(self._empty_s))
+        return float(self._empty_s[last] + rounds * self._empty_s[-1])
+
+    def costs(self, application: str, takes_s: float) -> tuple[Floats, Floats]:
+        """If such a pod joined: how much later everybody ends than without, and how much less time
+        of GPUs it takes than one after the other; seconds, for each of `devices`.
+        """
+        later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
+        for count, at in self._by_size():
+            joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
+            who = np.concatenate([self._who[:count, at], joins[None]])
+            work = np.concatenate([self._work[:count, at], takes[None]])
+            end, before = self._finishes(at, who, work), self._end[:count, at]
+            later[at] = end.sum(axis=0) - before.sum(axis=0) - takes_s
+            saved[at] = before.max(axis=0) + takes_s - end.max(axis=0)
+        return later, saved
+
+    def _by_size(self) -> list[tuple[int, Ints]]:
+        """Positions in `devices` by how many pods are there."""
+        sizes = ((count, np.flatnonzero(self._pods == count)) for count in range(1, MOST))
+        return [(count, at) for count, at in sizes if len(at)]
+
+    def _finishes(self, at: Ints, who: Ints, work: Floats) -> Floats:
+        """When each of these pods ends, on the devices at these positions, [k, a]."""
+        size, slots = len(who), self._believed.shape[1]
+        slower = np.zeros((size, size, len(at)))  # nobody slows itself down
+        card = self._kinds.take(at) * slots
+        for one, other in permutations(range(size), 2):
+            pair = (card + who[one]) * slots + who[other]
+            slower[one, other] = self._believed.take(pair)
+        return finishes(work, slower)
+
+
+def _believed(card: CardTable, caution: float) -> Floats:
+    """Log slowdown of each by each, so far between mean and bound."""
+    believed = card.mean + caution * (card.upper - card.mean)
+    return np.minimum(believed, 50.0)  # forbidden pairs are kept apart elsewhere
+
+
+def _speed(card: CardTable, view: InterferenceView) -> Speed:
+    @lru_cache(SPEEDS_KEPT)
+    def speed(who: Resident, company: Company) -> float:
+        others = [view.index_of(other.application) for other in company]
+        return float(np.exp(-card.mean[view.index_of(who.application), others].sum()))
+
+    return speed

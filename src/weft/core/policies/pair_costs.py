@@ -1,0 +1,91 @@
+"""One to one: waiting pods and GPUs, by what it costs or brings to put them together."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+
+from weft.core.framework.interference import Floats
+from weft.core.ledger.table import Ints
+
+Pod = TypeVar("Pod", bound=Hashable)
+Gpu = TypeVar("Gpu", bound=Hashable)
+
+
+def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
+    """Cheapest first, each pod and each GPU once: (cost, pod, GPU) → {pod: GPU}.
+
+    Of equal costs the first given goes first.
+    """
+    found: dict[Pod, Gpu] = {}
+    taken: set[Gpu] = set()
+    for _, pod, gpu in sorted(costs, key=lambda one: one[0]):
+        if pod not in found and gpu not in taken:
+            found[pod] = gpu
+            taken.add(gpu)
+    return found
+
+
+def greedy_alike(
+    costs: Floats, waiting: Sequence[Sequence[int]], gpus: Sequence[Sequence[int]], own: int
+) -> int:
+    """The GPU that `greedy` gives the first pod of kind `own`; −1 for none.
+
+    Pods of a kind are alike, and so are GPUs of a group: `costs` [kinds, groups], +inf for what
+    must not be. `waiting` are the pods' numbers of each kind and `gpus` the GPUs' of each group,
+    ascending: the order in which `greedy` would have been given them, pod by pod.
+    """
+    next_pod, next_gpu = [0] * len(waiting), [0] * len(gpus)
+    kinds, groups = (at.tolist() for at in np.nonzero(np.isfinite(costs)))
+    cells = sorted(zip(costs[kinds, groups].tolist(), kinds, groups, strict=True))
+    for _, level in groupby(cells, key=lambda cell: cell[0]):
+        open_to: dict[int, list[int]] = {}
+        for _, kind, group in level:
+            open_to.setdefault(kind, []).append(group)
+        queue = [(waiting[kind][next_pod[kind]], kind) for kind in open_to
+                 if next_pod[kind] < len(waiting[kind])]  # fmt: skip
+        heapify(queue)
+        while queue:
+            _, kind = queue[0]
+            free = [(gpus[group][next_gpu[group]], group) for group in open_to[kind]
+                    if next_gpu[group] < len(gpus[group])]  # fmt: skip
+            if not free:
+                heappop(queue)
+                continue
+            gpu, group = min(free)
+            if kind == own:
+                return gpu
+            next_gpu[group] += 1
+            next_pod[kind] += 1
+            if next_pod[kind] < len(waiting[kind]):
+                heapreplace(queue, (waiting[kind][next_pod[kind]], kind))
+            else:
+                heappop(queue)
+    return -1
+
+
+def few_of_each(groups: Ints, most: int) -> Ints:
+    """Positions of the first `most` members of each group, in order: more are never taken."""
+    order = np.argsort(groups, kind="stable")
+    of = groups.take(order)
+    begins = np.searchsorted(of, of)
+    return np.asarray(np.sort(order[np.arange(len(of)) - begins < most]))
+
+
+def most_valuable(values: Floats) -> Sequence[int]:
+    """The matching with the largest sum: for each row its column, −1 for none.
+
+    `values` [pods, GPUs] below or equal to 0 are pairs that must not be. Of equal sums it is the
+    same on every machine: SciPy's algorithm draws nothing.
+    """
+    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that only few need
+
+    worth = np.maximum(values, 0.0)
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    found = [-1] * len(values)
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        if worth[row, column] > 0.0:
+            found[row] = column
+    return found

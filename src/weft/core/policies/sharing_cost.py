@@ -1,0 +1,170 @@
+"""What it brings, and whether it may be, that a pod joins others on a GPU: by prediction."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from weft.core.framework.interference import Floats, InterferenceView, Tier
+from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.ledger.residents import Company, Resident, own_percent
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.co_resident_costs import ROUNDING, Together, Within
+from weft.core.policies.co_residents import (
+    ANY_CLASS,
+    CLASS_OF,
+    CRITICAL,
+    HARMLESS,
+    NOBODY,
+    Companies,
+)
+from weft.model import Shape
+from weft.model.slowdown_limit import bound_of
+
+CRITICAL_LOSS = 0.5
+"""Weight of what latency-critical pods lose against speed gained."""
+
+KNOWN, BY_USE, IF_CALM, ALONE, NEVER = range(5)
+"""What company is judged by: prediction; the GPU's measured use; the same, for a latency-critical
+pod beside best-effort ones; nothing known makes it good; it is forbidden."""
+
+
+CROWD = (0.0, 0.0, float(NEVER), 0.0)
+"""What is said of company that must not be."""
+CROWD_COLUMN = np.array(CROWD)[:, None]
+NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
+"""What is said of a GPU of its own."""
+
+MOST_VALUE, MOST_LOG = 1e9, 700.0
+"""No company brings more or less, and no log slowdown above it is told as times."""
+_SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
+"""Of `Together.logs`: how many times slower at worst, and the two speeds."""
+
+
+class Bounds(NamedTuple):
+    """How many times slower each class may get, at worst, and the least speed together.
+
+    A latency-critical pod's own slack may be less. So many pods at `most` share a GPU, `most_small`
+    where all of them are latency-critical and small, and known.
+    """
+
+    critical: float
+    batch: float
+    gain: float
+    most: int
+    most_small: int
+
+
+class Joining:
+    """Judges companies for who would join them; a `Judge` of `company.ByCompany`, which asks of
+    `most` pods and more only where all are small.
+
+    A pod's log slowdown is the sum of what each other one costs it.
+    """
+
+    def __init__(self, view: InterferenceView, bounds: Bounds, bonus: float) -> None:
+        self.view, self.bounds, self.bonus = view, bounds, bonus
+        self._within: dict[str, Within] = {}
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How slow running pods may get."""
+        return Tolerance(self.bounds.critical, self.view.costs)
+
+    def __call__(self, who: Resident, companies: Companies, which: Ints, model: str) -> Floats:
+        """(1 if it may be, what it brings, what it is judged by, batch pods' slowdown ÷ bound)."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            together = self._of(companies, model).joined(who.application, which)
+            found, keeps = self._judged(who, together)
+        size, judged_by = companies.size.take(which), found[2]
+        good = (size < self.bounds.most) | (keeps & (judged_by == KNOWN))
+        found[:, ~good | (judged_by == NEVER)] = CROWD_COLUMN
+        found[:, size == 0] = NOBODY_COLUMN
+        return found
+
+    def _of(self, companies: Companies, model: str) -> Within:
+        """What these are on such a GPU."""
+        found = self._within.get(model)
+        if found is None or not found.is_of(companies, self.view):
+            self._within = {
+                one: kept for one, kept in self._within.items() if kept.is_of(companies, self.view)
+            }
+            found = self._within[model] = Within(companies, self.view, model, self.bounds.critical)
+        found.follow()
+        return found
+
+    def _judged(self, who: Resident, together: Together) -> tuple[Floats, Bools]:
+        """The four columns, wherever they may be together; and who keeps critical pods' bounds."""
+        critical, batch, gain, _, _ = self.bounds
+        own = CLASS_OF.get(who.job_class, ANY_CLASS)
+        alike = np.concatenate([together.alike, np.full((1, together.alike.shape[1]), own)])
+        worst, speeds, expected = np.exp(together.logs * _SIGNS)
+        there = alike != NOBODY
+        speeds, expected = np.where(there, speeds, 0.0), np.where(there, expected, 0.0)
+        lost = np.where(alike == CRITICAL, 1.0 / speeds - 1.0, 0.0).sum(axis=0)
+        value = speeds.sum(axis=0) - together.before + self.bonus
+        value -= CRITICAL_LOSS * lost
+        value = np.fmin(np.fmax(value, -MOST_VALUE), MOST_VALUE)
+        keeps = (worst[:-1] <= together.bound).all(axis=0)
+        if own == CRITICAL:
+            keeps &= worst[-1] <= bound_of(who.bound_percent, critical) + ROUNDING
+        good = keeps & (expected.sum(axis=0) >= gain)
+        stretch = np.where(alike == ANY_CLASS, np.maximum(1.0, worst) / batch, 0.0).max(axis=0)
+        judged_by = _judged_by(own, together)
+        known = judged_by == KNOWN
+        found = np.empty((4, len(value)))
+        found[0], found[2], found[3] = known & good, judged_by, np.where(known, stretch, 0.0)
+        # measured use decides on what is not known; no guess makes it worth nothing
+        found[1] = np.where(known, value, np.maximum(value, gain - 1.0))
+        return found, keeps
+
+    def predictions(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+        """Of the pod and of each that it joins, and what those with a bound of their own may."""
+        found = predictions(self.view, shape, there, model)
+        own = own_percent(shape.job_class, shape.slack, model)
+        return tuple(
+            replace(one, allowed=bound_of(percent, self.bounds.critical)) if percent else one
+            for one, percent in zip(
+                found, (own, *(pod.bound_percent for pod in there)), strict=True
+            )
+        )
+
+
+def predictions(
+    view: InterferenceView, shape: Shape, there: Company, model: str
+) -> tuple[Prediction, ...]:
+    """Of the pod and of each that it joins, beside all the others; for people, to the thousandth.
+
+    What is beyond all numbers (a pair that a policy lets in although it is forbidden) is said as 0.
+    """
+    card = view.of(model)
+    names = [shape.application, *(one.application for one in there)]
+    index = [view.index_of(name) for name in names]
+    found = []
+    for at, one in enumerate(index):
+        others = [other for k, other in enumerate(index) if k != at]
+        tiers = card.tier[one, others]
+        found.append(Prediction(
+            names[at], _times(float(card.mean[one, others].sum())),
+            _times(float(card.upper[one, others].sum())),
+            Tier(int(abs(tiers).max())).name.lower(), bool((tiers >= 0).all()),
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def _times(log: float) -> float:
+    """How many times slower; 0 for what is no number to people."""
+    times = math.exp(log) if log < MOST_LOG else 0.0
+    return round(times, 3)
+
+
+def _judged_by(own: int, together: Together) -> Ints:
+    """What a pod of this class and each company are judged by."""
+    alike = together.alike
+    guess = np.full(alike.shape[1], BY_USE)
+    if own == CRITICAL:
+        calm = (alike == HARMLESS) | (alike == NOBODY)
+        guess = np.where(calm.all(axis=0), IF_CALM, ALONE)
+    guess = np.where((alike == CRITICAL).any(axis=0), ALONE, guess)
+    return np.where(together.forbidden, NEVER, np.where(together.doubtful, guess, KNOWN))

@@ -1,0 +1,52 @@
+"""Decide a decisions file again and compare."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from weft.core.engine import Record
+from weft.core.record.file import Header, Line, records_of, tell
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a replay went: `decisions` compared, and the first that differs (None: identical).
+
+    `was` and `now` are the records at the first difference, `fields` those that differ.
+    """
+
+    events: int
+    decisions: int
+    difference_at: int | None = None
+    was: Record | None = None
+    now: Record | None = None
+    fields: tuple[str, ...] = ()
+
+    @property
+    def identical(self) -> bool:
+        """Whether every decision was made alike."""
+        return self.difference_at is None
+
+
+def replay(header: Header, lines: Iterable[Line], create: Callable[..., Any]) -> Verdict:
+    """Feed the events to a fresh engine; stop at the first decision that is not the same."""
+    engine = header.engine(create)
+    events = decisions = 0
+    for line in lines:
+        events += 1
+        again = records_of(tell(engine, line, events))
+        for index in range(max(len(again), len(line.records))):
+            was = line.records[index] if index < len(line.records) else None
+            now = again[index] if index < len(again) else None
+            decisions += 1
+            if was != now:
+                return Verdict(events, decisions, decisions, was, now, _fields(was, now))
+    return Verdict(events, decisions)
+
+
+def _fields(was: Record | None, now: Record | None) -> tuple[str, ...]:
+    if was is None or now is None:
+        return ("missing",)
+    return tuple(
+        name for name in Record.__struct_fields__ if getattr(was, name) != getattr(now, name)
+    )

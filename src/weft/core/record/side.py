@@ -1,0 +1,173 @@
+"""Snapshots of signals beside a decisions file: blobs named by their SHA-256, in FILE.signals/.
+
+A blob holds what changed since the snapshot before it in the file, so that quiet GPUs cost nothing:
+the values' bits xor those of before, whose bytes of equal weight lie together and pack well. The
+first one, and one with other GPUs or columns, changes from nothing. Reading is exact, to the bit.
+
+    a snapshot ──Packer──▶ blob, written whole before ──▶ the line that names it
+    a line ──▶ blob, its hash checked ──Unpacker──▶ the snapshot
+"""
+
+import hashlib
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.signals import SignalsSnapshot
+from weft.files.reading import inflate
+
+SUFFIX = ".signals"
+_NAME = re.compile(r"[0-9a-f]{64}")
+_LEVEL = 1  # of zlib: 9 takes ten times as long for a few percent
+_ARRAYS = {"values": 8, "freshness": 1}
+
+
+class SideError(Exception):
+    """A blob is not there, or not what its name says; the text names it."""
+
+
+class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Stands for a `SignalsChanged` in the file: `blob` is the hash of what changed."""
+
+    version: int
+    at_ns: int
+    blob: str
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """What changed. `follows` says since which version, 0 for since nothing.
+
+    `arrays` hold the changed bits of values and ages; `maps` new and changed entries of the
+    snapshot's dictionaries by field, `gone` the keys that are no more; `plain` every other field.
+    """
+
+    follows: int
+    arrays: dict[str, bytes]
+    maps: dict[str, dict[str, Any]]
+    gone: dict[str, list[str]]
+    plain: dict[str, Any]
+
+
+_NOTHING = SignalsSnapshot(0, 0)
+_MAPS = [name for name in SignalsSnapshot.__struct_fields__
+         if isinstance(getattr(_NOTHING, name), dict)]  # fmt: skip
+_PLAIN = [name for name in SignalsSnapshot.__struct_fields__
+          if name not in {"version", "at_ns", *_MAPS, *_ARRAYS}]  # fmt: skip
+_LAYOUT = ("gpus", "columns")
+
+
+class Packer:
+    """Makes blobs of one file's snapshots, in their order."""
+
+    def __init__(self) -> None:
+        self._before = _NOTHING
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def pack(self, now: SignalsSnapshot) -> tuple[SignalsKept, bytes]:
+        """What stands in the file, and the blob."""
+        before = self._before
+        alike = all(getattr(now, name) == getattr(before, name) for name in _LAYOUT)
+        before = self._before = before if alike else _NOTHING
+        same = {name: getattr(before, name) for name in _MAPS}
+        maps = {name: getattr(now, name) for name in _MAPS}
+        blob = Blob(
+            before.version,
+            {name: _xor(getattr(now, name), getattr(before, name), size)
+             for name, size in _ARRAYS.items()},
+            {name: {key: value for key, value in new.items() if same[name].get(key) != value}
+             for name, new in maps.items()},
+            {name: [key for key in same[name] if key not in new] for name, new in maps.items()},
+            {name: getattr(now, name) for name in _PLAIN if not (alike and name in _LAYOUT)},
+        )  # fmt: skip
+        self._before = now
+        packed = zlib.compress(self._encoder.encode(blob), _LEVEL)
+        return SignalsKept(now.version, now.at_ns, hashlib.sha256(packed).hexdigest()), packed
+
+
+class Unpacker:
+    """Makes snapshots of one file's blobs again, in their order."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._before = folder, _NOTHING
+
+    def unpack(self, told: SignalsKept) -> SignalsSnapshot:
+        """The snapshot; `SideError` where its blob is missing or broken."""
+        path = self._folder / told.blob
+        if not _NAME.fullmatch(told.blob):
+            raise SideError(f"{told.blob!r} is no name of a blob")
+        try:
+            packed = path.read_bytes()
+        except OSError as error:
+            raise SideError(f"blob {path}: {error.strerror}") from None
+        if hashlib.sha256(packed).hexdigest() != told.blob:
+            raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
+        try:
+            blob = msgspec.msgpack.decode(inflate(packed), type=Blob)
+            self._before = self._joined(told, blob)
+        except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+            raise SideError(f"blob {path} is of another form: {error}") from None
+        return self._before
+
+    def _joined(self, told: SignalsKept, blob: Blob) -> SignalsSnapshot:
+        before = self._before if blob.follows else _NOTHING
+        if blob.follows != before.version:
+            raise ValueError(f"it follows version {blob.follows}, not {before.version}")
+        found: dict[str, Any] = {name: getattr(before, name) for name in _LAYOUT}
+        found |= blob.plain | {"version": told.version, "at_ns": told.at_ns}
+        for name, size in _ARRAYS.items():
+            found[name] = _unxor(blob.arrays[name], getattr(before, name), size)
+        for name in _MAPS:
+            kept = dict(getattr(before, name))
+            for key in blob.gone[name]:
+                del kept[key]
+            found[name] = kept | blob.maps[name]
+        return msgspec.convert(found, SignalsSnapshot)
+
+
+def _xor(now: bytes, before: bytes, size: int) -> bytes:
+    """The bits that differ; bytes of equal weight of all values together."""
+    new = np.frombuffer(now, np.uint8)
+    old = np.frombuffer(before, np.uint8) if before else np.zeros(len(new), np.uint8)
+    return (new ^ old).reshape(-1, size).T.tobytes()
+
+
+def _unxor(bits: bytes, before: bytes, size: int) -> bytes:
+    changed = np.frombuffer(bits, np.uint8).reshape(size, -1).T.reshape(-1)
+    old = np.frombuffer(before, np.uint8) if before else np.zeros(len(changed), np.uint8)
+    return (changed ^ old).tobytes()
+
+
+# --- the folder ----------
+
+
+def side_of(path: Path) -> Path:
+    """The folder beside a decisions file; a file that was gzipped since still has its own."""
+    name = path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name
+    return path.with_name(name + SUFFIX)
+
+
+def keep(folder: Path, name: str, packed: bytes) -> None:
+    """Write a blob whole, or not at all. OSError where that fails."""
+    folder.mkdir(exist_ok=True)
+    part = folder / f".{name}.part"
+    part.write_bytes(packed)
+    os.replace(part, folder / name)
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder of blobs, if there is one; a file that is no blob stays, and is an OSError.
+
+    Blobs of a file that is gone are nobody's.
+    """
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        name = path.name.removeprefix(".").removesuffix(".part")
+        if _NAME.fullmatch(name):
+            path.unlink()
+    folder.rmdir()

@@ -1,5 +1,0 @@
-"""Grids of runs, their statistics and their figures.
-
-In: many runs in parallel processes, means and intervals, the report. Out: what one run does
-(`simulate/`) and how it is started from a shell (`cli/`).
-"""

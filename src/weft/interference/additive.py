@@ -1,0 +1,98 @@
+"""What a victim suffers plus what the other inflicts: the third rung, the baseline, the correction.
+
+ln(slowdown of v beside a) = μ + s_v + i_a        ridge, λ = 1, μ free
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from weft.interference.features import Floats, Samples
+
+RIDGE = 1.0
+
+
+class Additive(msgspec.Struct, frozen=True):
+    """Fitted: the middle, and by application what it suffers and what it inflicts."""
+
+    middle: float
+    suffers: tuple[float, ...]
+    inflicts: tuple[float, ...]
+    spread: float = 0.0
+    """90th percentile of what it erred upwards where pairs were left out."""
+
+    def predict(self, samples: Samples) -> Floats:
+        """For pairs by index; applications that came later have nothing of their own."""
+        most = 1 + max(samples.victim.max(initial=0), samples.other.max(initial=0))
+        later = np.zeros(max(0, int(most) - len(self.suffers)))
+        suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
+        return np.asarray(self.middle + suffers[samples.victim] + inflicts[samples.other])
+
+
+def fit(samples: Samples, values: Floats, count: int, ridge: float = RIDGE) -> Additive:
+    """Of `values` (log slowdowns, or speeds) over `count` applications."""
+    known = np.zeros((len(samples), 2 * count))
+    rows = np.arange(len(samples))
+    known[rows, samples.victim] += 1.0
+    known[rows, count + samples.other] += 1.0
+    centre, middle = known.mean(axis=0), float(values.mean())
+    moved = known - centre
+    weights = np.linalg.solve(
+        moved.T @ moved + ridge * np.eye(2 * count), moved.T @ (values - middle)
+    )
+    middle -= float(centre @ weights)
+    return Additive(middle, tuple(weights[:count].tolist()), tuple(weights[count:].tolist()))
+
+
+def with_spread(samples: Samples, count: int, folds: int = 5) -> Additive:
+    """Fitted to log slowdowns, with its 90 % spread over left out pairs."""
+    slower = -np.log(samples.speed)
+    known = np.unique(samples.pair, return_inverse=True)[1]
+    fold = np.random.default_rng(19).permutation(int(known.max(initial=-1)) + 1)[known] % folds
+    errors = []
+    for out in np.unique(fold):
+        inside, outside = samples.take(fold != out), samples.take(fold == out)
+        if len(inside):
+            errors.append(slower[fold == out] - fit(inside, slower[fold != out], count)
+                          .predict(outside))  # fmt: skip
+    spread = float(np.quantile(np.concatenate(errors), 0.9)) if errors else 0.0
+    return msgspec.structs.replace(fit(samples, slower, count), spread=max(0.0, spread))
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """Progress seen: what was measured, less what had been predicted, in log slowdown."""
+
+    victim: str
+    others: tuple[str, ...]
+    residual: float
+
+
+class Correction:
+    """What observed progress says of the victim and of those beside it: added to every mean."""
+
+    def __init__(self, seen: Iterable[Observed] = ()) -> None:
+        told = tuple(seen)
+        self.names = sorted({name for one in told for name in (one.victim, *one.others)})
+        self._at = {name: at for at, name in enumerate(self.names)}
+        count = len(self.names)
+        self._weights: Floats = np.zeros(2 * count)
+        if told:
+            known = np.zeros((len(told), 2 * count))
+            for row, one in enumerate(told):
+                known[row, self._at[one.victim]] += 1.0
+                for other in one.others:
+                    known[row, count + self._at[other]] += 1.0
+            values = np.array([one.residual for one in told])
+            self._weights = np.linalg.solve(
+                known.T @ known + RIDGE * np.eye(2 * count), known.T @ values
+            )
+
+    def of(self, victim: str, others: Sequence[str]) -> float:
+        """What to add to the log slowdown; 0 for those nobody observed."""
+        count = len(self.names)
+        found = self._weights[self._at[victim]] if victim in self._at else 0.0
+        for other in others:
+            if other in self._at:
+                found += self._weights[count + self._at[other]]
+        return float(found)

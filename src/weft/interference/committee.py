@@ -1,0 +1,234 @@
+"""Choosing kernels: many are drawn, each is judged by what it leaves out, the best few vote.
+
+Two committees, for two questions. `near`: both applications are known, their pair is new (judged by
+leaving pairs out). `far`: one of them is of a family nobody measured (judged by leaving families
+out). A kernel that is good at one is often poor at the other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.interference.features import (
+    RATE,
+    SAMPLES,
+    Applications,
+    Bools,
+    Floats,
+    Ints,
+    Samples,
+    profile_columns,
+)  # fmt: skip
+from weft.interference.kernel import (
+    Inverse,
+    LeftOut,
+    Link,
+    Process,
+    Settings,
+    Side,
+    Space,
+    inverse_of,
+    parts,
+    scales_of,
+    small_left_out,
+    speeds_left_out,
+)  # fmt: skip
+
+MEMBERS, FAR_MEMBERS = 5, 10
+"""How many vote. There are few families to judge by: there more kernels, none of them bred."""
+DRAWN, BRED = 60, 40
+MOST_JUDGED = 500
+"""Samples that kernels are judged on: the cube of it is what judging costs."""
+
+Ticks = Callable[[int, int], None]
+
+
+def no_ticks(_done: int, _of: int) -> None:
+    """Nobody watches."""
+
+
+class Effort(NamedTuple):
+    """How many kernels are drawn, and how many are bred from the best; who hears of it."""
+
+    drawn: int = DRAWN
+    bred: int = BRED
+    ticks: Ticks = no_ticks
+
+
+class Group(NamedTuple):
+    """Samples that touch one family (or application): all of them, and which are its victims."""
+
+    name: int
+    samples: Ints
+    victims: Bools
+
+
+class Judged(NamedTuple):
+    """A kernel with its errors: leaving pairs out, and in sum leaving each family out."""
+
+    settings: Settings
+    near: float
+    far: Floats
+
+
+class Committees(NamedTuple):
+    """The kernels that vote on known applications, and on new ones.
+
+    `apart`: who would vote on new ones, had this family (by number) had no vote.
+    """
+
+    near: tuple[Settings, ...]
+    far: tuple[Settings, ...]
+    apart: Mapping[int, tuple[Settings, ...]] = MappingProxyType({})
+
+    def without(self, family: int) -> tuple[Settings, ...]:
+        """The committee that may be judged by what it says of a family."""
+        return self.apart.get(family, self.far)
+
+
+def groups_of(samples: Samples, label: Ints) -> list[Group]:
+    """By the label of applications: a sample is in its victim's and in its other's group."""
+    found = []
+    for name in np.unique(label[np.r_[samples.victim, samples.other]]):
+        victims = label[samples.victim] == name
+        inside = np.flatnonzero(victims | (label[samples.other] == name))
+        found.append(Group(int(name), inside, victims[inside]))
+    return found
+
+
+def labels_of(applications: Applications, samples: Samples) -> Ints:
+    """Families, or applications where there are fewer than three families."""
+    used = np.unique(np.r_[samples.victim, samples.other])
+    if len(np.unique(applications.family[used])) >= 3:
+        return applications.family
+    return np.arange(len(applications.names))
+
+
+def without_pairs(fitted: Inverse, samples: Samples) -> LeftOut:
+    """What the model says of each sample without its pair, in the samples' order."""
+    order = np.argsort(samples.pair, kind="stable")
+    _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
+    speed, deviation = np.empty(len(samples)), np.empty(len(samples))
+    for size in np.unique(sizes):
+        at = order[begins[sizes == size][:, None] + np.arange(size)]
+        found = small_left_out(fitted, at)
+        speed[at.ravel()], deviation[at.ravel()] = found.speed, found.deviation
+    return LeftOut(speed, deviation)
+
+
+USUAL = Effort()
+
+
+def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) -> Committees:
+    """The two committees for a training set; the same set elects the same ones."""
+    space = Space(applications, scales_of(applications))
+    rng = np.random.default_rng(20)
+    if len(samples) > MOST_JUDGED:
+        pairs = rng.permutation(np.unique(samples.pair))
+        kept = pairs[: max(2, round(len(pairs) * MOST_JUDGED / len(samples)))]
+        samples = samples.take(np.isin(samples.pair, kept))
+    groups = groups_of(samples, labels_of(applications, samples))
+    choices = _column_choices(applications.columns)
+    judged: list[Judged] = []
+    drawn: list[Judged] = []
+    for number in range(effort.drawn + effort.bred):
+        if number < effort.drawn or not judged:
+            found = _judge(space, _draw(rng, choices[number % len(choices)]), samples, groups)
+            drawn += [found] if found is not None else []
+        else:
+            best = sorted(judged, key=lambda one: one.near)[:MEMBERS]
+            parent = best[int(rng.integers(len(best)))].settings
+            found = _judge(space, _breed(rng, parent), samples, [])
+        judged += [found] if found is not None else []
+        effort.ticks(number + 1, effort.drawn + effort.bred)
+    near = sorted(judged, key=lambda one: one.near)[:MEMBERS]
+    errors = np.array([one.far for one in drawn]).reshape(len(drawn), len(groups))
+
+    def least(sums: Floats) -> tuple[Settings, ...]:
+        chosen = np.argsort(sums, kind="stable")[:FAR_MEMBERS]
+        return tuple(drawn[at].settings for at in chosen.tolist())
+
+    apart = {
+        group.name: least(np.delete(errors, at, axis=1).sum(axis=1))
+        for at, group in enumerate(groups)
+    }
+    return Committees(tuple(j.settings for j in near), least(errors.sum(axis=1)), apart)
+
+
+def _judge(
+    space: Space, settings: Settings, samples: Samples, groups: Sequence[Group]
+) -> Judged | None:
+    try:
+        fitted = inverse_of(settings, parts(space, settings), samples)
+        pairs = np.abs(without_pairs(fitted, samples).speed - samples.speed)
+        left = speeds_left_out(fitted, [group.samples for group in groups])
+    except np.linalg.LinAlgError:
+        return None
+    near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
+    far = np.array([
+        np.abs(found - samples.speed[group.samples])[group.victims].sum()
+        for found, group in zip(left, groups, strict=True)
+    ])  # fmt: skip
+    return Judged(settings, float(near), far) if np.isfinite(near + far.sum()) else None
+
+
+def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Sets of columns worth trying; nothing at all where nothing is known."""
+    looked = profile_columns(columns)
+    choices = [tuple(name for name in wanted if name in columns)
+               for wanted in ((RATE,), (RATE, SAMPLES), looked, (RATE, *looked))]  # fmt: skip
+    return sorted({one for one in choices if one}) or [()]
+
+
+def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> Settings:
+    def between(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    def side() -> Side:
+        lengths = tuple(between(0.5, 8.0) for _ in columns)
+        return Side(
+            lengths, 1.0, float(rng.choice([0.0, 0.1, 0.3])), between(0.005, 0.3),
+            float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.1, 0.4])),
+            between(1.0, 4.0),
+        )  # fmt: skip
+
+    link: Link = "log" if rng.random() < 0.4 else "speed"
+    weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
+    return Settings(columns, side(), side(), link, *weights, noise=between(0.002, 0.3))
+
+
+def _breed(rng: np.random.Generator, parent: Settings) -> Settings:
+    """The parent with every number moved a little."""
+
+    def moved(value: float) -> float:
+        return value * float(np.exp(rng.normal(0, 0.35)))
+
+    def side(old: Side) -> Side:
+        numbers = (old.numbers, old.line, old.same, old.family, old.near_batch, old.batch_length)
+        return Side(tuple(moved(length) for length in old.lengths), *map(moved, numbers))
+
+    return Settings(
+        parent.columns, side(parent.victim), side(parent.other), parent.link,
+        moved(parent.suffers), moved(parent.inflicts), moved(parent.fits), moved(parent.noise),
+    )  # fmt: skip
+
+
+class Committee:
+    """Kernels fitted to all samples; what they say is their mean."""
+
+    def __init__(self, kernels: Sequence[Settings], space: Space, samples: Samples) -> None:
+        self.members = tuple(Process(one, parts(space, one), samples) for one in kernels)
+
+    def predict(self, space: Space, asked: Samples) -> LeftOut:
+        """For pairs by index into `space`, whose first applications are the training set's."""
+        found = [one.predict(parts(space, one.settings), asked) for one in self.members]
+        return mean_of(found)
+
+
+def mean_of(found: Sequence[LeftOut]) -> LeftOut:
+    """What several say, together."""
+    speed: Floats = np.mean([one.speed for one in found], axis=0)
+    deviation: Floats = np.mean([one.deviation for one in found], axis=0)
+    return LeftOut(speed, deviation)

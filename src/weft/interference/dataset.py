@@ -1,0 +1,264 @@
+"""The dataset as a file: what applications do alone, what is left beside others, what cannot run.
+
+    {"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": […], "corun": […], …}
+
+Plain JSON of one version; unknown fields are an error, so that a misspelt one is not a silent gap.
+Features have the names of `telemetry/meaning/metric_names`; rates are iterations a second, and
+nothing where nobody counted them.
+"""
+
+import codecs
+import math
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from weft.interference import records
+from weft.interference.records import FASTEST, Measured, Run
+from weft.model import BadInputError
+
+API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
+OUT_OF_MEMORY = "out-of-memory"
+TIME_SLICING, MPS = "time-slicing", "mps"
+ISOLATIONS = (TIME_SLICING, MPS)
+BLANK = 2.0**53
+"""From here on a value is what DCGM writes where it has none."""
+_ROUNDED = 0.02
+"""So far outside of 0 to 1 a share may be by rounding, or by counters read a little late."""
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One feature over the steady state."""
+
+    mean: float
+    p95: float
+
+
+class Solo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An application alone on a GPU: the median of `runs` runs, or of so many windows.
+
+    `memory_mib` is what it held, `peak_mib` the most of it. `seconds` were looked at in all.
+    """
+
+    application: str
+    gpu_model: str
+    isolation: str
+    features: dict[str, Feature] = {}
+    memory_mib: int = 0
+    peak_mib: int = 0
+    rate_per_s: float | None = None
+    runs: int = 0
+    seconds: float = 0
+    source: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What there is one of."""
+        return self.application, self.gpu_model, self.isolation
+
+    @property
+    def place(self) -> str:
+        """It, in words."""
+        return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
+
+
+class Corun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`victim` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
+
+    victim: str
+    aggressors: tuple[str, ...]
+    gpu_model: str
+    isolation: str
+    rate_per_s: float | None
+    speed: float
+    runs: int = 1
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str, str]:
+        """What there is one of."""
+        return self.victim, self.aggressors, self.gpu_model, self.isolation
+
+    @property
+    def place(self) -> str:
+        """It, in words."""
+        beside = ", ".join(self.aggressors)
+        return f"{self.victim} beside {beside} on {self.gpu_model} {self.isolation}".strip()
+
+
+class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Applications that did not run together (or one, alone): which one failed, and why."""
+
+    applications: tuple[str, ...]
+    gpu_model: str
+    isolation: str
+    failed: str
+    reason: str
+    text: str = ""
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], str, str]:
+        """What there is one of."""
+        return self.applications, self.gpu_model, self.isolation
+
+
+class Dataset(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename={"api_version": "apiVersion"},
+):
+    """Everything that is known; `about` says where it was measured, in words."""
+
+    api_version: str = msgspec.field(default="")
+    kind: str = msgspec.field(default="")
+    about: dict[str, str] = {}
+    solo: tuple[Solo, ...] = ()
+    corun: tuple[Corun, ...] = ()
+    infeasible: tuple[Infeasible, ...] = ()
+
+    def merged(self, other: "Dataset") -> "Dataset":
+        """Both; where they speak of the same, `other` is right."""
+        return Dataset(
+            API_VERSION,
+            KIND,
+            self.about | other.about,
+            _later(self.solo, other.solo),
+            _later(self.corun, other.corun),
+            _later(self.infeasible, other.infeasible),
+        )
+
+
+EMPTY = Dataset(API_VERSION, KIND)
+
+
+def about_application(found: Dataset, application: str) -> Dataset:
+    """The entries that speak of one application."""
+    return Dataset(
+        API_VERSION,
+        KIND,
+        found.about,
+        tuple(one for one in found.solo if one.application == application),
+        tuple(one for one in found.corun if application in (one.victim, *one.aggressors)),
+        tuple(one for one in found.infeasible if application in one.applications),
+    )
+
+
+def measured(found: Dataset, source: str) -> Measured:
+    """What predictors learn from: features as `name.mean` and `name.p95`, speeds, what failed.
+
+    Only what ran out of memory together is forbidden: a crash says nothing about company.
+    """
+    solos = tuple(
+        records.solo(
+            one.application,
+            one.gpu_model,
+            one.isolation,
+            math.nan if one.rate_per_s is None else one.rate_per_s,
+            {
+                f"{name}.{which}": getattr(feature, which)
+                for name, feature in one.features.items()
+                for which in ("mean", "p95")
+            },
+        )
+        for one in found.solo
+    )
+    runs = tuple(
+        Run(one.victim, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
+        for one in found.corun
+    )
+    forbidden = tuple(
+        (one.applications, one.gpu_model, one.isolation)
+        for one in found.infeasible
+        if len(one.applications) > 1 and one.reason == OUT_OF_MEMORY
+    )
+    return Measured(source, solos, runs, forbidden)
+
+
+def encode(found: Dataset) -> bytes:
+    """As JSON for people, entries in a fixed order."""
+    whole = EMPTY.merged(found)
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+
+def decode(body: bytes, where: str) -> Dataset:
+    """`BadInputError` says what is wrong, and where in it."""
+    try:
+        found = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=Dataset)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(where, f"is no dataset: {error}") from error
+    if (found.api_version, found.kind) != (API_VERSION, KIND):
+        told = f"{found.api_version or '-'}/{found.kind or '-'}"
+        raise BadInputError(
+            where, f"is {told}; this Weft reads apiVersion {API_VERSION}, kind {KIND}"
+        )
+    for number, one in enumerate(found.solo):
+        _sensible(_solo_says(one), f"{where}, solo[{number}] ({one.place})")
+    for number, run in enumerate(found.corun):
+        _sensible(_corun_says(run), f"{where}, corun[{number}] ({run.place})")
+    known: set[tuple[str, str, str]] = set()
+    for number, one in enumerate(found.solo):
+        if one.key in known:
+            raise BadInputError(f"{where}, solo[{number}] ({one.place})", "stands twice; keep one")
+        known.add(one.key)
+    return found
+
+
+def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
+    for field, what in wrong:
+        raise BadInputError(f"{where}, field {field}", what)
+
+
+def _solo_says(one: Solo) -> Iterable[tuple[str, str]]:
+    """Each field that makes no sense, and why."""
+    if not one.application:
+        yield "application", "is empty; name it"
+    if one.rate_per_s is not None and one.rate_per_s < 0:
+        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
+    for field in ("memory_mib", "peak_mib", "runs", "seconds"):
+        if getattr(one, field) < 0:
+            yield field, f"{getattr(one, field)!r} is below 0"
+    for name, feature in one.features.items():
+        for which in ("mean", "p95"):
+            value = getattr(feature, which)
+            if abs(value) >= BLANK:
+                yield f"features.{name}.{which}", f"{value!r} is DCGM's blank; leave it out"
+            if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
+                share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
+                yield (
+                    f"features.{name}.{which}",
+                    f"{value!r} is no share of 1; {share}leave out what nobody measured",
+                )
+
+
+def _corun_says(one: Corun) -> Iterable[tuple[str, str]]:
+    if not one.victim:
+        yield "victim", "is empty; name it"
+    if not one.aggressors:
+        yield "aggressors", "names nobody; alone it is an entry of solo"
+    if not all(one.aggressors):
+        yield "aggressors", "one of them is empty; name it"
+    if one.rate_per_s is not None and one.rate_per_s < 0:
+        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
+    if not 0 <= one.speed <= FASTEST:
+        share = f"; write {one.speed / 100:g} for {one.speed:g} %" if one.speed > 0 else ""
+        yield (
+            "speed",
+            (f"{one.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"),
+        )
+    if one.runs < 1:
+        yield "runs", f"{one.runs!r} is no number of runs; write 1 or more"
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> Any: ...
+
+
+Entry = TypeVar("Entry", bound=_Keyed)
+
+
+def _later(first: Iterable[Entry], then: Iterable[Entry]) -> tuple[Entry, ...]:
+    kept = {one.key: one for one in (*first, *then)}
+    return tuple(kept[key] for key in sorted(kept))

@@ -1,0 +1,266 @@
+"""The examination: five ways of keeping measurements back, and what was predicted of those.
+
+`random`: single measurements (the same pair the other way round may be known). `new pair`: half of
+the pairs. `new application`: a whole family, as victim and as neighbour; asked are the pairs in
+which it is the victim. `new GPU`: everything on this GPU model, predicted as on another one.
+`several others`: half of the companies of three and more, where any were measured.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.interference import scores
+from weft.interference.committee import USUAL, Effort
+from weft.interference.features import Applications, Bools, Floats, Samples, utilisation
+from weft.interference.kernel import Space
+from weft.interference.ladder import Prediction, Predictor, fit
+from weft.interference.learned import Guess, Speaker, learn
+from weft.interference.records import Measured, Run
+from weft.interference.scores import Score, Told
+
+SPLITS = ("random", "new pair", "new application", "new GPU", "several others")
+WHY_NOT = {
+    **dict.fromkeys(SPLITS[:3], "what is left to learn from is fewer than 24 pairs measured, or "
+                                "4 applications"),
+    "new GPU": "no other GPU model was measured so, with the same applications",
+    "several others": "too few were measured beside several others",
+}  # fmt: skip
+"""Why a split may have no result."""
+UNSEEN_MODEL = 1.5
+FEWEST_SEVERAL = 20
+"""Measurements beside several others that are worth examining."""
+Progress = Callable[[str], None]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One split of one cell. `methods` has `weft` and the baselines.
+
+    `interval` is the coverage's bootstrap interval over families, `curve` wanted and reached
+    coverage; `errors` the split's MAE of each part (seed, family, other GPU) by its name;
+    `calibrated` the share of bounds that were said to be. `in_sample_width` would have covered nine
+    of ten of what was learnt from: no bound on what is new comes near it.
+    """
+
+    source: str
+    gpu_model: str
+    isolation: str
+    split: str
+    methods: dict[str, Score]
+    interval: tuple[float, float] = (float("nan"), float("nan"))
+    curve: list[tuple[float, float]] = []
+    errors: dict[str, float] = {}
+    calibrated: float = float("nan")
+    in_sample_width: float = float("nan")
+
+
+class Examination(NamedTuple):
+    """How thoroughly: seeds of the random splits, effort of each training, who hears of it.
+
+    Of one GPU model only, where one is named.
+    """
+
+    seeds: int = 5
+    effort: Effort = USUAL
+    progress: Progress = lambda _text: None
+    gpu_model: str = ""
+
+
+class _Part(NamedTuple):
+    """One training and what it is asked."""
+
+    name: str
+    train: Bools
+    test: Bools
+
+
+class _Said(NamedTuple):
+    """What was said of one part, by us and by the baselines."""
+
+    name: str
+    told: Told
+    beside: dict[str, Floats]
+    in_sample: float = float("nan")
+
+
+def examine(measured: Measured, how: Examination, splits: Sequence[str] = SPLITS) -> list[Result]:
+    """Every cell of one source by itself. Cells with too little to learn from give nothing."""
+    found = []
+    for gpu_model, isolation in measured.cells():
+        if how.gpu_model not in ("", gpu_model):
+            continue
+        cell = measured.cell(gpu_model, isolation)
+        for split in splits:
+            if split == "new GPU":
+                told = _new_gpu(measured, cell, how)
+            elif split == "several others":
+                told = _several(cell, how)
+            else:
+                told = _split(cell, split, how)
+            found += [told] if told is not None else []
+    return found
+
+
+def _split(cell: Measured, split: str, how: Examination) -> Result | None:
+    applications = Applications(cell.solos)
+    runs = [run for run in cell.runs if len(run.others) == 1]
+    samples = applications.samples(runs)
+    said: list[_Said] = []
+    for part in _parts(split, applications, samples, how.seeds):
+        where = f"{cell.source}, {'/'.join(filter(None, cell.cells()[0]))}, {split}: {part.name}"
+        how.progress(where)
+        train = [run for run, kept in zip(runs, part.train, strict=True) if kept]
+        answer = _ours(cell, train, samples.take(part.test), split, how.effort)
+        if answer is None:
+            continue
+        guess, in_sample = answer
+        test = samples.take(part.test)
+        told = Told(test.speed, guess.speed, guess.lowest, applications.family[test.victim],
+                    guess.calibrated)  # fmt: skip
+        beside = scores.baselines(applications, samples.take(part.train), test)
+        said.append(_Said(part.name, told, beside, in_sample))
+    return _result(cell, split, said)
+
+
+def _ours(
+    cell: Measured, train: Sequence[Run], test: Samples, split: str, effort: Effort
+) -> tuple[Guess, float] | None:
+    """What is learnt from `train` says of `test`, and the width that would do for `train` itself.
+
+    New families are known alone, as pods to come.
+    """
+    seen = {name for run in train for name in (run.victim, *run.others)}
+    new = split == "new application"
+    solos = [one for one in cell.solos if one.application in seen or not new]
+    extra = [one for one in cell.solos if one not in solos]
+    learned = learn(solos, train, effort)
+    if learned is None:
+        return None
+    speaker = Speaker(learned, solos, train)
+    asked = speaker.asked(extra)
+    at = np.array([asked.index[one.application] for one in cell.solos], dtype=np.int64)
+    itself = (speaker.far if new else speaker.near).predict(
+        Space(speaker.known, learned.scales), speaker.samples
+    )
+    guess = speaker.predict(asked, Samples(at[test.victim], at[test.other], test.speed))
+    return guess, float(np.quantile(itself.speed - speaker.samples.speed, 0.9))
+
+
+def _parts(split: str, applications: Applications, samples: Samples, seeds: int) -> Iterator[_Part]:
+    if split == "new application":
+        for number in np.unique(applications.family[samples.victim]):
+            victim = applications.family[samples.victim] == number
+            other = applications.family[samples.other] == number
+            name = applications.families[int(np.argmax(applications.family == number))]
+            if not (victim | other).all():
+                yield _Part(name, ~victim & ~other, victim)
+        return
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        if split == "random":
+            order = rng.permutation(len(samples))
+            train = np.isin(np.arange(len(samples)), order[: round(0.8 * len(samples))])
+        else:
+            pairs = rng.permutation(np.unique(samples.pair))
+            train = np.isin(samples.pair, pairs[: len(pairs) // 2])
+        yield _Part(f"seed {seed}", train, ~train)
+
+
+def _new_gpu(measured: Measured, cell: Measured, how: Examination) -> Result | None:
+    """The same pairs on another GPU model, as they are; bounds are widened."""
+    ((gpu_model, isolation),) = cell.cells()
+    said = []
+    for other_model, other_isolation in measured.cells():
+        if other_isolation != isolation or other_model == gpu_model:
+            continue
+        there = measured.cell(other_model, other_isolation)
+        how.progress(f"{cell.source}, {gpu_model}, new GPU: from {other_model}")
+        learned = learn(there.solos, there.runs, how.effort)
+        if learned is None:
+            continue
+        speaker = Speaker(learned, there.solos, there.runs)
+        known = speaker.asked(())
+        runs = [run for run in cell.runs if {run.victim, *run.others} <= set(known.names)]
+        test = known.samples(runs)
+        if not len(test):
+            continue
+        guess = speaker.predict(known, test)
+        lowest = guess.speed - UNSEEN_MODEL * (guess.speed - guess.lowest)
+        never = np.zeros(len(test), dtype=np.bool_)
+        told = Told(test.speed, guess.speed, lowest, known.family[test.victim], never)
+        beside = scores.baselines(known, speaker.samples, test)
+        said.append(_Said(f"from {other_model}", told, beside))
+    return _result(cell, "new GPU", said)
+
+
+def _several(cell: Measured, how: Examination) -> Result | None:
+    """Pairs and half of the larger companies are known; beside what pairs alone say of the others.
+
+    `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
+    `worst pair` takes the lowest, `pairs and hinge` is what is said where no larger one is known.
+    """
+    larger = [run for run in cell.runs if len(run.others) > 1]
+    if len(larger) < FEWEST_SEVERAL:
+        return None
+    pairs = [run for run in cell.runs if len(run.others) == 1]
+    by_pairs = Predictor(fit(cell.only(pairs), how.effort))
+    family = {one.application: number for number, one in enumerate(cell.solos)}
+    share = {one.application: utilisation(one) for one in cell.solos}
+    companies = sorted({tuple(sorted((run.victim, *run.others))) for run in larger})
+    said = []
+    for seed in range(how.seeds):
+        order = np.random.default_rng(seed).permutation(len(companies))
+        kept = {companies[at] for at in order[: len(companies) // 2].tolist()}
+        known: list[Run] = []
+        test: list[Run] = []
+        for run in larger:
+            inside = tuple(sorted((run.victim, *run.others))) in kept
+            (known if inside else test).append(run)
+        how.progress(f"{cell.source}, several others: seed {seed}")
+        ours = Predictor(fit(cell.only([*pairs, *known]), how.effort))
+        found = [ours.predict(run.victim, run.others) for run in test]
+        single = [[by_pairs.predict(run.victim, [one]).mean for one in run.others] for run in test]
+        beside = {
+            "product of pairs": np.exp([-sum(means) for means in single]),
+            "pairs and hinge": np.exp(
+                [-by_pairs.predict(run.victim, run.others).mean for run in test]
+            ),
+            "worst pair": np.exp([-max(means) for means in single]),
+            "constant": np.full(len(test), np.mean([run.speed for run in known])),
+        }
+        summed = np.array([sum(share[name] for name in (run.victim, *run.others)) for run in test])
+        if not np.isnan(summed).any():
+            beside["sum of utilisation"] = 1.0 / np.maximum(1.0, summed)
+        said.append(_Said(f"seed {seed}", _told_of(test, found, family), beside))
+    return _result(cell, "several others", said)
+
+
+def _told_of(
+    test: Sequence[Run], found: Sequence[Prediction], number: dict[str, int]
+) -> Told:  # fmt: skip
+    return Told(
+        np.array([run.speed for run in test]), np.exp([-one.mean for one in found]),
+        np.exp([-max(one.upper, one.mean) for one in found]),
+        np.array([number[run.victim] for run in test]), np.array([one.calibrated for one in found]),
+    )  # fmt: skip
+
+
+def _result(cell: Measured, split: str, said: Sequence[_Said]) -> Result | None:
+    if not said:
+        return None
+    whole = scores.joined([one.told for one in said])
+    methods = {"weft": scores.score(whole.speed, whole.predicted, whole.lowest)}
+    for name in said[0].beside:
+        if all(name in one.beside for one in said):
+            guessed = np.concatenate([one.beside[name] for one in said])
+            methods[name] = scores.score(whole.speed, guessed)
+    sizes = [len(one.told.speed) for one in said]
+    ((gpu_model, isolation),) = cell.cells()
+    return Result(
+        cell.source, gpu_model, isolation, split, methods, scores.family_interval(whole),
+        scores.curve(whole),
+        {one.name: float(np.abs(one.told.predicted - one.told.speed).mean()) for one in said},
+        float(whole.sure.mean()), float(np.average([one.in_sample for one in said], weights=sizes)),
+    )  # fmt: skip

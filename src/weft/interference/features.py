@@ -1,0 +1,146 @@
+"""Applications as numbers: what a kernel compares, and what a tree asks about.
+
+Numbers are centred on the applications of the training set. What is not known is NaN to trees and
+the average to kernels.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from weft.interference.records import Run, Solo
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+RATE, SAMPLES, BATCH = "log rate", "log samples per s", "log2 batch"
+UTILISATION = (
+    "sm_active_ratio", "dram_active_ratio", "graphics_active_ratio", "sm_occupancy_ratio",
+    "tensor_active_ratio", "gpu_util_ratio", "memory_copy_ratio",
+)  # fmt: skip
+"""Shares of a unit that add up when two use it (policies.md 5.3)."""
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Ordered pairs with their speed, by application index, [n]. `pair` is equal both ways."""
+
+    victim: Ints
+    other: Ints
+    speed: Floats
+
+    def __len__(self) -> int:
+        return len(self.victim)
+
+    @property
+    def pair(self) -> Ints:
+        """A number for each unordered pair."""
+        low, high = np.minimum(self.victim, self.other), np.maximum(self.victim, self.other)
+        return np.asarray(low * (int(high.max(initial=0)) + 1) + high)
+
+    def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Samples":
+        """Some of them."""
+        return Samples(self.victim[chosen], self.other[chosen], self.speed[chosen])
+
+
+class Applications:
+    """Applications of one GPU model in a fixed order, with raw columns, [K, columns]."""
+
+    def __init__(self, solos: Iterable[Solo], columns: Sequence[str] | None = None) -> None:
+        self.solos = tuple(solos)
+        self.names = tuple(one.application for one in self.solos)
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.families = tuple(one.family for one in self.solos)
+        known = sorted(set(self.families))
+        self.family: Ints = np.array([known.index(f) for f in self.families], dtype=np.int64)
+        self.batch: Floats = np.array([one.batch for one in self.solos], dtype=np.float64)
+        rows = [numbers_of(one) for one in self.solos]
+        self.columns = tuple(columns if columns is not None else columns_of(rows))
+        self.raw: Floats = np.array(
+            [[row.get(name, np.nan) for name in self.columns] for row in rows], dtype=np.float64
+        ).reshape(len(rows), len(self.columns))
+
+    def samples(self, runs: Iterable[Run]) -> Samples:
+        """Runs with one other, as indices; others' speeds are of another kind."""
+        found = [
+            (self.index[run.victim], self.index[run.others[0]], run.speed)
+            for run in runs if len(run.others) == 1
+        ]  # fmt: skip
+        victim, other, speed = zip(*found, strict=True) if found else ((), (), ())
+        return Samples(
+            np.array(victim, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
+        )
+
+
+def numbers_of(one: Solo) -> dict[str, float]:
+    """What is known of an application alone, as numbers."""
+    found = {name: value for name, value in one.features.items() if np.isfinite(value)}
+    if one.rate_per_s > 0:
+        found[RATE] = float(np.log(one.rate_per_s))
+        if one.batch > 0:
+            found[SAMPLES] = float(np.log(one.rate_per_s * one.batch))
+    if one.batch > 0:
+        found[BATCH] = float(np.log2(one.batch))
+    return found
+
+
+def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+    """Columns that at least half of the applications have, and that are not all the same."""
+    names = sorted({name for row in rows for name in row})
+    return tuple(
+        name for name in names
+        if 2 * sum(name in row for row in rows) >= len(rows)
+        and len({row[name] for row in rows if name in row}) > 1
+    )  # fmt: skip
+
+
+def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Those that come from looking at the GPU, means only."""
+    return tuple(name for name in columns if name.endswith(".mean"))
+
+
+def utilisation(one: Solo) -> float:
+    """How much of the GPU's time an application takes alone; NaN where nobody looked."""
+    for name in ("gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio"):
+        value = one.features.get(f"{name}.mean")
+        if value is not None and np.isfinite(value):
+            return value
+    return float("nan")
+
+
+def memory_activity(one: Solo) -> float:
+    """How busy its memory is alone; NaN where nobody looked."""
+    for name in ("memory_copy_ratio", "dram_active_ratio"):
+        value = one.features.get(f"{name}.mean")
+        if value is not None and np.isfinite(value):
+            return value
+    return float("nan")
+
+
+def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The names of what `pair_rows` makes."""
+    shares = [name for name in columns if name.removesuffix(".mean") in UTILISATION]
+    names = [f"victim {name}" for name in columns]
+    names += [f"others' sum of {name}" for name in columns]
+    names += [f"others' largest {name}" for name in columns]
+    names += [f"all {name} above 1" for name in shares]
+    return (*names, "largest sum of shares", "difference of shares", "residents")
+
+
+def pair_rows(raw: Floats, columns: Sequence[str], victims: Ints, others: Ints) -> Floats:
+    """A row for each victim and those beside it, [n] and [n, others]: own numbers, the others' sum
+    and largest, overlaps."""
+    shares = [at for at, name in enumerate(columns) if name.removesuffix(".mean") in UTILISATION]
+    own, beside = raw[victims], raw[others]
+    summed, largest = beside.sum(axis=1), beside.max(axis=1)
+    total = own[:, shares] + summed[:, shares]
+    unknown = np.full((len(victims), 1), np.nan)
+    return np.hstack([
+        own, summed, largest, np.maximum(0.0, total - 1.0),
+        np.fmax.reduce(total, axis=1, keepdims=True) if shares else unknown,
+        np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
+        if shares else unknown,
+        np.full((len(victims), 1), 1.0 + others.shape[1]),
+    ])  # fmt: skip

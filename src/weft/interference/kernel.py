@@ -1,0 +1,324 @@
+"""A Gaussian process over ordered pairs of applications, and leaving groups out of it exactly.
+
+What a victim suffers beside another is: a base, what the victim is sensitive to, what the other
+inflicts, and how the two fit together. Each is smooth over how alike applications are: the same
+one, one of the same family at a near batch size, or one with like numbers alone.
+
+    k((v, a), (v', a')) = base + s·V(v, v') + i·A(a, a') + p·V(v, v')·A(a, a')
+
+With K⁻¹ at hand, what the model would have said of a group B of samples without them is
+y_B − (K⁻¹_BB)⁻¹ (K⁻¹y)_B: cross-validation costs one inverse, whatever the groups.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.linalg import lapack
+
+from weft.interference.features import Applications, Floats, Ints, Samples
+from weft.interference.records import SLOWEST
+
+_JITTER = 1e-8
+_CHUNK = 2000
+_GRID = 4_000_000
+
+Link = Literal["speed", "log"]
+
+
+class Side(msgspec.Struct, frozen=True):
+    """How alike two applications are as victims, or as those beside them: weights and lengths."""
+
+    lengths: tuple[float, ...]
+    numbers: float = 1.0
+    line: float = 0.0
+    same: float = 0.1
+    family: float = 0.0
+    near_batch: float = 0.0
+    batch_length: float = 2.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """One kernel: which columns it looks at, both sides, weights of the parts, and the noise."""
+
+    columns: tuple[str, ...]
+    victim: Side
+    other: Side
+    link: Link = "speed"
+    suffers: float = 1.0
+    inflicts: float = 0.4
+    fits: float = 0.3
+    noise: float = 0.03
+
+
+class Scales(msgspec.Struct, frozen=True):
+    """Centre and spread of each column over the training set's applications."""
+
+    columns: tuple[str, ...]
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+
+
+def scales_of(applications: Applications) -> Scales:
+    """Of these applications, each counted once."""
+    raw = applications.raw
+    if raw.shape[1] == 0 or raw.shape[0] == 0:
+        return Scales(applications.columns, (), ())
+    centre, spread = np.nanmean(raw, axis=0), np.nanstd(raw, axis=0)
+    spread = np.where(spread > 1e-12, spread, 1.0)
+    return Scales(applications.columns, tuple(centre.tolist()), tuple(spread.tolist()))
+
+
+class Space:
+    """Applications as kernels see them; numbers that are not known are average."""
+
+    def __init__(self, applications: Applications, scales: Scales) -> None:
+        raw = applications.raw
+        if raw.shape[1]:
+            raw = (raw - np.array(scales.centre)) / np.array(scales.spread)
+        self.numbers: Floats = np.clip(np.nan_to_num(raw, nan=0.0), -4.0, 4.0)
+        self.columns = {name: at for at, name in enumerate(applications.columns)}
+        self.count = len(applications.names)
+        self.same_family = (applications.family[:, None] == applications.family).astype(float)
+        batch = np.log2(np.where(applications.batch > 0, applications.batch, 1.0))
+        self.batch_gap = (batch[:, None] - batch) ** 2
+
+    def alike(self, side: Side, columns: Sequence[str]) -> Floats:
+        """[K, K]."""
+        at = [self.columns[name] for name in columns]
+        numbers = self.numbers[:, at]
+        scaled = numbers / np.array(side.lengths)
+        gap = ((scaled[:, None, :] - scaled[None, :, :]) ** 2).sum(axis=2)
+        found = side.numbers * np.exp(-0.5 * gap) + side.same * np.eye(self.count)
+        if side.line and at:
+            found += side.line / len(at) * (numbers @ numbers.T)
+        if side.family:
+            found += side.family * self.same_family
+        if side.near_batch:
+            near = np.exp(-0.5 * self.batch_gap / side.batch_length**2)
+            found += side.near_batch * self.same_family * near
+        return np.asarray(found)
+
+
+class Parts(NamedTuple):
+    """Both sides' likeness of all applications, [K, K] each."""
+
+    victim: Floats
+    other: Floats
+
+
+def parts(space: Space, settings: Settings) -> Parts:
+    """Of one kernel."""
+    return Parts(
+        space.alike(settings.victim, settings.columns),
+        space.alike(settings.other, settings.columns),
+    )
+
+
+BASE = 0.5
+
+
+def between(settings: Settings, likeness: Parts, left: Samples, right: Samples) -> Floats:
+    """The kernel, [len(left), len(right)]."""
+    v = likeness.victim[:, right.victim].take(left.victim, axis=0)
+    found: Floats = likeness.other[:, right.other].take(left.other, axis=0)
+    # BASE + s·v + (i + p·v)·a, in place: the arrays are large, and memory is what this costs.
+    found *= settings.inflicts + settings.fits * v
+    v *= settings.suffers
+    v += BASE
+    found += v
+    return found
+
+
+def itself(settings: Settings, likeness: Parts, of: Samples) -> Floats:
+    """The kernel's diagonal, [n]."""
+    v, a = likeness.victim[of.victim, of.victim], likeness.other[of.other, of.other]
+    return np.asarray(BASE + settings.suffers * v + settings.inflicts * a + settings.fits * v * a)
+
+
+class Target(NamedTuple):
+    """Speeds as the process sees them: centre and spread after the link."""
+
+    link: Link
+    centre: float
+    spread: float
+    fastest: float
+
+    def seen(self, speed: Floats) -> Floats:
+        """Speeds to the process' numbers."""
+        linked = np.log(np.maximum(speed, SLOWEST)) if self.link == "log" else speed
+        return np.asarray((linked - self.centre) / self.spread)
+
+    def speed(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+        """Back: speeds and their standard deviations."""
+        linked, width = mean * self.spread + self.centre, deviation * self.spread
+        if self.link == "log":
+            linked = np.exp(np.minimum(linked, np.log(self.fastest)))
+            width = width * linked
+        return np.clip(linked, SLOWEST, self.fastest), width
+
+
+def target_of(link: Link, speed: Floats) -> Target:
+    """For the speeds of a training set."""
+    linked = np.log(np.maximum(speed, SLOWEST)) if link == "log" else speed
+    spread = float(linked.std()) or 1.0
+    return Target(link, float(linked.mean()), spread, max(1.0, float(speed.max())))
+
+
+class LeftOut(NamedTuple):
+    """What the model says of samples that were left out: speed, and its standard deviation."""
+
+    speed: Floats
+    deviation: Floats
+
+
+class Inverse(NamedTuple):
+    """K⁻¹ of training samples, K⁻¹y, and how speeds are seen."""
+
+    inverse: Floats
+    weights: Floats
+    seen: Floats
+    target: Target
+
+
+def inverse_of(settings: Settings, likeness: Parts, samples: Samples) -> Inverse:
+    """By way of Cholesky; `LinAlgError` where the kernel is not positive."""
+    target = target_of(settings.link, samples.speed)
+    kernel = between(settings, likeness, samples, samples)
+    kernel[np.diag_indices_from(kernel)] += settings.noise + _JITTER
+    inverse = _inverted(kernel)
+    seen = target.seen(samples.speed)
+    return Inverse(inverse, inverse @ seen, seen, target)
+
+
+def _inverted(matrix: Floats) -> Floats:
+    """Of a positive matrix, half the work of an inverse of any; `LinAlgError` where it is not."""
+    if not len(matrix):
+        return matrix.copy()
+    half, failed = lapack.dpotrf(matrix, lower=1, clean=1)
+    if not failed:
+        half, failed = lapack.dpotri(half, lower=1, overwrite_c=1)
+    if failed:
+        raise np.linalg.LinAlgError("not positive")
+    inverse: Floats = half + half.T
+    inverse[np.diag_indices_from(inverse)] *= 0.5
+    return inverse
+
+
+def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
+    """The speeds of `left_out` alone: a third of the work."""
+    found = []
+    for group in groups:
+        _, moved, failed = lapack.dposv(
+            fitted.inverse[np.ix_(group, group)], fitted.weights[group], lower=1
+        )
+        if failed:
+            raise np.linalg.LinAlgError("not positive")
+        mean = fitted.seen[group] - moved
+        found.append(fitted.target.speed(mean, np.zeros(len(mean)))[0])
+    return found
+
+
+def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOut]:
+    """What each group would be predicted without it. Groups may overlap."""
+    found = []
+    for group in groups:
+        block = _inverted(fitted.inverse[np.ix_(group, group)])
+        mean = fitted.seen[group] - block @ fitted.weights[group]
+        found.append(LeftOut(*fitted.target.speed(mean, np.sqrt(np.maximum(np.diag(block), 0)))))
+    return found
+
+
+def small_left_out(fitted: Inverse, groups: Floats) -> LeftOut:
+    """As `left_out` for many groups of the same size, [g, size] indices, all at once."""
+    at = groups.astype(np.int64)
+    block = np.linalg.inv(fitted.inverse[at[:, :, None], at[:, None, :]])
+    mean = fitted.seen[at] - np.einsum("gij,gj->gi", block, fitted.weights[at])
+    width = np.sqrt(np.maximum(np.einsum("gii->gi", block), 0.0))
+    speed, deviation = fitted.target.speed(mean.ravel(), width.ravel())
+    return LeftOut(speed, deviation)
+
+
+class Process:
+    """One fitted kernel. At most `most` samples span it; more are projected onto those."""
+
+    def __init__(
+        self, settings: Settings, likeness: Parts, samples: Samples, most: int = 1200
+    ) -> None:
+        self.settings = settings
+        self.target = target_of(settings.link, samples.speed)
+        seen = self.target.seen(samples.speed)
+        step = max(1, -(-len(samples) // most))
+        self.basis = samples if step == 1 else samples.take(np.arange(0, len(samples), step))
+        own = between(settings, likeness, self.basis, self.basis)
+        noise = settings.noise + _JITTER
+        if step == 1:
+            self._inverse = _inverted(own + noise * np.eye(len(own)))
+            self.weights: Floats = self._inverse @ seen
+            return
+        own += 1e-6 * np.eye(len(own))
+        gathered, told = noise * own, np.zeros(len(own))
+        for begin in range(0, len(samples), _CHUNK):
+            part = samples.take(np.arange(begin, min(begin + _CHUNK, len(samples))))
+            across = between(settings, likeness, self.basis, part)
+            gathered += across @ across.T
+            told += across @ seen[begin : begin + _CHUNK]
+        middle = np.linalg.inv(gathered)
+        self.weights = middle @ told
+        self._inverse = np.linalg.inv(own) - noise * middle
+
+    def predict(self, likeness: Parts, asked: Samples) -> LeftOut:
+        """Speed and standard deviation (of a measurement) for each asked pair."""
+        victims, row = np.unique(asked.victim, return_inverse=True)
+        others, column = np.unique(asked.other, return_inverse=True)
+        size, kinds = len(self.basis), len(np.unique(self.basis.other))
+        if len(victims) * (size**2 + len(others) * kinds**2) < 0.5 * len(asked) * size**2:
+            mean, known = self._every(likeness, victims, others)
+            mean, known = mean[row, column], known[row, column]
+        else:
+            mean, known = self._each(likeness, asked)
+        left = np.maximum(itself(self.settings, likeness, asked) - known, 0.0)
+        return LeftOut(*self.target.speed(mean, np.sqrt(left + self.settings.noise)))
+
+    def _each(self, likeness: Parts, asked: Samples) -> tuple[Floats, Floats]:
+        """The mean, and how much of the variance is known, of pair after pair."""
+        mean, known = np.empty(len(asked)), np.empty(len(asked))
+        for begin in range(0, len(asked), _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            some = Samples(asked.victim[part], asked.other[part], asked.speed[part])
+            across = between(self.settings, likeness, some, self.basis)
+            mean[part] = across @ self.weights
+            known[part] = np.einsum("ij,ij->i", across @ self._inverse, across)
+        return mean, known
+
+    def _every(self, likeness: Parts, victims: Ints, others: Ints) -> tuple[Floats, Floats]:
+        """The same of all victims beside all others, [V, A].
+
+        What a pair has in common with one of the basis is u + w·A, u and w the victim's alone. So
+        sums over the basis are made once for each victim and each other in the basis, not for each
+        pair that is asked about.
+        """
+        order = np.argsort(self.basis.other, kind="stable")
+        kinds, begins = np.unique(self.basis.other[order], return_index=True)
+        weights, inverse = self.weights[order], self._inverse[np.ix_(order, order)]
+        beside = likeness.other[np.ix_(others, kinds)]
+        mean, known = np.empty((2, len(victims), len(others)))
+        most = max(1, _GRID // len(kinds) ** 2)
+        for begin in range(0, len(victims), most):
+            rows = slice(begin, begin + most)
+            own = likeness.victim[np.ix_(victims[rows], self.basis.victim[order])]
+            u, w = (
+                BASE + self.settings.suffers * own,
+                (self.settings.inflicts + self.settings.fits * own),
+            )
+            pulled = u @ inverse
+            mean[rows] = (u @ weights)[:, None] + np.add.reduceat(w * weights, begins, 1) @ beside.T
+            known[rows] = np.einsum("vm,vm->v", pulled, u)[:, None]
+            known[rows] += 2 * np.add.reduceat(pulled * w, begins, 1) @ beside.T
+            both = np.empty((len(own), len(kinds), len(kinds)))
+            for kind, (low, high) in enumerate(zip(begins, [*begins[1:], len(order)], strict=True)):
+                both[:, kind] = np.add.reduceat((w[:, low:high] @ inverse[low:high]) * w, begins, 1)
+            for at, sums in enumerate(both, start=begin):
+                known[at] += np.einsum("ag,ag->a", beside @ sums, beside)
+        return mean, known

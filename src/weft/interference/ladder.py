@@ -1,0 +1,257 @@
+"""The ladder: for a victim beside others, the best rung that can say something.
+
+    1 measured    these very neighbours, three times or more
+    2 learned     both applications were measured with others, or are known alone
+    3 additive    both were measured with others, too few for more
+    4 hinge       nobody was measured, but everybody's utilisation is known
+    5 unknown     nothing is known
+
+Beside several, log slowdowns of the single others add up, and so do their bounds, and what the
+hinge says that all lose together beyond the pairs; except where as many were learnt from.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from weft.interference import utilisation
+from weft.interference.additive import Additive, Correction, Observed, with_spread
+from weft.interference.committee import USUAL, Effort
+from weft.interference.features import Applications, Samples
+from weft.interference.history import History
+from weft.interference.learned import Guess, Learned, Speaker, learn
+from weft.interference.records import SLOWEST, Measured, Run, Solo
+
+Rung = Literal["measured", "learned", "additive", "hinge", "unknown", "table"]
+RUNGS: tuple[Rung, ...] = ("measured", "learned", "additive", "hinge", "unknown")
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A predictor of one GPU model in one way of sharing, as plain data."""
+
+    gpu_model: str
+    isolation: str
+    solos: tuple[Solo, ...]
+    runs: tuple[Run, ...]
+    forbidden: tuple[tuple[str, ...], ...] = ()
+    learned: Learned | None = None
+    additive: Additive | None = None
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """Log slowdown, what at most one of ten exceeds, and where it comes from.
+
+    `upper` is +inf where the two must not share. `calibrated` says whether held-out groups stood
+    behind the bound.
+    """
+
+    mean: float
+    upper: float
+    rung: Rung
+    calibrated: bool
+    times: int = 0
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer it takes."""
+        return float(np.exp(self.mean))
+
+
+def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
+    """From what was measured in one cell; other cells' entries are an error."""
+    ((gpu_model, isolation),) = measured.cells() or [("", "")]
+    if measured.runs:
+        measured = measured.cell(gpu_model, isolation)
+    applications, runs = Applications(measured.solos), measured.runs
+    samples = applications.samples(runs)
+    additive = with_spread(samples, len(applications.names)) if len(samples) >= 2 else None
+    return Cell(
+        gpu_model, isolation, measured.solos, runs,
+        tuple(sorted({tuple(sorted(names)) for names, _, _ in measured.forbidden})),
+        learn(measured.solos, runs, effort), additive,
+    )  # fmt: skip
+
+
+class Predictor:
+    """A cell that can be asked. Observed progress corrects it as it comes."""
+
+    def __init__(self, cell: Cell, extra: Sequence[Solo] = ()) -> None:
+        """`extra`: applications that are known alone, but were not there to learn from."""
+        self.cell = cell
+        known = {one.application for one in cell.solos}
+        extra = tuple(one for one in extra if one.application not in known)
+        self.solos = {one.application: one for one in (*cell.solos, *extra)}
+        self.history = History(cell.runs)
+        self.forbidden = {frozenset(names) for names in cell.forbidden}
+        self._seen: list[Observed] = []
+        self._correction = Correction()
+        self._measured = {name for run in cell.runs for name in (run.victim, *run.others)}
+        self.speaker: Speaker | None = None
+        self.applications = Applications(self.solos.values())
+        if cell.learned is not None:
+            self.speaker = Speaker(cell.learned, cell.solos, cell.runs)
+            self.applications = self.speaker.asked(extra)
+
+    def saw(self, victim: str, others: Sequence[str], speed: float) -> None:
+        """Progress that was observed: its rate by its rate alone. What is none teaches nothing."""
+        if not (np.isfinite(speed) and speed > 0):
+            return
+        slower = -float(np.log(max(speed, SLOWEST)))
+        said = self._below_history(victim, others)
+        self._seen.append(Observed(victim, tuple(others), slower - said.mean))
+        self._correction = Correction(self._seen)
+        self.history.saw(victim, others, slower)
+
+    def predict(self, victim: str, others: Sequence[str]) -> Prediction:
+        """Of one beside others; nobody beside it: no slowdown."""
+        if not others:
+            return Prediction(0.0, 0.0, "measured", True)
+        known = self.history.of(victim, others)
+        if known is not None:
+            found = Prediction(known.mean, known.upper, "measured", True, known.times)
+        else:
+            open_to = [one for one in others if self.history.of(victim, [one]) is None]
+            found = self._below_history(victim, others)
+            if open_to:  # what was measured has been corrected by being measured
+                found = self._corrected(found, victim, open_to)
+        if any(frozenset((victim, other)) in self.forbidden for other in others):
+            return msgspec.structs.replace(found, upper=float("inf"))
+        return found
+
+    def rung_of(self, victim: str, other: str) -> Rung:
+        """The rung below history that speaks of a pair."""
+        if self.speaker is not None and self._said_alone(victim) and self._said_alone(other):
+            return "learned"
+        if self.cell.additive is not None and {victim, other} <= self._measured:
+            return "additive"
+        one, two = self.solos.get(victim), self.solos.get(other)
+        if (
+            one is not None
+            and two is not None
+            and utilisation.by_utilisation(one, [two]) is not None
+        ):
+            return "hinge"
+        return "unknown"
+
+    def pairs(self, names: Sequence[str]) -> list[list[Prediction]]:
+        """Every name beside every name."""
+        learned = [
+            (victim, other) for victim in names for other in names
+            if self.rung_of(victim, other) == "learned"
+        ]  # fmt: skip
+        said = dict(zip(learned, self._by_learned(learned), strict=True)) if learned else {}
+        table = []
+        for victim in names:
+            row = []
+            for other in names:
+                quick = said.get((victim, other))
+                row.append(
+                    self.predict(victim, [other])
+                    if quick is None or self.history.of(victim, [other]) is not None
+                    else self._finished(quick, victim, other)
+                )
+            table.append(row)
+        return table
+
+    def _finished(self, found: Prediction, victim: str, other: str) -> Prediction:
+        found = self._corrected(found, victim, [other])
+        if frozenset((victim, other)) in self.forbidden:
+            return msgspec.structs.replace(found, upper=float("inf"))
+        return found
+
+    def _said_alone(self, name: str) -> bool:
+        """Whether the learned rung knows anything of it: pairs, a family, or numbers."""
+        one = self.solos.get(name)
+        if one is None:
+            return False
+        if name in self._measured:
+            return True
+        at = self.applications.index[name]
+        return bool(np.isfinite(self.applications.raw[at]).any())
+
+    def _below_history(self, victim: str, others: Sequence[str]) -> Prediction:
+        speaker = self.speaker
+        if speaker is not None and len(others) > 1:
+            index = self.applications.index
+            if all(self._said_alone(name) for name in (victim, *others)):
+                found = speaker.together(
+                    self.applications, index[victim], [index[name] for name in others]
+                )
+                if found is not None:
+                    return _predictions(found)[0]
+        if len(others) == 1:
+            return self._pair(victim, others[0])
+        return _sum(
+            [self._known_pair(victim, other) for other in others], self._beyond(victim, others)
+        )
+
+    def _beyond(self, victim: str, others: Sequence[str]) -> float:
+        """What all together lose by the hinge beyond what its pairs do: two who are harmless one by
+        one may fill the card."""
+        known = [self.solos.get(name) for name in (victim, *others)]
+        solos = [one for one in known if one is not None]
+        if len(solos) < len(known):
+            return 0.0
+        whole = utilisation.by_utilisation(solos[0], solos[1:])
+        pairs = [utilisation.by_utilisation(solos[0], [one]) for one in solos[1:]]
+        if whole is None:
+            return 0.0
+        return max(0.0, whole[0] - sum(one[0] for one in pairs if one is not None))
+
+    def _known_pair(self, victim: str, other: str) -> Prediction:
+        known = self.history.of(victim, [other])
+        if known is None:
+            return self._pair(victim, other)
+        return Prediction(known.mean, known.upper, "measured", True, known.times)
+
+    def _pair(self, victim: str, other: str) -> Prediction:
+        rung = self.rung_of(victim, other)
+        if rung == "learned":
+            return self._by_learned([(victim, other)])[0]
+        additive = self.cell.additive
+        if rung == "additive" and additive is not None:
+            at = Applications(self.cell.solos).index
+            mean = additive.middle + additive.suffers[at[victim]] + additive.inflicts[at[other]]
+            return Prediction(mean, mean + additive.spread, "additive", False)
+        if rung == "hinge":
+            told = utilisation.by_utilisation(self.solos[victim], [self.solos[other]])
+            if told is not None:
+                return Prediction(*told, "hinge", False)
+        return Prediction(*utilisation.unknown(), "unknown", False)
+
+    def _by_learned(self, pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+        if self.speaker is None:
+            return []
+        index = self.applications.index
+        asked = Samples(
+            np.array([index[victim] for victim, _ in pairs]),
+            np.array([index[other] for _, other in pairs]), np.zeros(len(pairs)),
+        )  # fmt: skip
+        return _predictions(self.speaker.predict(self.applications, asked))
+
+    def _corrected(self, found: Prediction, victim: str, others: Sequence[str]) -> Prediction:
+        add = self._correction.of(victim, others)
+        return msgspec.structs.replace(found, mean=found.mean + add, upper=found.upper + add)
+
+
+def _predictions(guess: Guess) -> list[Prediction]:
+    means, uppers = -np.log(guess.speed), -np.log(guess.lowest)
+    return [
+        Prediction(mean, upper, "learned", sure)
+        for mean, upper, sure in zip(
+            means.tolist(), uppers.tolist(), guess.calibrated.tolist(), strict=True
+        )
+    ]
+
+
+def _sum(found: Sequence[Prediction], beyond: float) -> Prediction:
+    """Single others' log slowdowns and bounds together, on the worst rung among them.
+
+    Never calibrated: no larger company was held back to see how far off this is.
+    """
+    return Prediction(
+        sum(one.mean for one in found) + beyond, sum(one.upper for one in found) + beyond,
+        max((one.rung for one in found), key=RUNGS.index), False,
+    )  # fmt: skip

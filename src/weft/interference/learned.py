@@ -1,0 +1,190 @@
+"""The second rung: what is learnt from measured pairs of one GPU model, with calibrated bounds.
+
+Committees of kernels speak for every set; where applications have profiles and LightGBM is
+installed, its quantiles have a say too, and on new families the additive form: as much as leaving
+pairs and families out shows to be best.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.interference import additive, left_out
+from weft.interference import trees as forests
+from weft.interference.additive import Additive
+from weft.interference.calibration import Calibration
+from weft.interference.committee import USUAL, Committee, Effort, elect
+from weft.interference.features import (
+    Applications,
+    Bools,
+    Floats,
+    Ints,
+    Samples,
+    pair_columns,
+    pair_rows,
+    profile_columns,
+)  # fmt: skip
+from weft.interference.kernel import Scales, Settings, Space, scales_of
+from weft.interference.records import SLOWEST, Run, Solo
+from weft.interference.trees import Trees
+
+MOST_CALIBRATED = 700
+"""Samples that bounds are calibrated on."""
+LEAST_SAMPLES, LEAST_APPLICATIONS = 24, 4
+"""Fewer say nothing that the additive rung would not."""
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """All that a fitted rung is, as plain data; the samples are kept by whoever fitted it."""
+
+    scales: Scales
+    near: tuple[Settings, ...]
+    far: tuple[Settings, ...]
+    calibration: Calibration
+    trees: tuple[str, ...] = ()
+    near_share: float = 0.0
+    far_share: float = 0.0
+    many: bool = False
+    """Whether the trees saw runs with several others, and may be asked about such."""
+    additive: Additive | None = None
+    """The additive form of speeds, where it has a say on new families."""
+    additive_share: float = 0.0
+
+
+def learn(solos: Sequence[Solo], runs: Sequence[Run], effort: Effort = USUAL) -> Learned | None:
+    """None where too little was measured."""
+    applications = Applications(solos)
+    samples = applications.samples(runs)
+    used = np.unique(np.r_[samples.victim, samples.other])
+    if len(samples) < LEAST_SAMPLES or len(used) < LEAST_APPLICATIONS:
+        return None
+    chosen = elect(applications, samples, effort)
+    held = left_out.held_of(applications, _some(samples))
+    planted = forests.available() and len(profile_columns(applications.columns)) >= 2
+    shares, found = left_out.calibrated(
+        held, left_out.by_kernels(held, chosen), left_out.Forests(held) if planted else None
+    )
+    texts: tuple[str, ...] = ()
+    if planted:
+        rows, slower = _rows_of(applications, runs), -np.log([run.speed for run in runs])
+        texts = Trees.fitted(rows, slower).texts
+        found = left_out.with_companies(found, runs, rows, slower)
+    added = additive.fit(samples, samples.speed, len(applications.names))
+    return Learned(
+        scales_of(applications), chosen.near, chosen.far, found, texts, shares.near, shares.far,
+        planted and any(len(run.others) > 1 for run in runs),
+        added if shares.additive else None, shares.additive,
+    )  # fmt: skip
+
+
+def _rows_of(applications: Applications, runs: Sequence[Run]) -> Floats:
+    index, columns = applications.index, applications.columns
+    rows = np.empty((len(runs), len(pair_columns(columns))))
+    beside = np.array([len(run.others) for run in runs])
+    for size in np.unique(beside):
+        at = np.flatnonzero(beside == size).tolist()
+        victims = np.array([index[runs[row].victim] for row in at])
+        others = np.array([[index[name] for name in runs[row].others] for row in at])
+        rows[at] = pair_rows(applications.raw, columns, victims, others)
+    return rows
+
+
+def _some(samples: Samples) -> Samples:
+    """Whole pairs, few enough that leaving them out stays quick."""
+    if len(samples) <= MOST_CALIBRATED:
+        return samples
+    pairs = np.random.default_rng(21).permutation(np.unique(samples.pair))
+    return samples.take(np.isin(samples.pair, pairs[: MOST_CALIBRATED // 2]))
+
+
+class Guess(NamedTuple):
+    """Predicted speed and its lower bound, [n], and whether that bound is calibrated, [n]."""
+
+    speed: Floats
+    lowest: Floats
+    calibrated: Bools
+
+
+class Speaker:
+    """A fitted rung with its samples, ready to be asked about known applications and others."""
+
+    def __init__(self, learned: Learned, solos: Sequence[Solo], runs: Sequence[Run]) -> None:
+        self.learned = learned
+        self.columns = learned.scales.columns
+        self.known = Applications(solos, self.columns)
+        self.samples = self.known.samples(runs)
+        self._most = max((len(run.others) for run in runs), default=0)
+        self._measured = set(np.unique(np.r_[self.samples.victim, self.samples.other]).tolist())
+        self._families = {self.known.families[at] for at in self._measured}
+        space = Space(self.known, learned.scales)
+        self.near = Committee(learned.near, space, self.samples)
+        self.far = Committee(learned.far, space, self.samples)
+        self.trees = Trees.read(learned.trees) if learned.trees and forests.available() else None
+
+    def asked(self, extra: Sequence[Solo]) -> Applications:
+        """The training set's applications, and behind them others that are asked about."""
+        return Applications((*self.known.solos, *extra), self.columns)
+
+    def kind_of(self, applications: Applications) -> Ints:
+        """0 measured, 1 new but of a known family, 2 new: for each application."""
+        return np.array([
+            0 if at in self._measured else 1 if family in self._families else 2
+            for at, family in enumerate(applications.families)
+        ], dtype=np.int64)  # fmt: skip
+
+    def predict(self, applications: Applications, pairs: Samples) -> Guess:
+        """Of pairs by index into `asked(…)`; their `speed` is not looked at."""
+        space, kind = Space(applications, self.learned.scales), self.kind_of(applications)
+        victim, other = kind[pairs.victim], kind[pairs.other]
+        away = (victim == 2) | (other == 2)
+        speed, width = np.empty(len(pairs)), np.empty(len(pairs))
+        for committee, rows, share, mixed in (
+            (self.near, ~away, self.learned.near_share, left_out.blend),
+            (self.far, away, self.learned.far_share, left_out.number_of),
+        ):
+            if rows.any():
+                said = committee.predict(space, pairs.take(rows))
+                if self.trees is not None and share:
+                    asked = pairs.take(rows)
+                    seen = pair_rows(
+                        applications.raw, self.columns, asked.victim, asked.other[:, None]
+                    )
+                    said = mixed(said, left_out.spoken(self.trees.predict(seen)), share)
+                speed[rows], width[rows] = said
+        told = self.learned.calibration
+        factor = np.select(
+            [victim == 2, away, (victim == 1) | (other == 1)],
+            [told.victim, told.other, told.size], told.pair,
+        )  # fmt: skip
+        sure = np.select([away, (victim == 1) | (other == 1)],
+                         [told.new_families, told.new_sizes], True)  # fmt: skip
+        if self.trees is None and self.learned.trees:
+            sure = np.zeros(len(pairs), dtype=np.bool_)  # bounds were calibrated with their say
+        lowest = np.maximum(speed - factor * width, SLOWEST)
+        speed[away] = self._with_additive(speed[away], pairs.take(away))
+        lowest = np.minimum(speed, lowest)
+        return Guess(speed, lowest, sure.astype(np.bool_))
+
+    def together(
+        self, applications: Applications, victim: int, others: Sequence[int]
+    ) -> Guess | None:
+        """Of one beside several at once; None where none so large were learnt from."""
+        if self.trees is None or not self.learned.many or len(others) > self._most:
+            return None
+        row = pair_rows(
+            applications.raw, self.columns, np.array([victim]), np.array([list(others)])
+        )
+        said = left_out.spoken(self.trees.predict(row))
+        told = self.learned.calibration
+        known = not self.kind_of(applications)[[victim, *others]].any()
+        factor = told.several if known else max(told.several, told.victim, told.other, told.size)
+        lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
+        return Guess(said.speed, lowest, np.array([known and told.new_companies]))
+
+    def _with_additive(self, speed: Floats, pairs: Samples) -> Floats:
+        added, share = self.learned.additive, self.learned.additive_share
+        if added is None or not share:
+            return speed
+        return (1 - share) * speed + share * added.predict(pairs)

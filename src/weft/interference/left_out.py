@@ -1,0 +1,311 @@
+"""What each voice says of samples it was left without: its say, and how wide bounds must be.
+
+Whatever is chosen by leaving families out must not be judged on the very families that chose it:
+it would look better there than on the next one. So each family is spoken of by the committee that
+the other families elected, with the shares that the others gave.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.interference import additive
+from weft.interference.calibration import (
+    Calibration,
+    by_group,
+    factor_of,
+    few_groups,
+    scores_of,
+)
+from weft.interference.committee import (
+    Committees,
+    Group,
+    groups_of,
+    labels_of,
+    mean_of,
+    without_pairs,
+)  # fmt: skip
+from weft.interference.features import (
+    Applications,
+    Bools,
+    Floats,
+    Ints,
+    Samples,
+    pair_rows,
+)  # fmt: skip
+from weft.interference.kernel import (
+    LeftOut,
+    Space,
+    inverse_of,
+    left_out,
+    parts,
+    scales_of,
+)
+from weft.interference.records import Run
+from weft.interference.trees import QUANTILES, Trees
+
+SHARES = (0.0, 0.5, 1.0)
+"""What another voice's part of a prediction may be."""
+_FOLDS, _BUNDLES = 6, 8
+_FROM_QUANTILES = 2 * 1.2816
+
+
+class Shares(NamedTuple):
+    """The trees' part where families are known (`near`) and where not (`far`), and the additive
+    form's part of the latter: of the speed alone, for it does not know how sure it is."""
+
+    near: float = 0.0
+    far: float = 0.0
+    additive: float = 0.0
+
+
+class Held(NamedTuple):
+    """Samples that are left out in turn: pair by pair, by application, by family."""
+
+    applications: Applications
+    samples: Samples
+    sizes: list[Group]
+    families: list[Group]
+
+    def speeds(self, group: Group) -> Floats:
+        """Of the group's samples."""
+        return self.samples.speed[group.samples]
+
+
+class Said(NamedTuple):
+    """What a voice says of each pair, each application, each family without them."""
+
+    pairs: LeftOut
+    sizes: list[LeftOut]
+    families: list[LeftOut]
+
+
+def held_of(applications: Applications, samples: Samples) -> Held:
+    """Every group of these samples."""
+    own = np.arange(len(applications.names))
+    return Held(
+        applications, samples, groups_of(samples, own),
+        groups_of(samples, labels_of(applications, samples)),
+    )  # fmt: skip
+
+
+def by_kernels(held: Held, chosen: Committees) -> Said:
+    """The committees; of each family the one that was elected without its vote."""
+    space = Space(held.applications, scales_of(held.applications))
+    pairs, sizes = [], []
+    for settings in chosen.near:
+        fitted = inverse_of(settings, parts(space, settings), held.samples)
+        pairs.append(without_pairs(fitted, held.samples))
+        sizes.append(left_out(fitted, [group.samples for group in held.sizes]))
+    speaks = [chosen.without(group.name) for group in held.families]
+    families: list[list[LeftOut]] = [[] for _ in held.families]
+    for settings in dict.fromkeys(one for committee in speaks for one in committee):
+        fitted = inverse_of(settings, parts(space, settings), held.samples)
+        asked = [number for number, committee in enumerate(speaks) if settings in committee]
+        found = left_out(fitted, [held.families[number].samples for number in asked])
+        for number, one in zip(asked, found, strict=True):
+            families[number].append(one)
+    return Said(
+        mean_of(pairs), [mean_of(said) for said in zip(*sizes, strict=True)],
+        [mean_of(said) for said in families],
+    )  # fmt: skip
+
+
+def by_additive(held: Held) -> list[Floats]:
+    """Speeds of each family by the additive form without it."""
+    found = []
+    for group in held.families:
+        inside = np.ones(len(held.samples), dtype=np.bool_)
+        inside[group.samples] = False
+        rest = held.samples.take(inside)
+        if not len(rest):
+            found.append(np.full(len(group.samples), float(held.samples.speed.mean())))
+            continue
+        fitted = additive.fit(rest, rest.speed, len(held.applications.names))
+        found.append(fitted.predict(held.samples.take(group.samples)))
+    return found
+
+
+class Forests:
+    """LightGBM's voice: it costs a fit for whatever is left out."""
+
+    def __init__(self, held: Held) -> None:
+        samples, applications = held.samples, held.applications
+        self._held = held
+        self._rows = pair_rows(
+            applications.raw, applications.columns, samples.victim, samples.other[:, None]
+        )
+        self._slower = -np.log(samples.speed)
+
+    def _without(self, out: Bools) -> LeftOut:
+        if out.all():  # every sample is of the group: then one middle of all of them speaks
+            usual = np.quantile(self._slower, QUANTILES)
+            return spoken(np.repeat(usual[:, None], len(out), axis=1))
+        fitted = Trees.fitted(self._rows[~out], self._slower[~out])
+        return spoken(fitted.predict(self._rows[out]))
+
+    def pairs(self) -> LeftOut:
+        """Of each pair without it."""
+        samples = self._held.samples
+        speed, deviation = np.empty(len(samples)), np.empty(len(samples))
+        fold = np.unique(samples.pair, return_inverse=True)[1] % _FOLDS
+        for out in np.unique(fold):
+            found = self._without(fold == out)
+            speed[fold == out], deviation[fold == out] = found
+        return LeftOut(speed, deviation)
+
+    def groups(self, found: Sequence[Group]) -> list[LeftOut]:
+        """Bundles of groups are left out together: a forest costs too much for each alone."""
+        count = len(self._held.samples)
+        said: dict[int, LeftOut] = {}
+        for bundle in (found[at::_BUNDLES] for at in range(min(_BUNDLES, len(found)))):
+            out = np.zeros(count, dtype=np.bool_)
+            for group in bundle:
+                out[group.samples] = True
+            if out.all():
+                out[np.setdiff1d(np.arange(count), bundle[0].samples)] = False
+            answer, at = self._without(out), np.cumsum(out) - 1
+            for group in bundle:
+                rows = at[group.samples]
+                said[group.name] = LeftOut(answer.speed[rows], answer.deviation[rows])
+        return [said[group.name] for group in found]
+
+
+def spoken(quantiles: Floats) -> LeftOut:
+    """Quantiles of log slowdown as speed and deviation."""
+    speed = np.exp(-quantiles[1])
+    return LeftOut(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
+
+
+def blend(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
+    """`share` of the other."""
+    return LeftOut(
+        (1 - share) * one.speed + share * other.speed,
+        (1 - share) * one.deviation + share * other.deviation,
+    )
+
+
+def number_of(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
+    """`share` of the other's speed. How sure it is remains the first's: forests are as sure of
+    what is like nothing that they saw as of the rest."""
+    return LeftOut((1 - share) * one.speed + share * other.speed, one.deviation)
+
+
+def calibrated(held: Held, kernels: Said, forests: Forests | None) -> tuple[Shares, Calibration]:
+    """Everybody's say, and how far bounds must lie with it."""
+    near, pairs, sizes = 0.0, kernels.pairs, kernels.sizes
+    trees = kernels.families
+    if forests is not None:
+        told, speed = forests.pairs(), held.samples.speed
+        near = min(SHARES, key=lambda s: float(np.abs(blend(pairs, told, s).speed - speed).mean()))
+        if near > 0.0:
+            pairs = blend(pairs, told, near)
+            by_trees = forests.groups(held.sizes)
+            sizes = [blend(k, t, near) for k, t in zip(sizes, by_trees, strict=True)]
+        trees = forests.groups(held.families)
+    added = by_additive(held)
+    errors = _errors(held, kernels.families, trees, added)
+    every = np.arange(len(held.families))
+    families = []
+    for number in every.tolist():
+        far, _ = _shares(errors, every[every != number])
+        families.append(number_of(kernels.families[number], trees[number], far))
+    found = _factors(held, Said(pairs, sizes, families))
+    return Shares(near, *_shares(errors, every)), found
+
+
+def with_companies(
+    found: Calibration, runs: Sequence[Run], rows: Floats, slower: Floats
+) -> Calibration:
+    """And how far bounds must lie beside several others: forests without each sixth of the larger
+    companies. As it was, where none was measured."""
+    companies = [tuple(sorted((run.victim, *run.others))) for run in runs]
+    larger = np.array([len(one) > 2 for one in companies])
+    if not larger.any():
+        return found
+    number = {one: at for at, one in enumerate(sorted(set(companies)))}
+    company = np.array([number[one] for one in companies])
+    fold = np.unique(company, return_inverse=True)[1] % _FOLDS
+    scores, victims = [], []
+    for at in range(_FOLDS):
+        out = larger & (fold == at)
+        if out.any() and not out.all():
+            said = spoken(Trees.fitted(rows[~out], slower[~out]).predict(rows[out]))
+            scores.append(scores_of(np.exp(-slower[out]), said.speed, said.deviation))
+            victims += [runs[row].victim for row in np.flatnonzero(out).tolist()]
+    names = {name: at for at, name in enumerate(sorted(set(victims)))}
+    groups = by_group(np.concatenate(scores), np.array([names[name] for name in victims]))
+    return msgspec.structs.replace(
+        found, several=factor_of(groups), companies=len(np.unique(company[larger]))
+    )
+
+
+class _Errors(NamedTuple):
+    """Mean error of each family's victims, [trees' share, additive's share, family]; how many."""
+
+    mean: Floats
+    samples: Floats
+
+
+def _errors(
+    held: Held, kernels: Sequence[LeftOut], trees: Sequence[LeftOut], added: Sequence[Floats]
+) -> _Errors:
+    shares = SHARES if trees is not kernels else SHARES[:1]
+    found = np.zeros((len(shares), len(SHARES), len(held.families)))
+    for at, group in enumerate(held.families):
+        speed = held.speeds(group)
+        for row, far in enumerate(shares):
+            said = blend(kernels[at], trees[at], far).speed
+            for column, part in enumerate(SHARES):
+                wrong = np.abs((1 - part) * said + part * added[at] - speed)[group.victims]
+                found[row, column, at] = wrong.mean() if len(wrong) else 0.0
+    return _Errors(found, np.array([float(group.victims.sum()) for group in held.families]))
+
+
+def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
+    """The trees' by the least error over these families; the additive form's only where it is
+    ahead by more than a standard error over families: with few, the best of several is chance."""
+    mean, samples = errors.mean[:, :, kept], errors.samples[kept]
+    if samples.sum() == 0:
+        return 0.0, 0.0
+    weight = samples / samples.sum()
+    far = int(np.argmin(mean[:, 0] @ weight))
+    best, ahead = 0, 0.0
+    for column in range(1, len(SHARES)):
+        gain = mean[far, 0] - mean[far, column]
+        middle = float(gain @ weight)
+        spread = np.sqrt((weight**2 @ (gain - middle) ** 2) * len(gain) / max(1, len(gain) - 1))
+        if middle > max(float(spread), ahead):
+            best, ahead = column, middle
+    return SHARES[far], SHARES[best]
+
+
+def _factors(held: Held, found: Said) -> Calibration:
+    family = held.applications.family
+
+    def scores(
+        groups: Sequence[Group], said: Sequence[LeftOut], victims: bool | None
+    ) -> list[Floats]:
+        kept = []
+        for group, one in zip(groups, said, strict=True):
+            score = scores_of(held.speeds(group), one.speed, one.deviation)
+            chosen = np.ones(len(score), bool) if victims is None else group.victims == victims
+            kept.append(score[chosen])
+        return kept
+
+    siblings = [
+        at for at, group in enumerate(held.sizes) if (family == family[group.name]).sum() > 1
+    ]
+    sized = [held.sizes[at] for at in siblings]
+    wider = few_groups(len(held.families))
+    pair_scores = scores_of(held.samples.speed, found.pairs.speed, found.pairs.deviation)
+    return Calibration(
+        factor_of(by_group(pair_scores, held.samples.victim)),
+        few_groups(len(sized)) * factor_of(scores(sized, [found.sizes[at] for at in siblings],
+                                                  None)),
+        wider * factor_of(scores(held.families, found.families, True)),
+        wider * factor_of(scores(held.families, found.families, False)),
+        len(held.families), len(sized),
+    )  # fmt: skip

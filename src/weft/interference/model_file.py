@@ -1,0 +1,113 @@
+"""Predictors as a file: plain JSON of one version, LightGBM's forests as its own text in it."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from weft.files.reading import unpack
+from weft.interference import trees
+from weft.interference.ladder import Cell
+from weft.model.errors import BadInputError
+
+SCHEMA = "weft.dev/interference-model/v1"
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Predictors of several GPU models, and what they were learnt from."""
+
+    schema: str
+    weft: str
+    sources: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    def cell(self, gpu_model: str, isolation: str = "") -> Cell | None:
+        """That of a GPU model; of the way of sharing, or of any where none is asked for."""
+        for one in self.cells:
+            if one.gpu_model == gpu_model and isolation in ("", one.isolation):
+                return one
+        return None
+
+
+class _Schema(msgspec.Struct):
+    schema: str
+
+
+def encode(model: Model) -> bytes:
+    """Compressed; the same model gives the same bytes. NaN (not known) is written as null."""
+    return gzip.compress(msgspec.json.encode(model), mtime=0)
+
+
+def decode(body: bytes, where: str) -> Model:
+    """`BadInputError` says what is wrong with the file."""
+    try:
+        body = unpack(body, where)
+        schema = msgspec.json.decode(body, type=_Schema).schema
+        if schema != SCHEMA:
+            raise BadInputError(
+                f"{where}, field schema", f"{schema!r}; this Weft reads {SCHEMA}: train it again"
+            )
+        found = msgspec.convert(_known(msgspec.json.decode(body)), Model)
+        _check(found)
+    except (
+        msgspec.DecodeError, OSError, EOFError, zlib.error, UnicodeDecodeError, RecursionError,
+        _MisfitError,
+    ) as error:  # fmt: skip
+        raise BadInputError(where, f"is no model of `weft interference train`: {error}") from None
+    return found
+
+
+class _MisfitError(Exception):
+    """Parts that cannot be of one model."""
+
+
+def _check(model: Model) -> None:
+    """That every part speaks of what the others have; `_MisfitError` says which does not."""
+    if not model.cells:
+        raise _MisfitError("it has no cells")
+    for number, cell in enumerate(model.cells):
+        for what, fits in _said_of(cell):
+            if not fits:
+                raise _MisfitError(f"{what} - at `$.cells[{number}]`")
+
+
+def _said_of(cell: Cell) -> Iterator[tuple[str, bool]]:
+    """What would be wrong, and whether it is right."""
+    names = {one.application for one in cell.solos}
+    yield "an application stands twice in solos", len(names) == len(cell.solos)
+    for run in cell.runs:
+        yield "runs name who is not in solos", {run.victim, *run.others} <= names
+        yield "runs have a speed of 0 or less, or nobody beside", run.speed > 0 < len(run.others)
+    for one in (cell.additive, cell.learned.additive if cell.learned else None):
+        if one is not None:
+            fits = len(one.suffers) == len(one.inflicts) == len(cell.solos)
+            yield "the additive form is of other applications", fits
+    if cell.learned is None:
+        return
+    scales = cell.learned.scales
+    fits = len(scales.centre) == len(scales.spread) == len(scales.columns)
+    yield "learned.scales has columns without numbers", fits and all(scales.spread)
+    yield "learned has no kernels", bool(cell.learned.near and cell.learned.far)
+    for kernel in (*cell.learned.near, *cell.learned.far):
+        lengths = (*kernel.victim.lengths, *kernel.other.lengths)
+        yield "a kernel looks at unknown columns", set(kernel.columns) <= set(scales.columns)
+        yield (
+            "a kernel has columns without lengths",
+            (len(kernel.victim.lengths) == len(kernel.other.lengths) == len(kernel.columns)),
+        )
+        yield "a kernel's noise or lengths are not above 0", min((kernel.noise, *lengths)) > 0
+    yield "LightGBM's text does not read", trees.readable(cell.learned.trees)
+
+
+_UNKNOWN = "batch", "rate_per_s"
+
+
+def _known(value: object) -> object:
+    """Null back to NaN, where a number may be unknown."""
+    if isinstance(value, dict):
+        return {
+            name: float("nan") if one is None and name in _UNKNOWN else _known(one)
+            for name, one in value.items()
+        }
+    return [_known(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,338 @@
+"""What was observed of pods that run, over what was predicted: measured pairs, and bans.
+
+    progress ──saw──▶ history of each pair ─┐
+    an eviction ──ban──▶ apart for 30 min ──┼──due──▶ the table that policies get, patched
+    base table ─────────────────────────────┘
+
+A pair that was seen three times or more is taken as measured (the first rung). What all of them
+have in common corrects the rungs below it. Where nothing was seen, the base table is as it was. A
+pair that it forbids stays forbidden, and a bound that somebody told or measured is never lowered.
+What was not seen for a week is forgotten. Nothing here is measured or decided.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.interference import (
+    OBSERVED,
+    Floats,
+    Interference,
+    InterferenceView,
+    Tier,
+    Tiers,
+    interference,
+)
+from weft.interference.additive import Correction, Observed
+from weft.interference.history import History, Memory, Remembered
+
+SECOND_NS = 1_000_000_000
+BAN_NS = 30 * 60 * SECOND_NS
+KEEP_NS = 7 * 24 * 3600 * SECOND_NS
+"""A pair that was not seen for so long is forgotten: programs change, and what ran only once is
+nobody's business for ever. Weekly jobs are learnt anew if they come late."""
+TELL_NS = 5 * 60 * SECOND_NS
+"""The table is told anew no more often, but for bans: everything that was decided on it is void."""
+MOVED = 0.02
+"""Log slowdown by which a pair must have moved to be worth telling."""
+MOST_PAIRS, MOST_BANS, MOST_VALUES = 1_000, 1_000, 20
+MOST_NAMES = 128
+"""So many applications are corrected at most, the last ones seen; and so many that the base does
+not know get a place in the table, whose size is their number squared."""
+MOST_MISSED = math.log(2.0)
+"""Log slowdown of one pair that may be put down to its applications: what is beyond is its own."""
+MOST_SLOWDOWN = 100.0
+_CORRECTED = (Tier.LEARNED, Tier.ADDITIVE, Tier.HINGE)
+_FAR = math.log(10 * MOST_SLOWDOWN)
+
+Key = tuple[str, str, tuple[str, ...]]
+"""(GPU model, victim, those beside it in order)."""
+Apart = tuple[str, str, str]
+"""(GPU model, one, the other), these two in order."""
+
+
+class KeptPair(msgspec.Struct, frozen=True):
+    """Log slowdowns of `victim` beside `others` on a GPU model: their moving mean, and the last.
+
+    `seen_ns`: when it was seen last, since 1970; 0 is not known, and counts as now.
+    """
+
+    gpu_model: str
+    victim: str
+    others: tuple[str, ...]
+    mean: float
+    values: tuple[float, ...]
+    seen_ns: int = 0
+
+
+class Ban(msgspec.Struct, frozen=True):
+    """Two applications that must not share a GPU of this model before `until_ns`."""
+
+    gpu_model: str
+    one: str
+    other: str
+    until_ns: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Everything that was observed, as plain data, the last seen last."""
+
+    pairs: tuple[KeptPair, ...] = ()
+    bans: tuple[Ban, ...] = ()
+    schema: Literal["weft.dev/observed/v1"] = "weft.dev/observed/v1"
+
+
+def encode(kept: Kept) -> str:
+    """As JSON."""
+    return msgspec.json.encode(kept).decode()
+
+
+def decode(text: str | bytes) -> Kept:
+    """From JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
+    try:
+        kept = msgspec.json.decode(text, type=Kept)
+    except RecursionError:
+        raise msgspec.DecodeError("is nested too deeply") from None
+    for pair in kept.pairs:
+        if not pair.others or not pair.values:
+            raise msgspec.ValidationError(f"{pair.victim[:100]!r}: nobody beside it, or no value")
+        if not all(abs(value) <= _FAR for value in (pair.mean, *pair.values)):
+            raise msgspec.ValidationError(f"{pair.victim[:100]!r}: a value makes no sense")
+    return kept
+
+
+class _Recent(History):
+    """Fewer values: they come each look, and are kept where room is small."""
+
+    MOST = MOST_VALUES
+
+
+class _Cells(NamedTuple):
+    """A table that grows: its GPU models, its classes, and [M, K+1, K+1] each."""
+
+    models: list[str]
+    classes: list[str]
+    mean: Floats
+    upper: Floats
+    tier: Tiers
+
+
+class Experience:
+    """Observations over a base table. Times are of one clock that outlives the process (UTC).
+
+    `kept` is what another process observed: this one goes on from there.
+    """
+
+    def __init__(self, base: Interference, kept: Kept | None = None) -> None:
+        self._history: dict[str, History] = {}
+        self._seen: OrderedDict[Key, Remembered | None] = OrderedDict()
+        self._seen_ns: dict[Key, int] = {}
+        self._bans: OrderedDict[Apart, int] = OrderedDict()
+        self._told: tuple[dict[Key, Remembered], frozenset[Apart]] | None = ({}, frozenset())
+        self._told_ns = 0
+        self._version = base.version
+        self.base, self._view = base, InterferenceView(base)
+        for pair in (kept or Kept()).pairs[-MOST_PAIRS:]:
+            key = (pair.gpu_model, pair.victim, tuple(sorted(pair.others)))
+            self._of(pair.gpu_model).put(
+                *key[1:], Memory(pair.mean, list(pair.values[-MOST_VALUES:]))
+            )
+            self._seen[key] = self._of(pair.gpu_model).of(*key[1:])
+            self._seen_ns[key] = pair.seen_ns
+        for one in (kept or Kept()).bans:
+            self._put(one.gpu_model, one.one, one.other, one.until_ns)
+
+    def rebase(self, base: Interference) -> None:
+        """Other predictions: what was told as observed goes over these now, and is due."""
+        self.base, self._view = base, InterferenceView(base)
+        self._version = max(self._version, base.version)
+        if self._told != ({}, frozenset()):
+            self._told = None
+
+    # --- what is seen ---
+
+    def saw(self, gpu_model: str, victim: str, others: Sequence[str], slowdown: float) -> None:
+        """Progress that was counted over one window in which the same pods ran all the time.
+
+        `others` are the applications beside it; alone it teaches nothing, and neither does a
+        number that is no slowdown.
+        """
+        if not others or not (math.isfinite(slowdown) and slowdown > 0.0):
+            return
+        value = math.log(min(max(slowdown, 1.0 / MOST_SLOWDOWN), MOST_SLOWDOWN))
+        key = (gpu_model, victim, tuple(sorted(others)))
+        self._of(gpu_model).saw(*key[1:], value)
+        self._seen[key] = self._of(gpu_model).of(*key[1:])
+        self._seen.move_to_end(key)
+        self._seen_ns[key] = 0  # until somebody says what time it is
+        if len(self._seen) > MOST_PAIRS:
+            self._forget(next(iter(self._seen)))
+
+    def ban(self, gpu_model: str, one: str, other: str, now_ns: int) -> None:
+        """Keep these two apart for 30 minutes.
+
+        Pods without an application are not: those that share no more than that are too many.
+        """
+        self._put(gpu_model, one, other, now_ns + BAN_NS)
+
+    def bans(self, now_ns: int) -> tuple[Ban, ...]:
+        """Those in force. A clock that went back makes none longer than it was meant to be."""
+        for key, until_ns in list(self._bans.items()):
+            if until_ns <= now_ns:
+                del self._bans[key]
+            else:
+                self._bans[key] = min(until_ns, now_ns + BAN_NS)
+        return tuple(Ban(*key, until_ns) for key, until_ns in self._bans.items())
+
+    def _put(self, gpu_model: str, one: str, other: str, until_ns: int) -> None:
+        if not one or not other:
+            return
+        key = (gpu_model, min(one, other), max(one, other))
+        self._bans[key] = max(until_ns, self._bans.get(key, 0))
+        self._bans.move_to_end(key)
+        if len(self._bans) > MOST_BANS:
+            self._bans.popitem(last=False)
+
+    def _of(self, gpu_model: str) -> History:
+        return self._history.setdefault(gpu_model, _Recent())
+
+    def _forget(self, key: Key) -> None:
+        del self._seen[key], self._seen_ns[key]
+        self._of(key[0]).forget(*key[1:])
+
+    def _forget_old(self, now_ns: int) -> None:
+        """A clock that went back keeps nothing for longer than it was meant to be."""
+        for key, seen_ns in list(self._seen_ns.items()):
+            self._seen_ns[key] = min(seen_ns or now_ns, now_ns)
+            if now_ns - self._seen_ns[key] >= KEEP_NS:
+                self._forget(key)
+
+    # --- what is told ---
+
+    def due(self, now_ns: int) -> Interference | None:
+        """The patched table, where it is time to tell it: at once where a ban began or ended,
+        each five minutes where pairs moved. Its version is higher than the last one's."""
+        self._forget_old(now_ns)
+        known, bans = self._with_room(self.bans(now_ns))
+        if self._told is not None and bans == self._told[1]:
+            early = self._told_ns and 0 <= now_ns - self._told_ns < TELL_NS
+            if early or not _moved(self._told[0], known):
+                return None
+        self._told, self._told_ns = (known, bans), now_ns
+        self._version += 1
+        return self._patched(known, bans)
+
+    def kept(self, now_ns: int) -> Kept:
+        """What another process needs to go on from here."""
+        self._forget_old(now_ns)
+        pairs = []
+        for key in self._seen:
+            gpu_model, victim, others = key
+            memory = self._of(gpu_model).memory(victim, others)
+            if memory is not None:
+                values = tuple(round(value, 4) for value in memory.values)
+                mean = round(memory.mean, 4)
+                pairs.append(KeptPair(gpu_model, victim, others, mean, values, self._seen_ns[key]))
+        return Kept(tuple(pairs), self.bans(now_ns))
+
+    def _with_room(self, bans: Sequence[Ban]) -> tuple[dict[Key, Remembered], frozenset[Apart]]:
+        """What has a place in the table: bans first, and the newest of both."""
+        base, names = set(self.base.classes), set[str]()
+
+        def fits(*told: str) -> bool:
+            new = {*told} - base - names
+            if len(names) + len(new) > MOST_NAMES:
+                return False
+            names.update(new)
+            return True
+
+        apart = frozenset(
+            (ban.gpu_model, ban.one, ban.other) for ban in reversed(bans)
+            if fits(ban.one, ban.other)
+        )  # fmt: skip
+        known = [
+            (key, one) for key, one in reversed(self._seen.items())
+            if one is not None and fits(key[1], *key[2])
+        ]  # fmt: skip
+        return dict(reversed(known)), apart
+
+    def _patched(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> Interference:
+        cells = self._cells(known, bans)
+        at = {name: index for index, name in enumerate(cells.classes)}
+        row = {name: index for index, name in enumerate(cells.models)}
+        for model in sorted({key[0] for key in known}):
+            self._correct(
+                cells, row[model], [(k, one) for k, one in known.items() if k[0] == model]
+            )
+        for (model, victim, others), one in known.items():
+            cell = (row[model], at[victim], at[others[0]])
+            if len(others) == 1 and np.isfinite(cells.upper[cell]):
+                _measured(cells, cell, one)
+        for model, first, second in bans:
+            cells.upper[row[model], at[first], at[second]] = np.inf
+            cells.upper[row[model], at[second], at[first]] = np.inf
+        return interference(
+            self._version, cells.models, cells.classes, (cells.mean, cells.upper, cells.tier),
+            (*self.base.sources, OBSERVED),
+        )  # fmt: skip
+
+    def _cells(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> _Cells:
+        """The base table with room for whatever else was seen: as what is told of the unknown."""
+        names = dict.fromkeys(self.base.classes)
+        size, models = len(names), dict.fromkeys(self.base.gpu_models)
+        models |= dict.fromkeys(sorted({key[0] for key in (*bans, *known)}))
+        pairs = [*bans, *((model, victim, *others) for model, victim, others in known)]
+        names |= dict.fromkeys(sorted({name for _, *told in pairs for name in told}))
+        index = np.minimum(np.arange(len(names) + 1), size)
+        cards = [self._view.of(model) for model in models]
+        mean, upper = (
+            np.array([getattr(card, name)[np.ix_(index, index)] for card in cards])
+            .reshape(len(cards), len(index), len(index)) for name in ("mean", "upper")
+        )  # fmt: skip
+        tiers = [card.tier[np.ix_(index, index)] for card in cards]
+        tier = np.array(tiers, dtype=np.int8).reshape(mean.shape)
+        return _Cells(list(models), list(names), mean, upper, tier)
+
+    def _correct(self, cells: _Cells, row: int, known: list[tuple[Key, Remembered]]) -> None:
+        """Move what was predicted by what was seen of the victim, and of those beside it."""
+        at = {name: index for index, name in enumerate(cells.classes)}
+        mean, tier = cells.mean[row], np.abs(cells.tier[row])
+        seen: list[Observed] = []
+        names: set[str] = set()
+        for (_, victim, others), one in reversed(known):
+            names |= {victim, *others}
+            if len(names) > MOST_NAMES:
+                break
+            expected = sum(float(mean[at[victim], at[other]]) for other in others)
+            missed = min(max(one.mean - expected, -MOST_MISSED), MOST_MISSED)
+            seen.append(Observed(victim, others, missed))
+        told = Correction(seen)
+        suffers = np.array([told.of(name, ()) for name in cells.classes] + [0.0])
+        inflicts = np.array([told.of(name, (name,)) for name in cells.classes] + [0.0]) - suffers
+        moved = np.where(np.isin(tier, _CORRECTED), suffers[:, None] + inflicts[None, :], 0.0)
+        cells.mean[row] += moved
+        cells.upper[row] += moved
+
+
+def _measured(cells: _Cells, cell: tuple[int, int, int], one: Remembered) -> None:
+    """What was observed of a pair; what somebody stands for is only made worse by it."""
+    mean, upper = one.mean, one.upper
+    if cells.tier[cell] == Tier.TABLE:
+        mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])
+        if (mean, upper) == (cells.mean[cell], cells.upper[cell]):
+            return
+    cells.mean[cell], cells.upper[cell], cells.tier[cell] = mean, upper, Tier.MEASURED
+
+
+def _moved(told: dict[Key, Remembered], known: dict[Key, Remembered]) -> bool:
+    """Whether any pair is worth telling again, or gone."""
+    return bool(told.keys() - known.keys()) or any(
+        key not in told
+        or abs(told[key].mean - one.mean) > MOVED
+        or abs(told[key].upper - one.upper) > MOVED
+        for key, one in known.items()
+    )

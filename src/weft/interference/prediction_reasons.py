@@ -1,0 +1,92 @@
+"""Why a prediction is what it is: the nearest measured pairs, and what each part adds."""
+
+import msgspec
+import numpy as np
+
+from weft.interference.features import Samples, pair_columns, pair_rows
+from weft.interference.kernel import Process, Space, between, itself, parts
+from weft.interference.ladder import Prediction, Predictor
+from weft.interference.learned import Speaker
+
+
+class Near(msgspec.Struct, frozen=True):
+    """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
+
+    victim: str
+    other: str
+    speed: float
+    likeness: float
+
+
+class Because(msgspec.Struct, frozen=True):
+    """`parts` add up to the speed that the first kernel says; `trees` are in log slowdown."""
+
+    prediction: Prediction
+    nearest: tuple[Near, ...] = ()
+    parts: tuple[tuple[str, float], ...] = ()
+    trees: tuple[tuple[str, float], ...] = ()
+
+
+def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> Because:
+    """Of one pair. Below the learned rung there is nothing to say but the rung."""
+    found = predictor.predict(victim, [other])
+    speaker = predictor.speaker
+    if speaker is None or predictor.rung_of(victim, other) != "learned":
+        return Because(found)
+    index = predictor.applications.index
+    asked = Samples(np.array([index[victim]]), np.array([index[other]]), np.zeros(1))
+    kind = speaker.kind_of(predictor.applications)
+    away = 2 in (kind[index[victim]], kind[index[other]])
+    process = (speaker.far if away else speaker.near).members[0]
+    space = Space(predictor.applications, speaker.learned.scales)
+    return Because(
+        found, _nearest(speaker, process, space, asked)[:nearest], _parts(process, space, asked),
+        _trees(predictor, speaker, asked),
+    )  # fmt: skip
+
+
+def _nearest(speaker: Speaker, process: Process, space: Space, asked: Samples) -> tuple[Near, ...]:
+    likeness, settings, all_of = parts(space, process.settings), process.settings, speaker.samples
+    across = between(settings, likeness, asked, all_of)[0]
+    scale = np.sqrt(itself(settings, likeness, asked)[0] * itself(settings, likeness, all_of))
+    order = np.argsort(-across / scale, kind="stable")[:20]
+    names = speaker.known.names
+    return tuple(
+        Near(names[all_of.victim[at]], names[all_of.other[at]], float(all_of.speed[at]),
+             float(across[at] / scale[at]))
+        for at in order.tolist()
+    )  # fmt: skip
+
+
+def _parts(process: Process, space: Space, asked: Samples) -> tuple[tuple[str, float], ...]:
+    """The kernel's parts, in speed (in its logarithm where the kernel works on that)."""
+    settings, basis, target = process.settings, process.basis, process.target
+    likeness = parts(space, settings)
+    v = likeness.victim[asked.victim[:, None], basis.victim[None, :]][0]
+    a = likeness.other[asked.other[:, None], basis.other[None, :]][0]
+    unit = "speed" if target.link == "speed" else "log speed"
+    own = {
+        "what the victim suffers": settings.suffers * v,
+        "what the other inflicts": settings.inflicts * a,
+        "how the two fit": settings.fits * v * a,
+    }
+    whole = between(settings, likeness, asked, basis)[0]
+    base = whole - sum(own.values())
+    middle = target.centre + float(base @ process.weights) * target.spread
+    return (
+        (f"usual {unit}", middle),
+        *((name, float(part @ process.weights) * target.spread) for name, part in own.items()),
+    )
+
+
+def _trees(predictor: Predictor, speaker: Speaker, asked: Samples) -> tuple[tuple[str, float], ...]:
+    forest = speaker.trees
+    if forest is None:
+        return ()
+    row = pair_rows(
+        predictor.applications.raw, speaker.columns, asked.victim, asked.other[:, None]
+    )[0]
+    added = forest.contributions(row)
+    order = np.argsort(-np.abs(added), kind="stable")[:8]
+    names = pair_columns(speaker.columns)
+    return tuple((names[at], float(added[at])) for at in order.tolist())

@@ -1,0 +1,152 @@
+"""Measurements of others, read as text: Gavel's table of co-located jobs, Co-scheML's table.
+
+Nothing here opens a file: callers pass what they read, and say where it is from.
+"""
+
+import codecs
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from weft.files.words import decimal_number
+from weft.interference.records import FASTEST, Measured, Run, Solo, solo
+from weft.model.errors import BadInputError
+
+FORBIDDEN = -1.0
+"""Co-scheML's word for two applications that must not share."""
+MOST_SLOWDOWN = 1e6
+"""Who is slower than that stands still, and is to be forbidden."""
+
+_GAVEL = ("source", "gpu", "job_a", "job_b", "iso_a_steps_per_s", "iso_b_steps_per_s",
+          "colo_a_steps_per_s", "colo_b_steps_per_s", "feasible")  # fmt: skip
+
+
+def gavel(text: str, where: str) -> dict[str, Measured]:
+    """Each campaign (`source`) by itself: they disagree by 0.2, and must not be mixed.
+
+    Speeds are co-run by solo rate, of feasible pairs, each once: two jobs alike are one sample.
+    """
+    runs: dict[str, list[Run]] = {}
+    solos: dict[str, dict[tuple[str, str], Solo]] = {}
+    bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
+    for line, row in _rows(text, where):
+        source, gpu, a, b = row["source"], row["gpu"], row["job_a"], row["job_b"]
+        for name in _GAVEL[:4]:
+            if not row[name]:
+                raise BadInputError(f"{where}, line {line}, field {name}", "is empty; fill it in")
+        alone = [_number(row, name, where, line) for name in _GAVEL[4:6]]
+        for job, rate in zip((a, b), alone, strict=True):
+            solos.setdefault(source, {}).setdefault((job, gpu), solo(job, gpu, "", rate))
+        if row["feasible"] not in {"0", "1"}:
+            raise BadInputError(
+                f"{where}, line {line}, field feasible", f"{row['feasible']!r}; write 1 or 0"
+            )
+        if row["feasible"] == "0":  # whatever was written of rates that nobody had
+            bad.setdefault(source, []).append(((a, b), gpu, ""))
+            continue
+        beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
+        if not min(*alone, *beside) > 0:
+            raise BadInputError(f"{where}, line {line}", "a feasible pair with a rate of 0; "
+                                "write feasible 0, or the measured rates")  # fmt: skip
+        for name, together, own in zip(_GAVEL[6:8], beside, alone, strict=True):
+            if together > FASTEST * own:
+                raise BadInputError(
+                    f"{where}, line {line}, field {name}",
+                    f"{together:g}, {together / own:g} times as fast as alone; write both rates "
+                    "in steps per second",
+                )
+        if a == b:
+            speed = sum(beside) / sum(alone)
+            runs.setdefault(source, []).append(Run(a, (b,), gpu, "", speed))
+            continue
+        for victim, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
+            runs.setdefault(source, []).append(Run(victim, (other,), gpu, "", rate / own))
+    return {
+        name: Measured(name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ())))
+        for name, found in sorted(runs.items())
+    }
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    if not text.strip():
+        raise BadInputError(where, "is empty")
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline=None)
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    head = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = head
+    missing = [name for name in _GAVEL if name not in head]
+    for sign, called in ((";", "';'"), ("\t", "a tab")):
+        if missing and set(_GAVEL) <= set(sign.join(head).split(sign)):
+            raise BadInputError(f"{where}, line 1", f"has {called} between columns; write commas, "
+                                                    "and points in numbers")  # fmt: skip
+    if missing:
+        raise BadInputError(f"{where}, line 1", f"lacks the columns {', '.join(missing)}")
+    try:
+        for row in reader:
+            line = reader.line_num
+            if None in row or None in row.values():
+                raise BadInputError(
+                    f"{where}, line {line}", "has another number of fields than line 1"
+                )
+            yield line, {name: value.strip() for name, value in row.items()}
+    except csv.Error as error:
+        raise BadInputError(f"{where}, line {reader.line_num}", f"is no CSV: {error}") from None
+
+
+def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
+    try:
+        value = decimal_number(row[name])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise BadInputError(
+            f"{where}, line {line}, field {name}", f"{row[name]!r} is no rate; write digits 0 to 9"
+        )
+    return value
+
+
+class StaticTable(msgspec.Struct, frozen=True):
+    """Slowdown of `applications[i]` beside `applications[j]`; inf: forbidden, NaN: not said."""
+
+    source: str
+    applications: tuple[str, ...]
+    slowdown: tuple[tuple[float, ...], ...]
+
+
+def static_table(text: str | bytes, where: str) -> StaticTable:
+    """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
+    body = text.encode() if isinstance(text, str) else text
+    try:
+        told = msgspec.json.decode(
+            body.removeprefix(codecs.BOM_UTF8), type=dict[str, dict[str, float]]
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(where, f"is no table of slowdowns: {error}") from None
+    return slowdowns(told, where)
+
+
+def slowdowns(told: Mapping[str, Mapping[str, float]], where: str) -> StaticTable:
+    """The same, read already."""
+    names = tuple(dict.fromkeys([*told, *(other for row in told.values() for other in row)]))
+    if not names:
+        raise BadInputError(where, "names no application")
+    return StaticTable(where, names, tuple(
+        tuple(_slowdown(told.get(victim, {}).get(other), where, victim, other) for other in names)
+        for victim in names
+    ))  # fmt: skip
+
+
+def _slowdown(value: float | None, where: str, victim: str, other: str) -> float:
+    if value is None:
+        return math.nan
+    if value == FORBIDDEN:
+        return math.inf
+    if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
+        raise BadInputError(
+            f"{where}, {victim} beside {other}",
+            f"{value!r} is no slowdown; write how many times longer it takes, or -1 to forbid it",
+        )
+    return value

@@ -1,0 +1,124 @@
+"""How good predictions are: errors, coverage of the bound, and the baselines to stand beside."""
+
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import msgspec
+import numpy as np
+
+from weft.interference import additive
+from weft.interference.features import (
+    Applications,
+    Bools,
+    Floats,
+    Ints,
+    Samples,
+    utilisation,
+)
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+_AT_90 = NormalDist().inv_cdf(0.9)
+
+
+class Score(msgspec.Struct, frozen=True):
+    """Of predicted against measured speeds.
+
+    `coverage` is the share of speeds at or above their lower bound, `width` the mean distance of
+    the bound, `hindsight_width` the one width that would have covered nine of ten of these very
+    samples. NaN for baselines, which have no bound.
+    """
+
+    samples: int
+    mae: float
+    mape: float
+    r2: float
+    p95: float
+    coverage: float = float("nan")
+    width: float = float("nan")
+    hindsight_width: float = float("nan")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Measured speeds with what was predicted of them; `family` is the victim's, by number, `sure`
+    whether the bound was said to be calibrated."""
+
+    speed: Floats
+    predicted: Floats
+    lowest: Floats
+    family: Ints
+    sure: Bools
+
+
+def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Score:
+    """Of one method."""
+    error = np.abs(predicted - speed)
+    total = float(((speed - speed.mean()) ** 2).sum())
+    r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
+    found = Score(
+        len(speed), float(error.mean()), float((error / speed).mean()), r2,
+        float(np.quantile(error, 0.95)),
+    )  # fmt: skip
+    if lowest is None:
+        return found
+    return msgspec.structs.replace(
+        found, coverage=float((speed >= lowest).mean()),
+        width=float((predicted - lowest).mean()),
+        hindsight_width=float(np.quantile(predicted - speed, 0.9)),
+    )  # fmt: skip
+
+
+def curve(told: Told) -> list[tuple[float, float]]:
+    """(wanted, reached) coverage where bounds are moved out and in along a bell curve."""
+    width = np.maximum(told.predicted - told.lowest, 1e-9)
+    away = (told.predicted - told.speed) / width
+    normal = NormalDist()
+    return [(level, float((away <= normal.inv_cdf(level) / _AT_90).mean())) for level in LEVELS]
+
+
+def family_interval(told: Told, draws: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of coverage, families drawn with replacement."""
+    names = np.unique(told.family)
+    within = told.speed >= told.lowest
+    hits = np.array([within[told.family == name].sum() for name in names])
+    sizes = np.array([(told.family == name).sum() for name in names])
+    chosen = np.random.default_rng(22).integers(0, len(names), (draws, len(names)))
+    shares = hits[chosen].sum(axis=1) / sizes[chosen].sum(axis=1)
+    return float(np.quantile(shares, 0.025)), float(np.quantile(shares, 0.975))
+
+
+def constant(train: Samples, test: Samples) -> Floats:
+    """The training set's mean speed."""
+    return np.full(len(test), float(train.speed.mean()))
+
+
+def ridge(train: Samples, test: Samples, count: int) -> Floats:
+    """Speed as victim's plus other's number, λ = 1."""
+    return additive.fit(train, train.speed, count).predict(test)
+
+
+def sum_of_utilisation(applications: Applications, test: Samples) -> Floats | None:
+    """1 / max(1, sum of both utilisations); None where somebody's is not known."""
+    share = np.array([utilisation(one) for one in applications.solos])
+    total = share[test.victim] + share[test.other]
+    return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))
+
+
+def baselines(applications: Applications, train: Samples, test: Samples) -> dict[str, Floats]:
+    """Each one's predictions for the test samples."""
+    found = {
+        "constant": constant(train, test),
+        "ridge": ridge(train, test, len(applications.names)),
+    }
+    summed = sum_of_utilisation(applications, test)
+    return found if summed is None else {**found, "sum of utilisation": summed}
+
+
+def joined(parts: Sequence[Told]) -> Told:
+    """Several tests as one."""
+    return Told(
+        np.concatenate([one.speed for one in parts]),
+        np.concatenate([one.predicted for one in parts]),
+        np.concatenate([one.lowest for one in parts]),
+        np.concatenate([one.family for one in parts]),
+        np.concatenate([one.sure for one in parts]),
+    )

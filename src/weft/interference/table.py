@@ -1,0 +1,93 @@
+"""From predictors, or from someone's table, to the `Interference` that policies get."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.core.framework.interference import (
+    ANY_MODEL,
+    Floats,
+    Interference,
+    Tier,
+    Tiers,
+    interference,
+)
+from weft.interference import utilisation
+from weft.interference.ladder import Prediction, Predictor
+from weft.interference.public_datasets import StaticTable
+
+_TIER = {"measured": Tier.MEASURED, "learned": Tier.LEARNED, "additive": Tier.ADDITIVE,
+         "hinge": Tier.HINGE, "unknown": Tier.UNKNOWN}  # fmt: skip
+_WORST = 0.9
+
+
+def from_predictors(
+    version: int, predictors: Sequence[Predictor], classes: Sequence[str],
+    sources: Sequence[str] = (), ticks: Callable[[int, int], None] | None = None,
+) -> Interference:  # fmt: skip
+    """Every class beside every class on every predictor's GPU model."""
+    cards = []
+    for number, one in enumerate(predictors, start=1):
+        cards.append(_card(one.pairs(classes)))
+        if ticks is not None:
+            ticks(number, len(predictors))
+    mean, upper, tier = (np.array(arrays) for arrays in zip(*cards, strict=True))
+    models = [one.cell.gpu_model for one in predictors]
+    return interference(version, models, classes, (mean, upper, tier), sources)
+
+
+def _card(pairs: list[list[Prediction]]) -> tuple[Floats, Floats, Tiers]:
+    size = len(pairs)
+    mean, upper = np.zeros((size, size)), np.zeros((size, size))
+    tier = np.zeros((size, size), dtype=np.int8)
+    for row, found in enumerate(pairs):
+        for column, one in enumerate(found):
+            mean[row, column] = one.mean
+            upper[row, column] = max(one.upper, one.mean)
+            tier[row, column] = _TIER[one.rung] * (1 if one.calibrated else -1)
+    return _with_unknown(mean, upper, tier)
+
+
+def _with_unknown(mean: Floats, upper: Floats, tier: Tiers) -> tuple[Floats, Floats, Tiers]:
+    """A last row and column for applications nobody knows.
+
+    They are taken to be like the others: their mean, and the bound that nine of ten of the others'
+    bounds stay below; at least what is said where nothing at all is known.
+    """
+    least = utilisation.unknown()
+    rows = [_edge(mean[at], upper[at], least) for at in range(len(mean))]
+    columns = [_edge(mean[:, at], upper[:, at], least) for at in range(len(mean))]
+    whole = _edge(mean.ravel(), upper.ravel(), least)
+    size = len(mean)
+    means, uppers = np.pad(mean, ((0, 1), (0, 1))), np.pad(upper, ((0, 1), (0, 1)))
+    tiers = np.pad(tier, ((0, 1), (0, 1)), constant_values=-Tier.UNKNOWN)
+    for at in range(size):
+        means[at, size], uppers[at, size] = rows[at]
+        means[size, at], uppers[size, at] = columns[at]
+    means[size, size], uppers[size, size] = whole
+    return means, uppers, tiers.astype(np.int8)
+
+
+def _edge(mean: Floats, upper: Floats, least: tuple[float, float]) -> tuple[float, float]:
+    kept = upper[np.isfinite(upper)]
+    if not kept.size:
+        return least
+    middle = max(float(mean.mean()), least[0])
+    return middle, max(float(np.quantile(kept, _WORST)), least[1], middle)
+
+
+def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> Interference:
+    """Someone's numbers as they are: the bound is the mean.
+
+    Pairs that it leaves out, and applications that it does not know, are UNKNOWN: as the worst of
+    those it knows, at least as what is said where nothing at all is known.
+    """
+    slowdown = np.pad(np.array(table.slowdown), ((0, 1), (0, 1)), constant_values=np.nan)
+    said, never = np.isfinite(slowdown), np.isinf(slowdown)
+    worst = float(np.log(slowdown[said].max(initial=1.0)))
+    least = utilisation.unknown()
+    mean = np.where(said, np.log(np.where(said, slowdown, 1.0)), max(worst, least[0]))
+    upper = np.where(never, np.inf, np.where(said, mean, max(worst, least[1])))
+    tier = np.where(said | never, Tier.TABLE, -Tier.UNKNOWN).astype(np.int8)
+    arrays = (mean[None], upper[None], tier[None])
+    return interference(version, [gpu_model], table.applications, arrays, [table.source])

@@ -1,0 +1,88 @@
+"""Gradient-boosted quantiles over solo profiles, where LightGBM is installed and profiles exist.
+
+Three small forests for the 10 %, 50 % and 90 % quantile of log slowdown, on the numbers of the
+victim and the sum and the largest of the others', so that any number of neighbours can be asked.
+Kept as LightGBM's own text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.interference.features import Floats
+
+QUANTILES = (0.1, 0.5, 0.9)
+ROUNDS = 150
+_SETTINGS = {
+    "objective": "quantile", "learning_rate": 0.05, "num_leaves": 8, "min_data_in_leaf": 8,
+    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "verbosity": -1,
+    "num_threads": 1, "seed": 7, "deterministic": True, "force_row_wise": True,
+}  # fmt: skip
+
+
+def available() -> bool:
+    """Whether LightGBM is installed (`pip install 'weft[interference]'`), and its libraries are."""
+    try:
+        import lightgbm  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def readable(texts: Sequence[str]) -> bool:
+    """Whether they are none, or three forests; without LightGBM as far as can be seen."""
+    if not texts:
+        return True
+    if len(texts) != len(QUANTILES) or not all(text.startswith("tree\n") for text in texts):
+        return False
+    if not available():
+        return True
+    import lightgbm
+
+    try:
+        Trees.read(texts)
+    except lightgbm.basic.LightGBMError:
+        return False
+    return True
+
+
+class Trees:
+    """The three forests."""
+
+    def __init__(self, boosters: Sequence[Any]) -> None:
+        self._boosters = boosters
+
+    @classmethod
+    def read(cls, texts: Sequence[str]) -> "Trees":
+        """From what `texts` was."""
+        import lightgbm
+
+        return cls([lightgbm.Booster(model_str=text) for text in texts])
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What they are kept as."""
+        return tuple(one.model_to_string() for one in self._boosters)
+
+    @classmethod
+    def fitted(cls, rows: Floats, slower: Floats) -> "Trees":
+        """To rows of `features.pair_rows` and their log slowdowns."""
+        import lightgbm
+
+        told = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
+        settings: list[dict[str, Any]] = [{**_SETTINGS, "alpha": one} for one in QUANTILES]
+        # Without `keep…` LightGBM would write each one out and read it back.
+        return cls(
+            [lightgbm.train(one, told, ROUNDS, keep_training_booster=True) for one in settings]
+        )
+
+    def predict(self, rows: Floats) -> Floats:
+        """The quantiles of each row, in order, [3, n]."""
+        found = np.array([np.asarray(b.predict(rows, num_threads=1)) for b in self._boosters])
+        return np.sort(found, axis=0)
+
+    def contributions(self, row: Floats) -> Floats:
+        """What each column adds to the median of one row, [columns]; the base is left out."""
+        found = self._boosters[1].predict(row[None], pred_contrib=True)
+        return np.asarray(found, dtype=np.float64)[0, :-1]

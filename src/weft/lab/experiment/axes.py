@@ -1,0 +1,175 @@
+"""Scales, ticks and line panels: from data to marks."""
+
+import math
+
+import msgspec
+
+from weft.lab.experiment.drawing import Area, Dot, Group, Line, Mark, Point, Text
+from weft.lab.experiment.style import AXIS, GRID, INK, SOFT, series_dash, series_paint, shorten
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """Maps data from `low` to `high` onto pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
+
+    `index` is the policy's place in the results: it settles colour and dash. `end` is the value
+    to print beside the line, the same as in the tables.
+    """
+
+    name: str
+    index: int
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    end: float
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """A rectangle with two scales; `y` runs from bottom to top."""
+
+    x: Scale
+    y: Scale
+
+    def frame(self, x_title: str, y_title: str, about: int = 6) -> list[Mark]:
+        """Axis, tick labels, titles, and grid lines across only: the eye follows y."""
+        marks: list[Mark] = []
+        left, right, bottom = self.x.start, self.x.end, self.y.start
+        for tick in ticks(self.y.low, self.y.high, 6):
+            at = self.y(tick)
+            marks.append(Line(((left, at), (right, at)), GRID))
+            marks.append(Text(left - 8, at + 4, label(tick), SOFT, 11.5, "end"))
+        marks.append(Line(((left, bottom), (right, bottom)), AXIS))
+        for tick in ticks(self.x.low, self.x.high, about):
+            at = self.x(tick)
+            marks.append(Line(((at, bottom), (at, bottom + 4)), AXIS))
+            marks.append(Text(at, bottom + 18, label(tick), SOFT, 11.5, "middle"))
+        marks.append(Text((left + right) / 2, bottom + 38, x_title, SOFT, 12, "middle"))
+        if y_title:
+            middle = (self.y.start + self.y.end) / 2
+            marks.append(Text(left - 40, middle, y_title, SOFT, 12, "middle", turned=True))
+        return marks
+
+    def band(self, series: Series) -> list[Mark]:
+        """The series' band, where seeds differ."""
+        if series.low == series.high:
+            return []
+        upper = self.inside(series.x, series.high)
+        lower = self.inside(series.x, series.low)
+        if len(upper) < 2 or len(lower) < 2:
+            return []
+        return [Area((*upper, *reversed(lower)), series_paint(series.index))]
+
+    def line(self, series: Series, *, width: float = 2.0) -> list[Mark]:
+        """The mean."""
+        points = self.inside(series.x, series.mean)
+        if len(points) < 2:
+            return []
+        paint = series_paint(series.index)
+        return [Line(points, paint, width, series_dash(series.index))]
+
+    def inside(self, xs: tuple[float, ...], ys: tuple[float, ...]) -> tuple[Point, ...]:
+        """The pixels of a rising or level curve from where it enters this panel."""
+        points: list[Point] = []
+        before: Point | None = None
+        for x, y in zip(xs, ys, strict=True):
+            if x >= self.x.low and y >= self.y.low and x <= self.x.high:
+                if before is not None and not points:
+                    points.append(self._entry(before, (x, y)))
+                points.append((self.x(x), self.y(min(y, self.y.high))))
+            elif points and y < self.y.low:
+                points.append((self.x(x), self.y(self.y.low)))
+            before = (x, y)
+        return tuple(points)
+
+    def _entry(self, outside: Point, inside: Point) -> Point:
+        """Where the line from `outside` to `inside` crosses this panel's left or lower edge."""
+        (x0, y0), (x1, y1) = outside, inside
+        share = 0.0
+        if x0 < self.x.low:
+            share = (self.x.low - x0) / (x1 - x0)
+        if y0 < self.y.low:
+            share = max(share, (self.y.low - y0) / (y1 - y0))
+        return self.x(x0 + share * (x1 - x0)), self.y(y0 + share * (y1 - y0))
+
+    def ends(self, series: list[Series], best: str, text_x: float) -> list[Group]:
+        """A name and a last value beside each line's end; labels make room for one another."""
+        shown = sorted((one for one in series if one.mean), key=lambda one: -one.mean[-1])
+        wanted = [self.y(one.mean[-1]) for one in shown]
+        places = spread(wanted, 16, self.y.end, self.y.start + 6)
+        groups = []
+        for one, at, place in zip(shown, wanted, places, strict=True):
+            paint, right = series_paint(one.index), self.x(one.x[-1])
+            bold = one.name == best
+            value = f"{one.end:.2f}"
+            marks: list[Mark] = [Dot(right, at, 3.2, paint)]
+            marks.append(Line(((right + 5, at), (text_x - 22, place)), GRID))
+            marks.append(
+                Line(((text_x - 20, place), (text_x, place)), paint, 2.4,
+                     series_dash(one.index))
+            )  # fmt: skip
+            marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
+            name = shorten(one.name, 20)
+            marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))
+            groups.append(Group(tuple(marks), "label", one.name))
+        return groups
+
+
+def spread(wanted: list[float], gap: float, top: float, bottom: float) -> list[float]:
+    """Places near the wanted ones (ascending), at least `gap` apart, between top and bottom."""
+    if not wanted:
+        return []
+    gap = min(gap, (bottom - top) / max(1, len(wanted) - 1))
+    places: list[float] = []
+    for want in wanted:
+        places.append(max(want, top if not places else places[-1] + gap))
+    floor = bottom
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], floor)
+        floor = places[i] - gap
+    return places
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers between `low` and `high`, about so many: steps of 1, 2, 2.5 or 5 × 10ⁿ."""
+    if not high > low:
+        return [low]
+    step = nice_step((high - low) / max(1, about))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def nice_step(raw: float) -> float:
+    """The smallest round step that is not below `raw`."""
+    power: float = 10.0 ** math.floor(math.log10(raw))
+    for factor in (1, 2, 2.5, 5, 10):
+        if raw <= factor * power * (1 + 1e-9):
+            return factor * power
+    return 10 * power
+
+
+def nice_ceiling(value: float, about: int = 6) -> float:
+    """A round number at or above `value`, a whole number of ticks from 0."""
+    if value <= 0:
+        return 1.0
+    step = nice_step(value / about)
+    return math.ceil(value / step - 1e-9) * step
+
+
+def label(value: float) -> str:
+    """A tick's text: thousands apart, no decimals that say nothing."""
+    return f"{value:,.10g}" if abs(value) < 1000 else f"{value:,.0f}"

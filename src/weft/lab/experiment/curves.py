@@ -1,0 +1,75 @@
+"""From runs to curves: each policy's mean over its seeds, with a band for how much they differ."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.lab.experiment.axes import Series
+from weft.lab.experiment.ranking import is_timed
+from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.simulate.results import Results, Run
+
+ENOUGH_FOR_INTERVAL = 5
+"""Below so many seeds an interval is wider than all that was seen, so the band is their range."""
+MOST_POINTS = 400
+"""More points than a figure has pixels to spare add bytes, not shape."""
+
+
+def allocation(results: Results) -> list[Series]:
+    """Allocated GPUs (%) by arrived demand (%), one series a policy, in the results' order."""
+    return _series(results, "curve", "gpu_allocation_percent")
+
+
+def fragmentation(results: Results) -> list[Series]:
+    """Fragmented GPUs (%) by arrived demand (%)."""
+    return _series(results, "fragmentation_curve", "gpu_fragmentation_percent")
+
+
+def _series(results: Results, field: str, end: str) -> list[Series]:
+    timed = is_timed(results)
+    series = []
+    for index, summary in enumerate(results.summary):
+        runs = [run for run in results.runs if run.policy == summary.policy]
+        curves = [_curve(run, field) for run in runs]
+        if timed:
+            # The last point is of the empty cluster, long after the last arrival.
+            curves = [dict(list(curve.items())[:-1]) for curve in curves]
+        if curves and all(curves):
+            value = None if timed else float(getattr(summary, end))
+            series.append(_over_seeds(summary.policy, index, curves, value))
+    return series
+
+
+def _curve(run: Run, field: str) -> dict[int, float]:
+    by_percent: Mapping[str, float] = getattr(run, field)
+    return {int(percent): by_percent[percent] for percent in sorted(by_percent, key=int)}
+
+
+def _over_seeds(
+    name: str, index: int, curves: list[dict[int, float]], value: float | None
+) -> Series:
+    """A large pod jumps over whole percents, so each seed is read between its own points."""
+    # Past the end of the shortest seed a mean would be of other seeds than before.
+    end = min(max(curve) for curve in curves)
+    grid = sorted({percent for curve in curves for percent in curve if percent <= end})
+    if len(grid) > MOST_POINTS:
+        picked = np.linspace(0, len(grid) - 1, MOST_POINTS).round().astype(int)
+        grid = [grid[i] for i in picked]
+    rows = np.array([np.interp(grid, list(curve), list(curve.values())) for curve in curves])
+
+    mean = tuple(rows.mean(axis=0).tolist())
+    return Series(
+        name, index, tuple(float(percent) for percent in grid), mean,
+        *_band(rows), mean[-1] if value is None else value,
+    )  # fmt: skip
+
+
+def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Lower and upper edge at each point: the mean's 95 % interval, or the range of few seeds."""
+    if len(rows) < ENOUGH_FOR_INTERVAL:
+        return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
+    intervals = [mean_ci95(column) for column in rows.T.tolist()]
+    return tuple(mean - half for mean, half in intervals), tuple(
+        mean + half for mean, half in intervals
+    )

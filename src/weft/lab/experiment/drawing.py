@@ -1,0 +1,86 @@
+"""A figure as plain marks in pixel coordinates: what `svg` and `png` write.
+
+y grows downwards. Marks know nothing of data or scales; those are `axes` and the figures.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from weft.lab.experiment.style import Paint
+
+Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+
+class Rect(msgspec.Struct, frozen=True):
+    """A filled box; `hint` is shown where the reader points at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: Paint
+    radius: float = 0
+    hint: str = ""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A stroke through points; `dash` is on-off lengths in pixels."""
+
+    points: tuple[Point, ...]
+    stroke: Paint
+    width: float = 1.0
+    dash: str = ""
+
+
+class Area(msgspec.Struct, frozen=True):
+    """A filled, see-through polygon."""
+
+    points: tuple[Point, ...]
+    fill: Paint
+    opacity: float = 0.13
+
+
+class Dot(msgspec.Struct, frozen=True):
+    """A filled circle."""
+
+    x: float
+    y: float
+    radius: float
+    fill: Paint
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One line of text; (x, y) is on its baseline. `turned` runs it upwards."""
+
+    x: float
+    y: float
+    text: str
+    fill: Paint
+    size: float = 12
+    anchor: Anchor = "start"
+    bold: bool = False
+    turned: bool = False
+
+
+Mark = Rect | Line | Area | Dot | Text
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Marks that belong together: a policy's line with its label, named for readers and tests."""
+
+    marks: tuple[Mark, ...]
+    kind: str
+    name: str
+
+
+class Drawing(msgspec.Struct, frozen=True):
+    """A figure. `name` is its file's stem; `title` and `description` are read out aloud."""
+
+    name: str
+    title: str
+    description: str
+    width: float
+    height: float
+    marks: tuple[Mark | Group, ...]

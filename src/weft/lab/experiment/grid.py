@@ -1,0 +1,94 @@
+"""A grid of runs, policies × seeds, in parallel processes; the same results for any `jobs`."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from weft.core.framework import Policy
+from weft.lab.experiment.statistics import summarise
+from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.results import Results, Run
+from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.timed import run_timed
+from weft.model import BadInputError
+
+MakePolicy = Callable[[str], Policy]
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """What to run: every policy on every arrival order.
+
+    `compress` is for timed mode; `decisions` is where the one run's decisions file goes.
+    """
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    arrivals: tuple[Arrivals, ...]
+    make_policy: MakePolicy
+    mode: Literal["inflation", "timed"] = "inflation"
+    compress: float = 1.0
+    timing: bool = True
+    decisions: Path | None = None
+
+    def cells(self) -> list[tuple[str, int]]:
+        """(policy, index of the arrival order), in the order of the results."""
+        return [(policy, i) for policy in self.policies for i in range(len(self.arrivals))]
+
+
+def run_grid(
+    grid: Grid, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> Results:
+    """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
+    cells = grid.cells()
+    finished = run_cells(run_cell, grid, cells, jobs)
+    runs = dict(watched(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed)))
+    ordered = [runs[cell] for cell in cells]
+    return Results(ordered, summarise(ordered))
+
+
+def run_cell(grid: Grid, cell: tuple[str, int]) -> Run:
+    """One policy on one arrival order."""
+    if grid.decisions is None:
+        return _run(grid, cell, None)
+    try:
+        return _recorded(grid, cell, grid.decisions)
+    except OSError as error:
+        raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
+
+
+def _recorded(grid: Grid, cell: tuple[str, int], path: Path) -> Run:
+    """A run with its decisions file, which is there whole or not at all."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as decisions:
+            run = _run(grid, cell, decisions)
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    return run
+
+
+def _run(grid: Grid, cell: tuple[str, int], decisions: BinaryIO | None) -> Run:
+    name, index = cell
+    policy, arrivals = grid.make_policy(name), grid.arrivals[index]
+    if grid.mode == "timed":
+        run = run_timed(
+            grid.scenario, policy, arrivals,
+            compress=grid.compress, timing=grid.timing, decisions=decisions,
+        )  # fmt: skip
+    else:
+        run = run_inflation(
+            grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions
+        )
+    return msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options

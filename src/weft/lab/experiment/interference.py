@@ -1,0 +1,161 @@
+"""Policies on jobs that slow each other down as measured pairs did, load by load.
+
+Truth is a table of measured pairs; policies see what a predictor learnt from half of them, all the
+same. `oracle` is the policy `interference` that is told the truth. Cells are policies × loads ×
+seeds, arrivals and training pairs of a seed the same for all policies.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from weft.core.framework import Policy
+from weft.core.framework.interference import INPUT, to_input
+from weft.lab.experiment import pair_predictor
+from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
+from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.feedback import Feedback
+from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
+
+ORACLE, GANDIVA, OURS = "oracle", "gandiva", "interference"
+BASELINES = ("binpack", GANDIVA, "coscheml")
+PROGRESS = Feedback(noise=0.05, evict=False)
+
+
+class Study(msgspec.Struct, frozen=True):
+    """What to run: `told` says by which predictor ("trained" or "ridge") policies know pairs, or
+    "truth" where the table itself is what everybody knows.
+
+    `ours` is compared with every other policy; `mystic` are distances for Co-scheML's baseline.
+    Where it is `watched`, jobs report their `PROGRESS`, and what it shows corrects what policies
+    were told, the same for all; nobody is evicted. `oracle` needs no correction, and gandiva looks
+    for itself.
+    """
+
+    table: pairs.PairTable
+    gpu_model: str
+    policies: tuple[str, ...]
+    loads: tuple[pairs.Load, ...]
+    seeds: tuple[int, ...]
+    make_policy: Callable[[str], Policy]
+    ours: str = OURS
+    told: str = "trained"
+    mystic: dict[str, dict[str, float]] = {}
+    watched: bool = False
+
+    def cells(self) -> list["Cell"]:
+        """Every run, in the order of the results."""
+        return [
+            Cell(at, name, seed)
+            for at in range(len(self.loads)) for name in self.policies for seed in self.seeds
+        ]  # fmt: skip
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One run: `load` is the index of the study's load."""
+
+    load: int
+    policy: str
+    seed: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Ours against another policy: the paired difference, and its p-value after Holm over loads."""
+
+    difference: Difference
+    p_value: float
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A policy at one load: means over seeds, and how ours compares with it.
+
+    `residents` is the mean number of pods on a GPU, `unfinished` must be 0.
+    """
+
+    load: pairs.Load
+    policy: str
+    jct_mean_s: float
+    jct_p99_s: float
+    makespan_s: float
+    residents: float
+    unfinished: int
+    jct_mean: Change | None = None
+    jct_p99: Change | None = None
+
+
+def run_study(
+    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> list[Level]:
+    """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
+    runs = run_cells(run_cell, study, study.cells(), jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
+    levels = []
+    for name in study.policies:
+        mine = [_runs(study, done, at, study.ours) for at in range(len(study.loads))]
+        theirs = [_runs(study, done, at, name) for at in range(len(study.loads))]
+        means = _changes("jct_mean_s", mine, theirs) if name != study.ours else None
+        tails = _changes("jct_p99_s", mine, theirs) if name != study.ours else None
+        for at, load in enumerate(study.loads):
+            level = _level(load, name, theirs[at])
+            if means is not None and tails is not None:
+                level = msgspec.structs.replace(level, jct_mean=means[at], jct_p99=tails[at])
+            levels.append(level)
+    return sorted(levels, key=lambda level: study.loads.index(level.load))
+
+
+def run_cell(study: Study, cell: Cell) -> SharedRun:
+    """One policy on one seed's jobs at one load."""
+    knows_all = study.told == "truth" or cell.policy == ORACLE
+    learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
+    told = (
+        pair_predictor.truth(study.table, study.gpu_model) if knows_all
+        else learnt(study.table, study.gpu_model, cell.seed)
+    )  # fmt: skip
+    inputs = {INPUT: to_input(told)}
+    if study.mystic:
+        inputs["mystic"] = study.mystic
+    load = study.loads[cell.load]
+    scenario = SharedScenario(
+        pairs.cluster(load.gpus, study.gpu_model), pairs.jobs(study.table, load, cell.seed),
+        study.table.truth(), seed=cell.seed, inputs=inputs, measured=False,
+        feedback=PROGRESS if study.watched and cell.policy not in {ORACLE, GANDIVA} else None,
+    )  # fmt: skip
+    if cell.policy == GANDIVA:
+        run = TrialRun(scenario, PackByTrial()).go()
+    else:
+        name = study.ours if cell.policy == ORACLE else cell.policy
+        run = run_shared(scenario, study.make_policy(name))
+    return msgspec.structs.replace(run, policy=cell.policy, outcomes=())
+
+
+def _runs(study: Study, done: dict[Cell, SharedRun], at: int, name: str) -> list[SharedRun]:
+    return [done[Cell(at, name, seed)] for seed in study.seeds]
+
+
+def _changes(
+    field: str, mine: Sequence[Sequence[SharedRun]], theirs: Sequence[Sequence[SharedRun]]
+) -> list[Change]:
+    values = [
+        ([getattr(run, field) for run in one], [getattr(run, field) for run in other])
+        for one, other in zip(mine, theirs, strict=True)
+    ]
+    p_values = holm([paired_p_value(*pair) for pair in values])
+    return [Change(paired_difference(*pair), p) for pair, p in zip(values, p_values, strict=True)]
+
+
+def _level(load: pairs.Load, name: str, runs: Sequence[SharedRun]) -> Level:
+    def mean(field: str) -> float:
+        return round(float(sum(getattr(run, field) for run in runs)) / len(runs), 3)
+
+    return Level(
+        load,
+        name,
+        mean("jct_mean_s"),
+        mean("jct_p99_s"),
+        mean("makespan_s"),
+        mean("residents"),
+        sum(run.unfinished for run in runs),
+    )

@@ -1,0 +1,180 @@
+"""What predicted interference costs where predictions are poor, against going without them.
+
+Two things spoil what policies are told. *Missing*: so many of the applications were never
+measured, so that nothing is learnt from their pairs and nothing is said of them. *Noise*: every
+predicted slowdown, with its bound, is multiplied by a lognormal factor that nobody knows of; its
+sigma is that of the logarithm. Both are drawn by seed, alike for all policies; more is missing
+where less was, too, and the same draws are scaled for more noise. The baseline is told nothing.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from weft.core.framework import Policy
+from weft.core.framework.interference import INPUT, Interference, interference, to_input
+from weft.lab.experiment import pair_predictor
+from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+
+BASELINE = "auto"
+MISSING = (0.0, 0.25, 0.5, 0.75, 1.0)
+NOISE = (0.0, 0.05, 0.10, 0.20, 0.40)
+
+
+class Spoilt(msgspec.Struct, frozen=True):
+    """What is wrong: the share of applications nobody knows, and sigma of the noise."""
+
+    missing: float = 0.0
+    noise: float = 0.0
+
+
+class Study(msgspec.Struct, frozen=True):
+    """What to run: `policies` are told spoilt predictions, `BASELINE` none.
+
+    `told` says by which predictor, "trained" or "ridge".
+    """
+
+    table: pairs.PairTable
+    gpu_model: str
+    policies: tuple[str, ...]
+    loads: tuple[pairs.Load, ...]
+    seeds: tuple[int, ...]
+    make_policy: Callable[[str], Policy]
+    missing: tuple[float, ...] = MISSING
+    noise: tuple[float, ...] = NOISE
+    told: str = "trained"
+
+    def spoilt(self) -> list[Spoilt]:
+        """Every combination; where all are missing there is nothing to be noisy about."""
+        return [
+            Spoilt(share, sigma) for share in self.missing for sigma in self.noise
+            if share < 1.0 or sigma == self.noise[0]
+        ]  # fmt: skip
+
+    def cells(self) -> list["Cell"]:
+        """Every run; those that share a predictor lie together."""
+        found = []
+        for seed in self.seeds:
+            found += [Cell(at, "", seed) for at in range(len(self.loads))]
+            found += [
+                Cell(at, name, seed, spoilt) for spoilt in self.spoilt()
+                for at in range(len(self.loads)) for name in self.policies
+            ]  # fmt: skip
+        return found
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One run: `load` is the index of the study's load, the policy "" is the baseline."""
+
+    load: int
+    policy: str
+    seed: int
+    spoilt: Spoilt = Spoilt()
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A policy with spoilt predictions at one load against the baseline on the same seeds.
+
+    `jct_mean` is the paired difference of mean completion times, `worst_percent` that of the worst
+    seed, `worst_seed`. `unfinished` must be 0.
+    """
+
+    load: pairs.Load
+    policy: str
+    spoilt: Spoilt
+    jct_mean_s: float
+    jct_mean: Difference
+    worst_percent: float
+    worst_seed: int
+    unfinished: int
+
+
+def run_study(
+    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> list[Level]:
+    """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
+    runs = run_cells(run_cell, study, study.cells(), jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
+    return [
+        _level(study, done, (at, name, spoilt))
+        for at in range(len(study.loads)) for name in study.policies for spoilt in study.spoilt()
+    ]  # fmt: skip
+
+
+def run_cell(study: Study, cell: Cell) -> SharedRun:
+    """One policy on one seed's jobs at one load."""
+    inputs = {INPUT: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    load = study.loads[cell.load]
+    scenario = SharedScenario(
+        pairs.cluster(load.gpus, study.gpu_model), pairs.jobs(study.table, load, cell.seed),
+        study.table.truth(), seed=cell.seed, inputs=inputs, measured=False,
+    )  # fmt: skip
+    run = run_shared(scenario, study.make_policy(cell.policy or BASELINE))
+    return msgspec.structs.replace(run, outcomes=())
+
+
+def told(study: Study, seed: int, spoilt: Spoilt) -> Interference:
+    """What policies are told."""
+    table = only(study.table, known_kinds(study.table, seed, spoilt.missing))
+    if not table.kinds:
+        return Interference(0)
+    learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
+    return noisy(learnt(table, study.gpu_model, seed), seed, spoilt.noise)
+
+
+def known_kinds(table: pairs.PairTable, seed: int, missing: float) -> tuple[str, ...]:
+    """The kinds that are left where this share of them was never measured."""
+    drawn = list(table.kinds)
+    random.Random(f"weft-missing-{seed}").shuffle(drawn)
+    left = set(drawn[round(missing * len(drawn)) :])
+    return tuple(kind for kind in table.kinds if kind in left)
+
+
+def only(table: pairs.PairTable, kinds: Sequence[str]) -> pairs.PairTable:
+    """The pairs of these kinds with each other."""
+    at = [table.kinds.index(kind) for kind in kinds]
+    return pairs.PairTable(
+        tuple(kinds), tuple(tuple(table.speed[one][other] for other in at) for one in at),
+        tuple(table.asks_mib[one] for one in at), tuple(table.rate_per_s[one] for one in at)
+        if table.rate_per_s else (),
+    )  # fmt: skip
+
+
+def noisy(source: Interference, seed: int, sigma: float) -> Interference:
+    """Every slowdown and its bound times a factor e^(sigma · z), z drawn by seed.
+
+    What is forbidden stays so.
+    """
+    if not sigma:
+        return source
+    size = len(source.classes) + 1
+    shape = (len(source.gpu_models), size, size)
+    drawn = np.random.default_rng([20_201_117, seed]).standard_normal(shape)
+    mean, upper = (
+        np.frombuffer(values, np.float64).reshape(shape) + sigma * drawn
+        for values in (source.mean, source.upper)
+    )
+    tier = np.frombuffer(source.tier, np.int8).reshape(shape)
+    return interference(
+        source.version, source.gpu_models, source.classes, (mean, upper, tier), source.sources
+    )
+
+
+def _level(study: Study, done: dict[Cell, SharedRun], of: tuple[int, str, Spoilt]) -> Level:
+    at, name, spoilt = of
+    mine = [done[Cell(at, name, seed, spoilt)] for seed in study.seeds]
+    plain = [done[Cell(at, "", seed)].jct_mean_s for seed in study.seeds]
+    means = [run.jct_mean_s for run in mine]
+    percent = [100 * (one / other - 1) for one, other in zip(means, plain, strict=True)]
+    worst = max(percent)
+    return Level(
+        study.loads[at], name, spoilt, round(sum(means) / len(means), 3),
+        paired_difference(means, plain), round(worst, 2), study.seeds[percent.index(worst)],
+        sum(run.unfinished for run in mine),
+    )  # fmt: skip

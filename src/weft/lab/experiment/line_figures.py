@@ -1,0 +1,154 @@
+"""The two figures over arrived demand: allocation and fragmentation."""
+
+import math
+
+from weft.lab.experiment import curves
+from weft.lab.experiment.axes import Panel, Scale, Series, nice_ceiling
+from weft.lab.experiment.drawing import Drawing, Group, Line, Mark, Rect, Text
+from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.style import AXIS, INK, SOFT, WINDOW, shorten, text_width
+from weft.lab.simulate.results import Results
+
+WIDTH = 960.0
+_TOP = 74.0
+_DEMAND = "GPU demand arrived, % of capacity"
+
+
+def allocation(results: Results) -> Drawing:
+    """Allocated GPUs against arrived demand: all of it, and its corner where policies part."""
+    series, timed = curves.allocation(results), is_timed(results)
+    title = "GPUs allocated as demand arrives"
+    if not series:
+        return nothing("allocation", title)
+    corner = None if timed else _corner(series)
+    height, bottom = 456.0, 400.0
+    best = ranked(results)[0]
+    text_x = _labels_at(series)
+    top = nice_ceiling(max(100.0, *(max(one.high) for one in series)), 5)
+    last = max(max(one.x) for one in series)
+    y_title = "GPUs allocated, % of capacity"
+    marks: list[Mark | Group] = [*_heading(title, _under(results))]
+    wide = text_x - 40 if corner is None else 300.0
+    whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
+    window = [] if corner is None else [_window(whole, corner, last)]
+    marks += [*window, *whole.frame(_DEMAND, y_title, 6 if corner is None else 4)]
+    marks += [] if timed else _limits(whole)
+    if corner is None:
+        marks += _lines(whole, series, best)
+        marks += whole.ends(series, best, text_x)
+        return _drawing("allocation", title, height, marks, series, "allocated")
+    marks += [Group(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series]
+    low, high = corner
+    zoom = Panel(Scale(low, last, 372, text_x - 40), Scale(low, high, bottom, _TOP))
+    marks += [*zoom.frame(_DEMAND, "", 6), *_limits(zoom), *_lines(zoom, series, best)]
+    marks += zoom.ends(series, best, text_x)
+    return _drawing("allocation", title, height, marks, series, "allocated")
+
+
+def fragmentation(results: Results) -> Drawing:
+    """Fragmented GPUs against arrived demand: what lies idle where typical pods do not fit."""
+    series = curves.fragmentation(results)
+    title = "Idle GPU capacity lost to fragments"
+    if not series:
+        return nothing("fragmentation", title)
+    height, bottom, text_x = 396.0, 340.0, _labels_at(series)
+    top = nice_ceiling(max(max(one.high) for one in series))
+    last = max(max(one.x) for one in series)
+    panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
+    best = ranked(results)[0]
+    marks: list[Mark | Group] = [*_heading(title, _under(results))]
+    marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
+    marks += [] if is_timed(results) else _full(panel)
+    marks += _lines(panel, series, best)
+    marks += panel.ends(series, best, text_x)
+    return _drawing("fragmentation", title, height, marks, series, "fragmented")
+
+
+def _corner(series: list[Series]) -> tuple[float, float] | None:
+    """Lower and upper end of the close-up, in percent of both axes; None where it shows no more.
+
+    Until they part all curves lie on demand = allocation, so the corner is where the lowest ends
+    and a third as much again below.
+    """
+    ends = [one.mean[-1] for one in series]
+    highest, lowest = max(max(one.high) for one in series), min(ends)
+    room = max(highest - lowest, 2.0)
+    low = 2.5 * math.floor((lowest - 0.35 * room) / 2.5)
+    high = 2.5 * math.ceil((highest + 0.08 * room) / 2.5)
+    last = min(one.x[-1] for one in series)
+    return (low, high) if low >= 40 and last - low >= 5 else None
+
+
+def _window(panel: Panel, corner: tuple[float, float], last: float) -> Mark:
+    """Where the close-up lies in the whole."""
+    low, high = corner
+    left, right, top, bottom = panel.x(low), panel.x(last), panel.y(high), panel.y(low)
+    return Rect(left, top, right - left, bottom - top, WINDOW, radius=3)
+
+
+def _limits(panel: Panel) -> list[Mark]:
+    """Every pod placed (allocation = demand), up to where demand is capacity."""
+    start = max(panel.x.low, panel.y.low)
+    stop = min(100.0, panel.x.high, panel.y.high)
+    if stop <= start:
+        return []
+    ends = ((panel.x(start), panel.y(start)), (panel.x(stop), panel.y(stop)))
+    marks: list[Mark] = [Line(ends, AXIS, 1.0, "1.5 3")]
+    return [*marks, *_full(panel)]
+
+
+def _full(panel: Panel) -> list[Mark]:
+    """Where demand equals capacity."""
+    if not panel.x.low < 100 < panel.x.high:
+        return []
+    at = panel.x(100)
+    line = Line(((at, panel.y.start), (at, panel.y.end)), AXIS, 1.0, "1.5 3")
+    wide = panel.x.end - panel.x.start > 300
+    words = [Text(at, panel.y.end - 8, "demand = capacity", SOFT, 11, "middle")] if wide else []
+    return [line, *words]
+
+
+def _lines(panel: Panel, series: list[Series], best: str) -> list[Group]:
+    """Bands below all lines; the best policy's line last and strongest."""
+    groups = [Group(tuple(panel.band(one)), "band", one.name) for one in series]
+    for one in sorted(series, key=lambda one: one.name == best):
+        width = 2.8 if one.name == best else 2.0
+        groups.append(Group(tuple(panel.line(one, width=width)), "series", one.name))
+    return [group for group in groups if group.marks]
+
+
+def _heading(title: str, under: str) -> list[Mark]:
+    return [Text(20, 28, title, INK, 16, bold=True), Text(20, 47, under, SOFT, 12)]
+
+
+def _under(results: Results) -> str:
+    seeds = max(summary.seeds for summary in results.summary)
+    if seeds == 1:
+        return "one seed"
+    if seeds < curves.ENOUGH_FOR_INTERVAL:
+        return f"mean of {seeds} seeds; bands run from the smallest to the largest"
+    return f"mean of {seeds} seeds with its 95 % confidence interval"
+
+
+def _labels_at(series: list[Series]) -> float:
+    """Where the values beside the line ends begin, so that the longest name fits."""
+    longest = max(text_width(shorten(one.name, 20), 12, bold=True) for one in series)
+    return WIDTH - 16 - 44 - longest
+
+
+def _round_end(last: float) -> float:
+    return last if last <= 200 else nice_ceiling(last)
+
+
+def _drawing(
+    name: str, title: str, height: float, marks: list[Mark | Group], series: list[Series], did: str
+) -> Drawing:
+    said = ", ".join(f"{one.name} {one.end:.2f}" for one in series)
+    text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {said}."
+    return Drawing(name, title, text, WIDTH, height, tuple(marks))
+
+
+def nothing(name: str, title: str, words: str = "These runs recorded no curve.") -> Drawing:
+    """The figure where there is nothing to draw: it says why."""
+    marks = (*_heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
+    return Drawing(name, title, words, WIDTH, 120, marks)

@@ -1,0 +1,162 @@
+"""What policies make of jobs that ask for more memory than they use, level by level.
+
+A grid of policies × levels of over-provisioning × seeds. All policies meet the same jobs of a
+seed. Beside them runs `best-residency`: best fit where every pod asks for exactly the most that it
+will use, which nobody can know beforehand. It bounds how many pods can share a card, not how well
+they could be ordered.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from weft.core.framework import Policy
+from weft.core.policies.gpushare import GpuShare
+from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.simulate.sharing import ece_like
+from weft.lab.simulate.sharing.exporter import SOUND, Faults
+from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+
+BEST = "best-residency"
+LEVELS = (0, 50, 100, 150, 200, 250)
+
+
+class Study(msgspec.Struct, frozen=True):
+    """What to run. `percents` are the levels, `gpus` how many cards get thirty jobs each.
+
+    Differences are against `baseline`, which must be among the policies.
+    """
+
+    policies: tuple[str, ...]
+    percents: tuple[int, ...]
+    seeds: tuple[int, ...]
+    make_policy: Callable[[str], Policy]
+    baseline: str = "gpushare"
+    gpus: int = 1
+    mix: ece_like.Mix = ece_like.Mix.SSD
+    watching: Watching = Watching()
+    faults: Faults = SOUND
+    harvest_permille: int = 4000
+
+    def cells(self) -> list["Cell"]:
+        """Every run, in the order of the results."""
+        names = [*self.policies, BEST]
+        return [
+            Cell(percent, name, seed)
+            for percent in self.percents for name in names for seed in self.seeds
+        ]  # fmt: skip
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One run of a study."""
+
+    percent: int
+    policy: str
+    seed: int
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A policy at one level: means over seeds, and differences to the baseline where it is another.
+
+    `worst_ooms` is the most of any seed, `gap_to_best` the p99's difference to `best-residency`.
+    """
+
+    percent: int
+    policy: str
+    seeds: int
+    jct_mean_s: float
+    jct_p99_s: float
+    makespan_s: float
+    ooms: float
+    worst_ooms: int
+    evictions: float
+    lost_s: float
+    residents: float
+    unfinished: int
+    jct_p99_change: Difference | None
+    jct_mean_change: Difference | None
+    gap_to_best: Difference | None
+
+
+class LevelRun(msgspec.Struct, frozen=True):
+    """A run and its level."""
+
+    percent: int
+    run: SharedRun
+
+
+class StudyResults(msgspec.Struct, frozen=True):
+    """Everything that was measured, and the summary by level and policy."""
+
+    baseline: str
+    levels: list[Level]
+    runs: list[LevelRun]
+
+
+def run_study(
+    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> StudyResults:
+    """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
+    cells = study.cells()
+    runs = run_cells(run_cell, study, cells, jobs)
+    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
+    levels = [
+        _level(study, done, percent, name)
+        for percent in study.percents for name in (*study.policies, BEST)
+    ]  # fmt: skip
+    return StudyResults(
+        study.baseline, levels, [LevelRun(cell.percent, done[cell]) for cell in cells]
+    )
+
+
+def run_cell(study: Study, cell: Cell) -> SharedRun:
+    """One policy on one seed's jobs at one level."""
+    jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
+    policy: Policy
+    if cell.policy == BEST:
+        jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
+        policy = GpuShare()
+    else:
+        policy = study.make_policy(cell.policy)
+    scenario = SharedScenario(
+        ece_like.cluster(study.gpus), jobs, ece_like.SHARING, study.watching, study.faults,
+        study.harvest_permille, cell.seed,
+    )  # fmt: skip
+    run = run_shared(scenario, policy)
+    return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep
+
+
+def _level(study: Study, done: dict[Cell, SharedRun], percent: int, name: str) -> Level:
+    runs, base, best = (
+        [done[Cell(percent, which, seed)] for seed in study.seeds]
+        for which in (name, study.baseline, BEST)
+    )
+    compared = name != study.baseline
+    return Level(
+        percent=percent, policy=name, seeds=len(runs),
+        jct_mean_s=_mean([run.jct_mean_s for run in runs]),
+        jct_p99_s=_mean([run.jct_p99_s for run in runs]),
+        makespan_s=_mean([run.makespan_s for run in runs]),
+        ooms=_mean([run.ooms for run in runs]),
+        worst_ooms=max(run.ooms for run in runs),
+        evictions=_mean([run.evictions for run in runs]),
+        lost_s=_mean([run.lost_s for run in runs]),
+        residents=_mean([run.residents for run in runs]),
+        unfinished=sum(run.unfinished for run in runs),
+        jct_p99_change=_change("jct_p99_s", runs, base) if compared else None,
+        jct_mean_change=_change("jct_mean_s", runs, base) if compared else None,
+        gap_to_best=_change("jct_p99_s", runs, best) if name != BEST else None,
+    )  # fmt: skip
+
+
+def _change(field: str, runs: Sequence[SharedRun], base: Sequence[SharedRun]) -> Difference:
+    return paired_difference(
+        [getattr(run, field) for run in runs], [getattr(run, field) for run in base]
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 3)

@@ -1,0 +1,129 @@
+"""The report page: one HTML file that loads nothing."""
+
+from html import escape
+
+import weft
+from weft.lab.experiment.bar_figures import top_reasons
+from weft.lab.experiment.page_style import STYLE
+from weft.lab.experiment.ranking import headline, is_timed
+from weft.lab.experiment.tables import policy_table, reason_table, run_table
+from weft.lab.simulate.results import Results
+
+CAPTIONS = {
+    "allocation": "As long as every pod finds a place, allocation follows demand (dotted). "
+    "Each line leaves it where its policy begins to turn pods away.",
+    "fragmentation": "FGD’s measure: idle GPU capacity on which a typical pod of this workload "
+    "would not fit, over all GPU capacity.",
+    "by-model": "Down a column the policies differ; along a row the models do, as the workload’s "
+    "CPU and memory needs suit some machines better than others.",
+    "unscheduled": "A pod fails when no node takes it; it is counted under the reason that most "
+    "nodes gave.",
+}
+_TIMED = {
+    "by-model": "What is held when nothing is left to happen: pods without an end.",
+    "allocation": "What was held as pods arrived; pods leave again, so demand adds up past "
+    "capacity.",
+    "unscheduled": "How often a pod had to go on waiting, by the reason that most nodes gave.",
+}
+
+
+def page(
+    results: Results, svgs: dict[str, str], title: str, subtitle: str, gpus: int | None
+) -> str:
+    """The whole report; `svgs` by figure name."""
+    said = headline(results, gpus)
+    figures = "\n".join(_figure(name, svg, is_timed(results)) for name, svg in svgs.items())
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<header>
+<h1>{escape(title)}</h1>
+<p class="subtitle">{escape(subtitle)}</p>
+<p class="lead">{_together(said.lead)}</p>
+<p class="rest">{_together(said.rest)}</p>
+</header>
+<section aria-label="Policies compared">
+{policy_table(results)}
+<p class="note">{_note(results)}</p>
+</section>
+{figures}
+{_reasons(results)}
+<details>
+<summary>All {len(results.runs)} runs</summary>
+{run_table(results)}
+</details>
+<section>
+<h2>How this was made</h2>
+{_made(results, subtitle)}
+</section>
+</main>
+</body>
+</html>
+"""
+
+
+def _together(text: str) -> str:
+    """Escaped, with no line break between a number and its unit."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" s ", "&nbsp;s ")
+
+
+def _figure(name: str, svg: str, timed: bool) -> str:
+    caption = (_TIMED.get(name) if timed else None) or CAPTIONS[name]
+    return (
+        f'<figure id="{name}">\n<div class="scroll">{svg}</div>\n'
+        f"<figcaption>{escape(caption)}</figcaption>\n</figure>"
+    )
+
+
+def _note(results: Results) -> str:
+    several = any(summary.seeds > 1 for summary in results.summary)
+    interval = " ± is the half-width of a 95 % confidence interval (Student’s t) over seeds."
+    return f"Percentages are of all GPU capacity; the best value is bold.{interval * several}"
+
+
+def _reasons(results: Results) -> str:
+    reasons = sorted({reason for run in results.runs for reason in run.unscheduled})
+    if not reasons:
+        return ""
+    first = [reason for reason in top_reasons(results) if reason in reasons]
+    order = [*first, *(reason for reason in reasons if reason not in first)]
+    return (
+        "<details>\n<summary>Pods without a place, by reason</summary>\n"
+        f"{reason_table(results, order)}\n</details>"
+    )
+
+
+def _made(results: Results, subtitle: str) -> str:
+    seeds = sorted({run.seed for run in results.runs})
+    mode = (
+        "replay of the workload’s own arrivals and departures"
+        if is_timed(results)
+        else "pods arrive one by one, stay, and are dropped where they fit nowhere"
+    )
+    rows = {
+        "Workload": subtitle,
+        "Experiment": mode,
+        "Policies": ", ".join(summary.policy for summary in results.summary),
+        "Seeds": _ranges(seeds),
+        "Made by": f"Weft {weft.__version__}",
+    }
+    cells = "\n".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows.items())
+    return f"<dl>\n{cells}\n</dl>"
+
+
+def _ranges(seeds: list[int]) -> str:
+    """42, 43, 44 as 42–44."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)

@@ -1,0 +1,86 @@
+"""What policies are told of pairs in an experiment: learnt from some of them, never the truth.
+
+`trained` is what `weft interference train` would learn. `ridge` is the plainest way: pairs that
+were drawn for training count as measured; of all others the additive rung speaks, and the bound is
+what nine of ten held-out training pairs stay within.
+"""
+
+import functools
+import math
+import random
+
+import numpy as np
+
+from weft.core.framework.interference import Floats, Interference, Tier, interference
+from weft.interference import additive
+from weft.interference.features import Samples
+from weft.interference.ladder import Predictor, fit
+from weft.interference.records import Measured, solo
+from weft.interference.records import Run as MeasuredRun
+from weft.interference.table import from_predictors
+from weft.lab.simulate.sharing.pairs import PairTable
+
+MEASURED_SPREAD = 0.02
+"""Log slowdown by which a measured pair may be off."""
+UNKNOWN_MEAN, UNKNOWN_UPPER = 0.5, 1.0
+
+
+def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
+    """The unordered pairs that are measured before anything runs."""
+    speed = table.array()
+    count = len(speed)
+    pairs = [(a, b) for a in range(count) for b in range(a, count) if speed[a, b] > 0]
+    random.Random(f"weft-training-{seed}").shuffle(pairs)
+    return pairs[: round(share * len(pairs))]
+
+
+@functools.lru_cache(maxsize=32)
+def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> Interference:
+    """What Weft's own predictor says after it saw this share of the unordered pairs."""
+    pairs, speed = _drawn(table, seed, share), table.array()
+    rates = table.rate_per_s or (math.nan,) * len(table.kinds)
+    solos = [solo(kind, gpu_model, "", rate)
+             for kind, rate in zip(table.kinds, rates, strict=True)]  # fmt: skip
+    runs = [
+        MeasuredRun(table.kinds[one], (table.kinds[other],), gpu_model, "", speed[one, other])
+        for pair in pairs for one, other in sorted({pair, pair[::-1]})
+    ]  # fmt: skip
+    cell = fit(Measured("training", tuple(solos), tuple(runs)))
+    return from_predictors(1, [Predictor(cell)], table.kinds)
+
+
+def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> Interference:
+    """The plain predictor's table after it saw this share of the unordered pairs."""
+    speed = table.array()
+    count = len(speed)
+    pairs = _drawn(table, seed, share)
+    cells = np.array([cell for a, b in pairs for cell in sorted({(a, b), (b, a)})])
+    samples = Samples(cells[:, 0], cells[:, 1], speed[cells[:, 0], cells[:, 1]])
+    slower = -np.log(samples.speed)
+    fitted = additive.with_spread(samples, count)
+    mean = fitted.middle + np.add.outer(fitted.suffers, fitted.inflicts)
+    upper = mean + fitted.spread
+    tier = np.full((count, count), Tier.ADDITIVE, dtype=np.int8)
+    mean[cells[:, 0], cells[:, 1]] = slower
+    upper[cells[:, 0], cells[:, 1]] = slower + MEASURED_SPREAD
+    tier[cells[:, 0], cells[:, 1]] = Tier.MEASURED
+    return _told(table, gpu_model, (mean, upper, tier))
+
+
+def truth(table: PairTable, gpu_model: str) -> Interference:
+    """What an oracle would be told; what cannot be together is forbidden."""
+    speed = table.array()
+    mean = -np.log(np.where(speed > 0, speed, 1.0))
+    upper = np.where(speed > 0, mean, np.inf)
+    return _told(table, gpu_model, (mean, upper, np.full(speed.shape, Tier.TABLE, dtype=np.int8)))
+
+
+def _told(
+    table: PairTable, gpu_model: str, arrays: tuple[Floats, Floats, np.ndarray]
+) -> Interference:
+    mean, upper, tier = arrays
+    padded = [
+        np.pad(values, ((0, 1), (0, 1)), constant_values=fill)[None]
+        for values, fill in ((mean, UNKNOWN_MEAN), (upper, UNKNOWN_UPPER), (tier, Tier.UNKNOWN))
+    ]
+    return interference(1, [gpu_model], table.kinds, (padded[0], padded[1], padded[2]))

@@ -1,0 +1,108 @@
+"""Writes a drawing as PNG, with matplotlib from the optional extra `png`.
+
+The layout is done already: matplotlib only puts the same marks on the same pixels.
+"""
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from weft.lab.experiment.drawing import Area, Dot, Drawing, Group, Line, Mark, Rect, Text
+from weft.lab.experiment.style import FONTS
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PIXELS_PER_INCH = 100
+_SHARPNESS = 2
+"""Pixels of the PNG per pixel of the drawing, so that it is crisp on a slide."""
+
+
+def check() -> None:
+    """Raises `BadInputError` with the way out where matplotlib is missing."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise BadInputError(
+            "--png", "needs matplotlib, which is not installed; pip install 'weft[png]'"
+        ) from None
+
+
+def to_png(drawing: Drawing) -> bytes:
+    """The figure as a PNG on white, twice the drawing's size."""
+    check()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.family": _installed_fonts(), "text.parse_math": False}):
+        figure = Figure(
+            figsize=(drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH),
+            facecolor="white",
+        )
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_xlim(0, drawing.width)
+        axes.set_ylim(drawing.height, 0)
+        axes.axis("off")
+        order = 0
+        for item in drawing.marks:
+            for mark in item.marks if isinstance(item, Group) else (item,):
+                order += 1
+                _draw(axes, mark, order)
+        out = io.BytesIO()
+        figure.savefig(
+            out, format="png", dpi=_PIXELS_PER_INCH * _SHARPNESS, metadata={"Software": None}
+        )
+    return out.getvalue()
+
+
+def _draw(axes: "Axes", mark: Mark, order: int) -> None:
+    from matplotlib import patches
+
+    match mark:
+        case Rect():
+            corner, size = (mark.x, mark.y), (mark.width, mark.height)
+            box = patches.Rectangle(corner, *size, color=mark.fill.light, lw=0, zorder=order)
+            axes.add_patch(box)
+        case Area():
+            axes.add_patch(
+                patches.Polygon(
+                    mark.points, facecolor=mark.fill.light, alpha=mark.opacity, lw=0, zorder=order
+                )
+            )
+        case Dot():
+            circle = (mark.x, mark.y)
+            axes.add_patch(
+                patches.Circle(circle, mark.radius, color=mark.fill.light, lw=0, zorder=order)
+            )
+        case Line():
+            xs, ys = zip(*mark.points, strict=True)
+            axes.plot(
+                xs, ys, color=mark.stroke.light, lw=_points(mark.width), ls=_dashes(mark),
+                solid_joinstyle="round", zorder=order,
+            )  # fmt: skip
+        case Text():
+            axes.text(
+                mark.x, mark.y, mark.text, color=mark.fill.light, fontsize=_points(mark.size),
+                ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
+                va="baseline", rotation=90 if mark.turned else 0, rotation_mode="anchor",
+                fontweight="bold" if mark.bold else "normal", zorder=order,
+            )  # fmt: skip
+
+
+def _points(pixels: float) -> float:
+    return pixels * 72 / _PIXELS_PER_INCH
+
+
+def _dashes(mark: Line) -> Any:
+    """matplotlib counts dashes in line widths."""
+    if not mark.dash:
+        return "solid"
+    return (0, tuple(float(length) / mark.width for length in mark.dash.split()))
+
+
+def _installed_fonts() -> list[str]:
+    """Those of our fonts that this machine has: matplotlib warns about every other."""
+    from matplotlib import font_manager
+
+    have = {font.name for font in font_manager.fontManager.ttflist}
+    return [font for font in FONTS if font in have] or ["DejaVu Sans"]

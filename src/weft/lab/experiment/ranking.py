@@ -1,0 +1,125 @@
+"""Which policy did best, by how much, and how sure that is."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.simulate.results import Results, Run
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What policies are ranked by: `value` of a run; `more` is better unless it is a wait."""
+
+    name: str
+    unit: str
+    value: Callable[[Run], float | None]
+    more_is_better: bool
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """What to say first: one sentence, and how much it rests on."""
+
+    lead: str
+    rest: str
+
+
+AT_100 = Measure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
+AT_END = Measure("at the end", "%", lambda run: run.gpu_allocation_percent, True)
+WAIT = Measure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
+
+
+def is_timed(results: Results) -> bool:
+    """Whether the runs replayed times, so that pods waited and left."""
+    return any(run.waits is not None for run in results.runs)
+
+
+def measure_of(results: Results) -> Measure:
+    """The mean wait in timed mode, else allocation where demand meets capacity, else at the end."""
+    if is_timed(results):
+        return WAIT
+    return AT_100 if all(AT_100.value(run) is not None for run in results.runs) else AT_END
+
+
+def by_seed(results: Results, policy: str, measure: Measure) -> dict[int, float]:
+    """The measure of each of a policy's seeds that has it."""
+    found = {run.seed: measure.value(run) for run in results.runs if run.policy == policy}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def ranked(results: Results) -> list[str]:
+    """Policies, best first; equal ones in the results' order."""
+    measure = measure_of(results)
+    sign = -1 if measure.more_is_better else 1
+
+    def key(policy: str) -> float:
+        values = by_seed(results, policy, measure).values()
+        return sign * sum(values) / len(values) if values else float("inf")
+
+    return sorted((summary.policy for summary in results.summary), key=key)
+
+
+def headline(results: Results, gpus: int | None = None) -> Headline:
+    """Who won and by how much; `gpus` turns percentage points into cards."""
+    measure, order = measure_of(results), ranked(results)
+    best = by_seed(results, order[0], measure)
+    if not best:
+        return Headline("No run measured anything to compare.", "")
+    value = _shown(sum(best.values()) / len(best), measure)
+    if len(order) == 1:
+        return Headline(f"{order[0]} {_does(measure, value)}.", _seeds_text(len(best)))
+    second = by_seed(results, order[1], measure)
+    shared = sorted(best.keys() & second.keys())
+    if not shared:
+        return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
+    if all(best[seed] == second[seed] for seed in shared):
+        same = f"{order[0]} {_does(measure, value)}; {order[1]} does the same in every seed."
+        return Headline(f"{order[0]} and {order[1]} come out level.", same)
+    sign = 1 if measure.more_is_better else -1
+    mean, half = mean_ci95([sign * (best[seed] - second[seed]) for seed in shared])
+    did = f"{order[0]} {_does(measure, value)}"
+    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {order[1]}"
+    interval = _interval(mean, half, measure, len(shared))
+    if len(shared) == 1:
+        rest = f"{than}, in one seed: not enough for an interval."
+    elif mean - half <= 0:
+        # The order may be chance: a bold claim would often be wrong.
+        return Headline(f"{order[0]} and {order[1]} come out level.", f"{did}, {than} {interval}.")
+    else:
+        rest = f"{than} {interval}."
+    return Headline(f"{did}.", rest + _cards(mean, measure, gpus))
+
+
+def _does(measure: Measure, value: str) -> str:
+    if measure is WAIT:
+        return f"starts pods after a mean wait of {value}"
+    when = "when demand equals capacity" if measure is AT_100 else "at the end"
+    return f"allocates {value} of the GPUs {when}"
+
+
+def _shown(value: float, measure: Measure) -> str:
+    return f"{value:.2f} %" if measure.unit == "%" else f"{value:,.1f} s"
+
+
+def _gap(value: float, measure: Measure) -> str:
+    return f"{value:.2f} points" if measure.unit == "%" else f"{value:,.1f} s"
+
+
+def _interval(mean: float, half: float, measure: Measure, seeds: int) -> str:
+    low, high = _bare(mean - half, measure), _bare(mean + half, measure)
+    return f"(95 % interval {low} to {high}, {seeds} paired seeds)"
+
+
+def _bare(value: float, measure: Measure) -> str:
+    text = f"{value:.2f}" if measure.unit == "%" else f"{value:,.1f}"
+    return text.replace("-", "−")
+
+
+def _cards(points: float, measure: Measure, gpus: int | None) -> str:
+    if measure.unit != "%" or not gpus:
+        return ""
+    return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."
+
+
+def _seeds_text(seeds: int) -> str:
+    return "One seed." if seeds == 1 else f"Mean of {seeds} seeds."

@@ -1,0 +1,178 @@
+"""The report's tables as HTML: policies, reasons for failure, and every run."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+import msgspec
+
+from weft.lab.experiment.bar_figures import reason_means
+from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.style import series_dash, series_paint
+from weft.lab.simulate.results import Results, Run, Summary, Waits
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One measure of a policy: mean and half-width of its interval, from the policy's runs.
+
+    `best` is `max` or `min` where one end is better, None where the number judges nothing.
+    """
+
+    title: str
+    value: Callable[[Summary, Sequence[Run]], tuple[float, float] | None]
+    decimals: int
+    best: Callable[[Sequence[float]], float] | None = None
+
+
+def policy_table(results: Results) -> str:
+    """One row a policy, best first: mean ± 95 % interval of each measure; the best one bold."""
+    columns = _columns(results)
+    order = ranked(results)
+    indexes = {summary.policy: i for i, summary in enumerate(results.summary)}
+    cells = {policy: _values(results, policy, columns) for policy in order}
+    best = [_best(column, [cells[p][i] for p in order]) for i, column in enumerate(columns)]
+    lines = [_head(["Policy", "Seeds", *(column.title for column in columns)])]
+    for policy in order:
+        summary = results.summary[indexes[policy]]
+        row = [f"<td>{summary.seeds}</td>"]
+        for i, column in enumerate(columns):
+            row.append(_cell(cells[policy][i], column, summary.seeds, best[i]))
+        mark = ' class="best"' if policy == order[0] and len(order) > 1 else ""
+        name = f'<th scope="row">{_chip(indexes[policy])}{escape(policy)}</th>'
+        lines.append(f"<tr{mark}>{name}{''.join(row)}</tr>")
+    return _table("Policies compared", lines)
+
+
+def reason_table(results: Results, reasons: Sequence[str]) -> str:
+    """Unscheduled pods by reason, mean per seed."""
+    lines = [_head(["Policy", *reasons, "all"])]
+    for policy in ranked(results):
+        means = reason_means(results, policy)
+        row = [f"<td>{means.get(reason, 0.0):,.1f}</td>" for reason in reasons]
+        row.append(f"<td>{sum(means.values()):,.1f}</td>")
+        lines.append(f'<tr><th scope="row">{escape(policy)}</th>{"".join(row)}</tr>')
+    return _table("Pods without a place, by reason", lines)
+
+
+def run_table(results: Results) -> str:
+    """Every run as it was measured."""
+    timed = is_timed(results)
+    timing = any(run.cpu_s is not None for run in results.runs)
+    titles = ["Policy", "Seed", "Pods", "Demand, %", "Allocated at 100 %", "Allocated, %",
+              "Fragmented, %", "of idle, %", "Failed pods"]  # fmt: skip
+    titles += ["Mean wait, s", "p99 wait, s"] if timed else []
+    titles += ["CPU, s", "Wall, s"] if timing else []
+    lines = [_head(titles)]
+    for run in results.runs:
+        values = [
+            str(run.seed), f"{run.pods:,}", f"{run.arrived_percent:.2f}",
+            _plain(run.curve.get("100")), _plain(run.gpu_allocation_percent),
+            _plain(run.gpu_fragmentation_percent), _plain(run.fragmentation_of_idle_percent),
+            f"{run.failed_pods:,}",
+        ]  # fmt: skip
+        if timed:
+            values += [_plain(w) for w in _waits(run)]
+        values += [_plain(run.cpu_s), _plain(run.wall_s)] if timing else []
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        lines.append(f'<tr><th scope="row">{escape(run.policy)}</th>{cells}</tr>')
+    return _table("All runs", lines)
+
+
+def _columns(results: Results) -> list[Column]:
+    columns = [
+        Column("Allocated at 100 % demand, %", lambda s, _: _pair(s.at_100_percent, s.at_100_ci95),
+               2, max),
+        Column("Allocated at the end, %",
+               lambda s, _: (s.gpu_allocation_percent, s.gpu_allocation_ci95), 2, max),
+        Column("Fragmented at the end, %",
+               lambda s, _: (s.gpu_fragmentation_percent, s.gpu_fragmentation_ci95), 2, min),
+        Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
+    ]  # fmt: skip
+    if is_timed(results):
+        # Everybody has left by the end, so what is allocated then says nothing.
+        columns = [columns[3], *_wait_columns()]
+    if any(summary.cpu_s is not None for summary in results.summary):
+        columns.append(Column("CPU, s", lambda _, runs: _over(runs, lambda run: run.cpu_s), 2))
+    return columns
+
+
+def _wait_columns() -> list[Column]:
+    def of(title: str, value: Callable[[Waits], float], decimals: int, best: object) -> Column:
+        def over(_: Summary, runs: Sequence[Run]) -> tuple[float, float] | None:
+            return _over(runs, lambda run: value(run.waits) if run.waits else None)
+
+        return Column(title, over, decimals, max if best is max else min)
+
+    return [
+        of("Never started", lambda w: w.never_started, 1, min),
+        of("Mean wait, s", lambda w: w.mean_s, 1, min),
+        of("p90 wait, s", lambda w: w.p90_s, 1, min),
+        of("p99 wait, s", lambda w: w.p99_s, 1, min),
+        of("Allocated over time, %", lambda w: w.mean_allocation_percent, 2, max),
+    ]
+
+
+def _waits(run: Run) -> tuple[float | None, float | None]:
+    return (run.waits.mean_s, run.waits.p99_s) if run.waits else (None, None)
+
+
+def _pair(mean: float | None, half: float | None) -> tuple[float, float] | None:
+    return None if mean is None else (mean, half or 0.0)
+
+
+def _over(runs: Sequence[Run], value: Callable[[Run], float | None]) -> tuple[float, float] | None:
+    found = [one for run in runs if (one := value(run)) is not None]
+    return mean_ci95(found) if found else None
+
+
+def _values(
+    results: Results, policy: str, columns: list[Column]
+) -> list[tuple[float, float] | None]:
+    runs = [run for run in results.runs if run.policy == policy]
+    summary = next(one for one in results.summary if one.policy == policy)
+    return [column.value(summary, runs) if runs else None for column in columns]
+
+
+def _best(column: Column, cells: list[tuple[float, float] | None]) -> float | None:
+    """The value to print bold; none where all are equal."""
+    values = [cell[0] for cell in cells if cell is not None]
+    if column.best is None or len(set(values)) < 2:
+        return None
+    return column.best(values)
+
+
+def _cell(cell: tuple[float, float] | None, column: Column, seeds: int, best: float | None) -> str:
+    if cell is None:
+        return "<td>–</td>"
+    mean, half = cell
+    mark = ' class="best"' if best is not None and mean == best else ""
+    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if seeds > 1 else ""
+    return f"<td{mark}>{mean:,.{column.decimals}f}{interval}</td>"
+
+
+def _chip(index: int) -> str:
+    """The policy's line as it looks in the figures."""
+    paint, dash = series_paint(index), series_dash(index)
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    return (
+        '<svg class="chip" width="26" height="8" aria-hidden="true"><path d="M0 4H26" '
+        f'class="l-{paint.name}" stroke="{paint.light}" stroke-width="2.6"{dashes}/></svg>'
+    )
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f}"
+
+
+def _head(titles: Sequence[str]) -> str:
+    cells = "".join(f'<th scope="col">{escape(title)}</th>' for title in titles)
+    return f"<thead><tr>{cells}</tr></thead>"
+
+
+def _table(label: str, lines: list[str]) -> str:
+    head, *rows = lines
+    body = "\n".join(rows)
+    return (
+        f'<div class="scroll"><table aria-label="{escape(label)}">\n{head}\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )

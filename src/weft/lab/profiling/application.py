@@ -1,0 +1,95 @@
+"""Which application a pod is. Pure.
+
+In this order: Weft's annotation, the container names that Co-scheML knows, whose pod it is (the
+workload that makes pods like it), the image. What nobody can name is no application.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from weft.dialects.coscheml import APPLICATIONS
+from weft.lab.profiling.solo_samples import Pod
+from weft.telemetry.sources.answers import Answer
+
+ANNOTATION = "annotation_weft_dev_application"
+QUESTIONS = ("kube_pod_annotations", "kube_pod_owner", "kube_replicaset_owner",
+             "kube_pod_container_info")  # fmt: skip
+"""What kube-state-metrics says of pods; the first needs its --metric-annotations-allowlist."""
+
+_labels = msgspec.json.Decoder(dict[str, str])
+
+
+class Clues(NamedTuple):
+    """What is known of one pod; "" where nothing is. `workload` is namespace/Kind/name."""
+
+    application: str = ""
+    containers: tuple[str, ...] = ()
+    workload: str = ""
+    image: str = ""
+
+    def name(self) -> str:
+        """The application; "" where nobody can tell."""
+        known = next((APPLICATIONS[one] for one in self.containers if one in APPLICATIONS), "")
+        return self.application or known or self.workload or image_name(self.image)
+
+
+def image_name(image: str) -> str:
+    """The image without registry, tag and digest: what stays when it is moved or built anew."""
+    path = image.partition("@")[0].rpartition("/")[2]
+    return path.partition(":")[0]
+
+
+def clues_of(answers: Mapping[str, Answer], containers: Mapping[Pod, str]) -> dict[Pod, Clues]:
+    """From kube-state-metrics' series, and the container names that exporters told."""
+    annotations: dict[Pod, str] = {}
+    images: dict[Pod, str] = {}
+    more = {pod: [name] for pod, name in containers.items()}
+    for labels in _all(answers.get("kube_pod_annotations")):
+        if labels.get(ANNOTATION):
+            annotations[_pod(labels)] = labels[ANNOTATION]
+    for labels in _all(answers.get("kube_pod_container_info")):
+        images.setdefault(_pod(labels), labels.get("image", ""))
+        more.setdefault(_pod(labels), []).append(_told(labels, "container"))
+    owners = _owners(answers)
+    return {
+        pod: Clues(
+            annotations.get(pod, ""), tuple(more.get(pod, ())), owners.get(pod, ""),
+            images.get(pod, ""),
+        )
+        for pod in {*annotations, *images, *more, *owners}
+    }  # fmt: skip
+
+
+def _owners(answers: Mapping[str, Answer]) -> dict[Pod, str]:
+    """namespace/Kind/name of who makes each pod; for a ReplicaSet its Deployment."""
+    above = {
+        (_told(labels, "namespace"), labels.get("replicaset", "")): labels
+        for labels in _all(answers.get("kube_replicaset_owner"))
+        if labels.get("owner_kind") == "Deployment"
+    }
+    found = {}
+    for labels in _all(answers.get("kube_pod_owner")):
+        kind, name = labels.get("owner_kind", ""), labels.get("owner_name", "")
+        if not name or kind in {"", "<none>", "Node"}:
+            continue
+        namespace, _ = _pod(labels)
+        deployment = above.get((namespace, name)) if kind == "ReplicaSet" else None
+        if deployment is not None:
+            kind, name = "Deployment", deployment["owner_name"]
+        found[_pod(labels)] = f"{namespace}/{kind}/{name}"
+    return found
+
+
+def _all(answer: Answer | None) -> Iterable[dict[str, str]]:
+    return [_labels.decode(text) for text in answer.labels] if answer is not None else []
+
+
+def _told(labels: Mapping[str, str], name: str) -> str:
+    """Where Prometheus keeps its own labels, what kube-state-metrics says is called exported_…"""
+    return labels.get(f"exported_{name}") or labels.get(name, "")
+
+
+def _pod(labels: Mapping[str, str]) -> Pod:
+    return _told(labels, "namespace"), _told(labels, "pod")

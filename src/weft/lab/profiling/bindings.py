@@ -1,0 +1,103 @@
+"""What the cluster says of who holds which GPU, since when, until when: the bindings' own marks.
+
+A pod that asks for GPUs but carries no marks holds some of its node's, nobody knows which: nobody
+counts as alone on that node while it is there.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from weft.dialects import registry
+from weft.dialects.dialect import Settings
+from weft.dialects.requests import timestamp_ns
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES, PODS, Resource, Skips
+from weft.kube.inventory import inventory
+from weft.kube.pods import Pod
+from weft.kube.structs import Object
+from weft.lab.profiling.application import Clues
+from weft.lab.profiling.history import Known, Stay
+from weft.lab.profiling.solo_samples import NOBODY_KNOWS, Card
+from weft.model import BadInputError, Gpu, Node
+
+T = TypeVar("T", bound=Object)
+
+SETTINGS = Settings(interference_table=True)
+"""So that Co-scheML's container names are read as applications."""
+
+
+async def bindings(client: ApiClient) -> Known:
+    """All nodes and pods of the cluster, once."""
+    nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
+    pods = await _listed(client, PODS)
+    return known(nodes, pods)
+
+
+def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> Known:
+    """Who holds what, pure."""
+    by_name = {node.name: node for node in nodes}
+    stays = [
+        stay for pod in pods
+        if pod.spec.node_name in by_name
+        for stay in _stays(pod, by_name[pod.spec.node_name])
+    ]  # fmt: skip
+    models = {card_of(node, gpu): gpu.model for node in nodes for gpu in node.gpus if gpu.model}
+    cards = {}
+    for node in nodes:
+        for gpu in node.gpus:
+            cards[f"{node.name}/{gpu.index}"] = card_of(node, gpu)
+            if gpu.uuid:
+                cards[gpu.uuid.lower()] = card_of(node, gpu)
+    return Known(stays, models, cards)
+
+
+def card_of(node: Node, gpu: Gpu) -> Card:
+    """One name for each GPU."""
+    return node.name, gpu.uuid or str(gpu.index)
+
+
+def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
+    since_s = timestamp_ns(pod.bound_at or pod.metadata.creation_timestamp) / 1e9
+    until_s = _until_s(pod)
+    unsure = pod.ended and until_s == math.inf
+    named = NOBODY_KNOWS if unsure else (pod.metadata.namespace, pod.metadata.name)
+    request, placement = None, None
+    try:
+        request = registry.parse_pod(pod, SETTINGS)
+        placement = registry.dialect(request.dialect).read(pod, request, node)
+    except BadInputError:
+        pass  # it may hold anything
+    if request is None or placement is None:
+        if request is None or request.shape.claims:
+            for gpu in node.gpus:
+                yield Stay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
+        return
+    clues = Clues(
+        request.shape.application, tuple(one.name for one in pod.spec.containers),
+        request.workload, next((one.image for one in pod.spec.containers), ""),
+    )  # fmt: skip
+    cards = {gpu.index: gpu for gpu in node.gpus}
+    for share in placement.shares:
+        if share.gpu in cards:
+            card = card_of(node, cards[share.gpu])
+            yield Stay(named, card, since_s, clues, request.isolation, until_s)
+
+
+def _until_s(pod: Pod) -> float:
+    """When the last of its containers ended; without end where they have not, or nobody says when.
+    """  # fmt: skip
+    ends = [status.state.terminated for status in pod.status.container_statuses or ()]
+    times = [end.finished_at for end in ends if end is not None and end.finished_at]
+    return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf
+
+
+async def _listed(client: ApiClient, resource: Resource[T]) -> list[T]:
+    query, skips = {"limit": "500"}, Skips()
+    found: list[T] = []
+    while True:
+        page = resource.decode_page(await client.call("GET", resource.of(""), query=query), skips)
+        found += page.items
+        if not page.next:
+            return found
+        query["continue"] = page.next

@@ -1,0 +1,323 @@
+"""Measuring: one run after the other, as planned, until all is done or the time is over.
+
+    ready ─▶ go ─▶ all steady ─▶ a window over all of them ─▶ pause ─▶ one line in the log
+
+The window opens when every resident is past its warm-up and closes at one moment for all; rates
+are iterations between the two, by the times at which residents said how far they were. A run that
+fails is a line too; an application that fails alone is not tried with others. Out of memory counts
+only where nobody else stood by: until then all others end and it is tried again. Other failures
+count only of residents that are new: one that ran before may suffer from what happened then.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.interference.dataset import OUT_OF_MEMORY, TIME_SLICING, Feature
+from weft.lab.profiling.gpu_bench import Bench, BenchError, Resident, Stamp
+from weft.lab.profiling.plan import Trial, chosen, pairs, shuffled
+from weft.lab.profiling.pool import TIMEOUT, FailedError, Pool
+from weft.lab.profiling.runlog import Failure, Log, Run, Writer
+from weft.lab.workloads.catalog import Workload
+
+LEAST_ITERATIONS = 3
+"""So many must lie within a window; it stays open longer for slow ones."""
+_REST = 0.1
+"""A smaller share of the time is not worth starting everything anew."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How to measure.
+
+    `runs`: of each solo and pair; their median counts. `window_s`: long enough for ten samples of
+    the counters. `warm_s` is what workloads spend warming up each time they go. `longest`: windows
+    stay open at most so many times as long. `budget_s` is for everything; 0 is without end.
+    """
+
+    runs: int = 3
+    window_s: float = 3.0
+    warm_s: float = 1.5
+    sample_s: float = 0.25
+    longest: float = 4.0
+    load_timeout_s: float = 120.0
+    budget_s: float = 0.0
+    seed: int = 1
+
+
+class Told(NamedTuple):
+    """How it goes: a run that ended, and how many runs and about how many seconds are to come."""
+
+    run: Run
+    runs_left: int
+    seconds_left: float
+
+
+class Campaign:
+    """Measures on one bench. `tell` hears of every run that ends."""
+
+    def __init__(
+        self, bench: Bench, workloads: Sequence[Workload], writer: Writer,
+        settings: Settings, tell: Callable[[Told], None],
+    ) -> None:  # fmt: skip
+        self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
+        self._workloads: Mapping[str, Workload] = {one.name: one for one in workloads}
+        self._took: list[float] = []
+
+    def run(self, isolations: Sequence[str], log: Log) -> bool:
+        """Everything that the log lacks, in these ways of sharing; whether all of it was done.
+
+        `BenchError`, when all others are done, where the machine cannot share a GPU in such a way.
+        """
+        budget_s = self._settings.budget_s
+        over_s = self._bench.now_s() + budget_s if budget_s else float("inf")
+        parts = [_Part(isolation, log) for isolation in isolations]
+        failed = None
+        for least_s in (0.0, _REST * budget_s):  # what one way leaves of its time is for the others
+            waiting = [part for part in parts if not part.over]
+            for at, part in enumerate(waiting):
+                now = self._bench.now_s()
+                if over_s - now < least_s:
+                    break
+                part.open(now + (over_s - now) / (len(waiting) - at))
+                try:
+                    with self._bench.isolated(part.isolation):
+                        part.over = self._part(part)
+                except BenchError as error:
+                    failed, part.over = failed or error, True
+        if failed:
+            raise failed
+        return all(part.over for part in parts)
+
+    def _part(self, part: "_Part") -> bool:
+        """One way of sharing: solos, then as many pairs as there is time for, again and again."""
+        settings = self._settings
+        pool = Pool(self._bench, self._workloads, settings.load_timeout_s)
+        try:
+            solos = [(name,) for name in self._workloads]
+            if part.missing(solos, settings.runs) or self._open_pairs(part):
+                names = part.sound(self._workloads)
+                failed = pool.warm(names)
+                if part.isolation != TIME_SLICING and len(failed) == len(names):
+                    first = FailedError(failed[0])
+                    raise BenchError(f"nothing starts with {part.isolation}: {first}")
+            everything = [*solos, *pairs(list(self._workloads), settings.seed)]
+            ahead = min(part.missing(everything, settings.runs), self._affordable(part))
+            self._trials(pool, part, shuffled(solos, part.isolation, 0), ahead)
+            while not part.late and (more := self._more_pairs(pool, part)):
+                self._repeat(pool, part, more)
+            if not part.late:
+                self._repeat(pool, part, [])  # where no pair fits, solos still count more than once
+            return not part.late and not self._open_pairs(part)
+        finally:
+            pool.close()
+
+    def _open_pairs(self, part: "_Part") -> list[tuple[str, str]]:
+        """Pairs that lack runs, the most informative first."""
+        order = pairs(part.sound(self._workloads), self._settings.seed)
+        runs = self._settings.runs
+        return [pair for pair in order if pair not in part.full and part.missing([pair], runs)]
+
+    def _more_pairs(self, pool: Pool, part: "_Part") -> list[tuple[str, str]]:
+        """As many of them as there is time for, beside the solos that are still to come."""
+        runs = self._settings.runs
+        alone = [(name,) for name in part.sound(self._workloads)]
+        starting = round(pool.usual_load_s / self._usual_s())
+
+        def cost(pair: tuple[str, str]) -> int:
+            """Runs that it lacks; beside itself, an application is started once more."""
+            return part.missing([pair], runs) + (starting if pair[0] == pair[1] else 0)
+
+        affordable = self._affordable(part) - part.missing(alone, runs)
+        return chosen(self._open_pairs(part), cost, affordable)
+
+    def _repeat(self, pool: Pool, part: "_Part", found: list[tuple[str, str]]) -> None:
+        """These pairs, and all solos, once after the other."""
+        runs = self._settings.runs
+        for number in range(runs):
+            part.share(self._bench.now_s(), runs - number)
+            alone = [(name,) for name in part.sound(self._workloads)]
+            trials = shuffled(alone, part.isolation, number) if number else []
+            trials += shuffled(found, part.isolation, number)
+            self._trials(pool, part, trials, part.missing([*found, *alone], runs))
+            found = [pair for pair in found if part.is_worth(pair)]
+
+    def _affordable(self, part: "_Part") -> int:
+        if part.deadline_s == float("inf"):
+            return 1 << 40
+        return max(0, int((part.deadline_s - self._bench.now_s()) / self._usual_s()))
+
+    def _usual_s(self) -> float:
+        """How long a run takes, as those before did; at first, as it must at least."""
+        settings = self._settings
+        least = settings.warm_s + settings.window_s
+        return max(float(np.mean(self._took[-50:])) if self._took else 0.0, least)
+
+    def _trials(self, pool: Pool, part: "_Part", trials: Sequence[Trial], later: int) -> None:
+        """These, but for those in the log already, until the time is over.
+
+        Of those to come the first for which the fewest must be started is next: that takes long.
+        """
+        waiting = [trial for trial in trials if trial not in part.done]
+        while waiting:
+            trial = min(waiting, key=lambda trial: pool.lacking(trial.applications))
+            waiting.remove(trial)
+            if part.broken & set(trial.applications):
+                continue
+            load_s = pool.usual_load_s * pool.lacking(trial.applications)
+            if self._bench.now_s() + self._usual_s() + load_s > part.until_s:
+                part.late = True
+                return
+            run = self._measure(pool, trial)
+            self._writer.write(run)
+            part.done.add(trial)
+            part.learn(run)
+            self._took.append(run.took_s)
+            later -= 1
+            left = max(later, len(waiting))
+            left_s = min(left * self._usual_s(), part.deadline_s - self._bench.now_s())
+            self._tell(Told(run, left, left_s))
+
+    def _measure(self, pool: Pool, trial: Trial) -> Run:
+        """One run, whatever becomes of it."""
+        began = self._bench.now_s()
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        run = Run(trial.applications, trial.isolation, trial.repetition, at)
+        for last in (False, True):
+            kept = pool.lacking(trial.applications) < len(trial.applications)
+            try:
+                run = self._together(pool, run)
+            except FailedError as error:
+                pool.forget(trial.applications)
+                if error.failure.reason == OUT_OF_MEMORY:
+                    again = pool.alone(trial.applications)  # others stood by: it may fit without
+                else:  # who ran before may have been hit by somebody's fault, as under MPS
+                    again = kept and error.failure.reason != TIMEOUT
+                if again and not last:
+                    continue
+                run = msgspec.structs.replace(run, failure=error.failure)
+            break
+        return msgspec.structs.replace(run, took_s=round(self._bench.now_s() - began, 3))
+
+    def _together(self, pool: Pool, run: Run) -> Run:
+        settings, bench, names = self._settings, self._bench, run.applications
+        residents = pool.ready(names)
+        for resident in residents:
+            resident.go()
+        for resident, name in zip(residents, names, strict=True):
+            pool.until(resident, name, "steady", 10 * settings.warm_s + 30)
+        bench.sample()
+        opened, samples = bench.now_s(), []
+        while True:
+            bench.sleep(settings.sample_s)
+            samples.append(bench.sample())
+            open_s = bench.now_s() - opened
+            for resident, name in zip(residents, names, strict=True):
+                pool.until(resident, name, "steady", 0)
+            done = min(_between(one, opened, bench.now_s()) for one in residents)
+            enough = open_s >= settings.window_s and done >= LEAST_ITERATIONS
+            if enough or open_s >= settings.longest * settings.window_s:
+                break
+        closed = bench.now_s()
+        rates = [
+            self._rate(pool, resident, name, (opened, closed))
+            for resident, name in zip(residents, names, strict=True)
+        ]
+        for resident in residents:
+            resident.pause()
+        for resident, name in zip(residents, names, strict=True):
+            pool.until(resident, name, "paused", 60)
+        held = tuple(bench.held_mib(resident) for resident in residents)
+        for name, mib in zip(names, held, strict=True):
+            pool.learn(name, mib)
+        return msgspec.structs.replace(
+            run, rates=tuple(rates), features=features(samples), memories_mib=held,
+            peaks_mib=tuple(one.said().peak_mib for one in residents),
+            window_s=round(closed - opened, 3), versions=residents[0].said().versions,
+        )  # fmt: skip
+
+    def _rate(
+        self, pool: Pool, resident: Resident, name: str, window: tuple[float, float]
+    ) -> float:
+        """Iterations a second within the window, when it has said what came after."""
+        opened, closed = window
+        deadline_s = self._bench.now_s() + self._settings.window_s + 10
+        while resident.said().stamps[-1].at_s < closed:
+            pool.until(resident, name, "steady", 0)
+            if self._bench.now_s() > deadline_s:
+                raise FailedError(Failure(name, "timeout", "an iteration takes too long"))
+            self._bench.sleep(0.02)
+        return rate(resident.said().stamps, opened, closed)
+
+
+class _Part:
+    """One way of sharing: what is done, what failed, when its time ends; whether it has (`late`),
+    and whether nothing is left to do (`over`).
+
+    `broken` failed alone; `full` are pairs that do not fit, and are not tried again.
+    """
+
+    def __init__(self, isolation: str, log: Log) -> None:
+        self.isolation = isolation
+        self.deadline_s = self.until_s = float("inf")
+        self.late = self.over = False
+        self.done = {trial for trial in log.done if trial.isolation == isolation}
+        self.broken: set[str] = set()
+        self.full = {run.applications for run in log.runs
+                     if run.isolation == isolation and run.does_not_fit}  # fmt: skip
+
+    def open(self, deadline_s: float) -> None:
+        """Time until then."""
+        self.deadline_s = self.until_s = deadline_s
+        self.late = False
+
+    def learn(self, run: Run) -> None:
+        """What a failure says about the runs to come."""
+        if run.failure is not None and len(run.applications) == 1:
+            self.broken.add(run.applications[0])
+        elif run.does_not_fit:
+            self.full.add(run.applications)
+
+    def share(self, now_s: float, rounds: int) -> None:
+        """Of `rounds` repetitions the next one may use its share of the time: all are alike."""
+        self.until_s = now_s + (self.deadline_s - now_s) / rounds
+
+    def sound(self, names: Iterable[str]) -> list[str]:
+        """Those that did not fail alone."""
+        return [name for name in names if name not in self.broken]
+
+    def is_worth(self, pair: tuple[str, str]) -> bool:
+        """Whether to repeat it: it was begun, and fits."""
+        return pair not in self.full and Trial(pair, self.isolation, 0) in self.done
+
+    def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
+        """How many runs these lack."""
+        return sum(
+            Trial(tuple(applications), self.isolation, number) not in self.done
+            for applications in together for number in range(runs)
+        )  # fmt: skip
+
+
+def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
+    """Iterations a second between two moments, even progress assumed between stamps."""
+    at = np.array([stamp.at_s for stamp in stamps])
+    done = np.array([stamp.iterations for stamp in stamps], dtype=np.float64)
+    first, last = np.interp([opened, closed], at, done)
+    return float((last - first) / (closed - opened))
+
+
+def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
+    """Mean and 95th percentile of each feature over the samples that have it."""
+    names = sorted({name for sample in samples for name in sample})
+    columns = {name: [one[name] for one in samples if name in one] for name in names}
+    return {
+        name: Feature(round(float(np.mean(column)), 6), round(float(np.quantile(column, 0.95)), 6))
+        for name, column in columns.items()
+    }  # fmt: skip
+
+
+def _between(resident: Resident, opened: float, now: float) -> float:
+    stamps = resident.said().stamps
+    return rate(stamps, opened, now) * (now - opened) if now > opened else 0.0

@@ -1,0 +1,105 @@
+"""From a log of runs to the dataset: medians of the repetitions. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from weft.interference.dataset import EMPTY, Corun, Dataset, Feature, Infeasible, Solo
+from weft.interference.records import FASTEST
+from weft.lab.profiling.runlog import Log, Run
+
+UNSTEADY = "unsteady"
+Together = tuple[tuple[str, ...], str]
+
+
+def compiled(log: Log) -> Dataset:
+    """Every application and pair of which a run ended well; the others with their reason.
+
+    A pair's speed is by the medians alone of the same way of sharing; where one of them is
+    missing, the pair says nothing. The failures of a pair count where no run of it ended well.
+    Where somebody ran faster beside others than can be believed, the pair is a failure too.
+    """
+    good: dict[Together, list[Run]] = defaultdict(list)
+    bad: dict[Together, Run] = {}
+    for run in log.runs:
+        key = (run.applications, run.isolation)
+        if run.failure is None:
+            good[key].append(run)
+        else:
+            bad.setdefault(key, run)
+    card = log.begins[-1].card if log.begins else None
+    model = card.gpu_model if card else ""
+    alone = {key: _solo(runs, model) for key, runs in good.items() if len(key[0]) == 1}
+    rates = {key: solo.rate_per_s for key, solo in alone.items() if solo.rate_per_s}
+    coruns: list[Corun] = []
+    failed = [_infeasible(run, model) for key, run in bad.items() if key not in good]
+    for (names, isolation), runs in good.items():
+        found = _coruns(runs, rates, model, isolation) if len(names) > 1 else []
+        wrong = next((one for one in found if one.speed > FASTEST), None)
+        if wrong is None:
+            coruns += found
+        else:
+            text = f"{wrong.speed:.1f} times as fast as alone: measure it again, longer"
+            failed.append(Infeasible(names, model, isolation, wrong.victim, UNSTEADY, text))
+    whole = Dataset(
+        about=_about(log), solo=tuple(alone.values()), corun=tuple(coruns), infeasible=tuple(failed)
+    )
+    return EMPTY.merged(whole)
+
+
+def _about(log: Log) -> dict[str, str]:
+    if not log.begins:
+        return {}
+    last = log.begins[-1]
+    told = {"gpuModel": last.card.gpu_model, "driver": last.card.driver,
+            "counters": last.card.counters,
+            "torch": next((run.versions for run in log.runs if run.versions), ""),
+            "began": log.begins[0].at, **last.settings}  # fmt: skip
+    if any(begin.card.others for begin in log.begins):
+        told["others"] = "somebody else was on the GPU when measuring began"
+    if last.card.fake:
+        told["fake"] = "a fake card played these numbers; nothing was measured"
+    return {name: text for name, text in told.items() if text}
+
+
+def _solo(runs: Sequence[Run], model: str) -> Solo:
+    names = sorted({name for run in runs for name in run.features})
+    features = {
+        name: Feature(
+            median(run.features[name].mean for run in runs if name in run.features),
+            median(run.features[name].p95 for run in runs if name in run.features),
+        )
+        for name in names
+    }  # fmt: skip
+    return Solo(
+        runs[0].applications[0], model, runs[0].isolation, features,
+        round(median(run.memories_mib[0] for run in runs)),
+        max(run.peaks_mib[0] for run in runs),
+        median(run.rates[0] for run in runs), len(runs),
+        round(sum(run.window_s for run in runs), 3), "measured",
+    )  # fmt: skip
+
+
+def _coruns(
+    runs: Sequence[Run], alone: Mapping[Together, float], model: str, isolation: str
+) -> list[Corun]:
+    """One for each of those that ran, as the victim; two of the same application are one victim,
+    with the mean of their rates."""
+    names = runs[0].applications
+    found = []
+    for name in sorted(set(names)):
+        solo = alone.get(((name,), isolation))
+        if not solo:
+            continue
+        own = [at for at, other in enumerate(names) if other == name]
+        others = tuple(sorted([*names[: own[0]], *names[own[0] + 1 :]]))
+        beside = median(sum(run.rates[at] for at in own) / len(own) for run in runs)
+        found.append(Corun(name, others, model, isolation, beside, beside / solo, len(runs)))
+    return found
+
+
+def _infeasible(run: Run, model: str) -> Infeasible:
+    assert run.failure is not None
+    told = run.failure
+    return Infeasible(run.applications, model, run.isolation, told.application, told.reason,
+                      told.text)  # fmt: skip

@@ -1,0 +1,197 @@
+"""Profiles out of a metrics server's history, piece by piece: of pods while they were alone.
+
+Who was where comes from exporters' pod labels and, where the cluster is asked, from the bindings of
+the pods that are there now, or over but not gone; `weft_ledger_gpu_holdings` tells when somebody
+was not seen.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, Solo
+from weft.lab.profiling.application import QUESTIONS, Clues, clues_of
+from weft.lab.profiling.solo_samples import Card, Grid, Pod, Seen, Window, windows
+from weft.telemetry.meaning.metric_names import Floats, Metric
+from weft.telemetry.sources.answers import Answer, TelemetryError
+from weft.telemetry.sources.prometheus import Prometheus
+from weft.telemetry.sources.source import DEFAULT_METRICS
+
+MOST_SLOTS = 1_500
+"""Slots of one question; a server refuses more than 11,000."""
+HOLDINGS = "weft_ledger_gpu_holdings"
+_MEMORY = frozenset({
+    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
+    Metric.POWER_LIMIT_W,
+})  # fmt: skip
+_labels = msgspec.json.Decoder(dict[str, str])
+
+
+class Span(NamedTuple):
+    """From when to when, in which steps; what is steady, and how much of it is enough.
+
+    `progress` is the counter in which applications count their iterations, "" where none does.
+    """
+
+    start_s: float
+    end_s: float
+    step_s: float = 15.0
+    settle_s: float = 60.0
+    least_s: float = 300.0
+    progress: str = ""
+
+
+class Stay(NamedTuple):
+    """A pod that the cluster says held a GPU from then to then; its clues, and how it shares."""
+
+    pod: Pod
+    card: Card
+    since_s: float
+    clues: Clues = Clues()
+    isolation: str = ""
+    until_s: float = math.inf
+
+
+class Known(NamedTuple):
+    """What the cluster says: who holds what, each card's model, and what else a card is called:
+    its UUID, or node/index."""
+
+    stays: Sequence[Stay] = ()
+    models: Mapping[Card, str] = {}
+    cards: Mapping[str, Card] = {}
+
+
+class Found(NamedTuple):
+    """Profiles, and how much was left out: seconds of pods without a name, too short ones."""
+
+    dataset: Dataset
+    nameless: dict[Pod, float]
+    short: dict[str, float]
+
+
+async def collect(
+    source: Prometheus, span: Span, known: Known, tell: Callable[[float], None]
+) -> Found:
+    """Every application's behaviour alone. `tell` hears the share that is done, 0 to 1.
+
+    `TelemetryError` where the server does not answer.
+    """
+    parts: list[Window] = []
+    containers: dict[Pod, str] = {}
+    models: dict[Card, str] = {}
+    settle = math.ceil(span.settle_s / span.step_s)
+    slots = max(1, math.ceil((span.end_s - span.start_s) / span.step_s))
+    for first in range(0, slots, MOST_SLOTS):
+        count = min(MOST_SLOTS, slots - first)
+        begin_s = span.start_s + (first - settle) * span.step_s
+        # A slot more: whether a pod was still there after the last one.
+        grid = Grid(begin_s, span.step_s, count + settle + 1)
+        seen = Seen(grid, source.aliases, known.cards)
+        await _look(source, seen)
+        if span.progress:
+            seen.progress(await _range(source, _rate_of(source, span), grid))
+        for stay in known.stays:
+            seen.bound(stay.card, stay.pod, stay.since_s, stay.until_s)
+        for node, held in (await _holdings(source, seen.grid)).items():
+            seen.distrust(node, held)
+        parts += windows(seen, settle)
+        containers |= seen.containers
+        models |= seen.models
+        tell((first + count) / slots)
+    clues = await _clues(source, span, containers)
+    clues |= {stay.pod: stay.clues for stay in known.stays if stay.clues.name()}
+    return _profiles(parts, clues, models | dict(known.models), known, span)
+
+
+async def _look(source: Prometheus, seen: Seen) -> None:
+    grid = seen.grid
+    for metric in DEFAULT_METRICS:
+        # Not further back than two slots: what is no longer said is no longer so.
+        query = f"last_over_time({source.selector(metric)}[{2 * grid.step_s:g}s])"
+        seen.take([await _range(source, query, grid)])
+
+
+def _rate_of(source: Prometheus, span: Span) -> str:
+    """Over a few slots: a counter that is scraped late must not look as if it stood still."""
+    inner = f"{{{source.options.selector}}}" if source.options.selector else ""
+    return f"rate({span.progress}{inner}[{4 * span.step_s:g}s])"
+
+
+async def _range(source: Prometheus, query: str, grid: Grid) -> Answer:
+    end_s = grid.start_s + grid.step_s * (grid.length - 1)
+    return await source.query_range(query, grid.start_s, end_s, grid.step_s)
+
+
+async def _holdings(source: Prometheus, grid: Grid) -> dict[str, Floats]:
+    """By node, where Weft's own metrics are there."""
+    answer = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
+    ends, found = np.cumsum(answer.counts), {}
+    for at, text in enumerate(answer.labels):
+        part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
+        slots = grid.slots(answer.times[part])
+        column = np.full(grid.length, np.nan)
+        column[slots[slots >= 0]] = answer.values[part][slots >= 0]
+        found[_labels.decode(text).get("node", "")] = column
+    return found
+
+
+async def _clues(source: Prometheus, span: Span, containers: Mapping[Pod, str]) -> dict[Pod, Clues]:
+    back = max(1, round(span.end_s - span.start_s))
+    answers = {}
+    for name in QUESTIONS:
+        try:
+            answers[name] = await source.query(f"last_over_time({name}[{back}s])", span.end_s)
+        except TelemetryError as error:
+            if error.kind != "status":  # a server without subqueries that long says so
+                raise
+    return clues_of(answers, containers)
+
+
+def _profiles(
+    parts: Sequence[Window], clues: Mapping[Pod, Clues], models: Mapping[Card, str],
+    known: Known, span: Span,
+) -> Found:  # fmt: skip
+    isolations = {stay.pod: stay.isolation for stay in known.stays}
+    nameless: dict[Pod, float] = {}
+    short: dict[str, float] = {}
+    groups: dict[tuple[str, str, str], list[Window]] = {}
+    for part in parts:
+        name = clues.get(part.pod, Clues()).name()
+        if not name:
+            nameless[part.pod] = nameless.get(part.pod, 0) + part.slots * span.step_s
+            continue
+        isolation = isolations.get(part.pod, "")
+        isolation = isolation if isolation not in {"", "none"} else TIME_SLICING
+        groups.setdefault((name, models.get(part.card, ""), isolation), []).append(part)
+    solos = []
+    for key, group in groups.items():
+        seconds = sum(part.slots for part in group) * span.step_s
+        if seconds < span.least_s:
+            short[key[0]] = short.get(key[0], 0) + seconds
+        else:
+            solos.append(_solo(key, group, seconds))
+    return Found(EMPTY.merged(Dataset(solo=tuple(solos))), nameless, short)
+
+
+def _solo(key: tuple[str, str, str], group: Sequence[Window], seconds: float) -> Solo:
+    columns = {
+        metric: np.concatenate([part.values[metric] for part in group if metric in part.values])
+        for metric in sorted({metric for part in group for metric in part.values})
+    }
+    used = columns.get(Metric.MEMORY_USED_MIB)
+    features = {
+        metric.value: Feature(
+            round(float(column.mean()), 6), round(float(np.quantile(column, 0.95)), 6)
+        )
+        for metric, column in columns.items() if metric not in _MEMORY
+    }  # fmt: skip
+    rates = np.concatenate([part.rates for part in group])
+    return Solo(
+        *key, features, rate_per_s=round(float(np.median(rates)), 6) if len(rates) else None,
+        memory_mib=round(float(np.median(used))) if used is not None else 0,
+        peak_mib=math.ceil(float(used.max())) if used is not None else 0,
+        runs=sum(part.windows for part in group), seconds=seconds, source="history",
+    )  # fmt: skip

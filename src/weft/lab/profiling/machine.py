@@ -1,0 +1,125 @@
+"""The bench that is a machine: its GPU by NVML, workloads as processes; or its CPU, to try it out.
+
+One GPU is ours alone. Who shares it, and how, is set by the environment that processes start in.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from weft.interference.dataset import MPS, TIME_SLICING
+from weft.lab.profiling.gpu_bench import BenchError, Card, Resident
+from weft.lab.profiling.mps import mps, no_mps
+from weft.lab.profiling.nvml import NvmlGpu
+from weft.lab.profiling.processes import WorkloadProcess, path_of_workloads
+from weft.lab.workloads.catalog import Workload
+
+CONTEXT_MIB = 500
+"""About what CUDA takes for each process; counted where NVML does not tell processes apart."""
+SECONDS = 600.0
+"""Workloads that nobody tells to pause stop by themselves."""
+
+
+class How(msgspec.Struct, frozen=True):
+    """What runs the workloads: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
+
+    `tiny` sizes show that everything works, and nothing else.
+    """
+
+    device: str = "cuda"
+    gpu: str = "0"
+    python: str = sys.executable
+    warm_s: float = 1.5
+    tiny: bool = False
+
+
+class Machine:
+    """A `Bench`. Use it in `with`."""
+
+    def __init__(self, how: How) -> None:
+        """`BenchError` where there is no such GPU."""
+        self._how, self._stack = how, ExitStack()
+        self._gpu = NvmlGpu(how.gpu) if how.device == "cuda" else None
+        if self._gpu is not None:
+            self._stack.callback(self._gpu.close)
+        self.card = self._gpu.card if self._gpu else Card("CPU", counters="none")
+        try:
+            ours = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
+            self._path = path_of_workloads(Path(ours))
+        except OSError as error:
+            self._stack.close()
+            raise BenchError(f"{error}: name a folder that takes files in TMPDIR") from error
+        self._env: dict[str, str] | None = None
+
+    def __enter__(self) -> "Machine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def now_s(self) -> float:
+        """CLOCK_MONOTONIC, which the workloads stamp with too."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    @contextmanager
+    def isolated(self, isolation: str) -> Iterator[None]:
+        """Time-slicing is what CUDA does by itself; MPS needs a daemon. A CPU is always sliced."""
+        if isolation not in (TIME_SLICING, MPS):
+            raise BenchError(f"{isolation!r} is no way of sharing that can be measured")
+        if isolation == MPS and self._gpu is None:
+            raise BenchError("MPS needs a GPU; leave it out of --isolation")
+        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.takes_one():
+            raise BenchError(
+                f"GPU {self._how.gpu} takes one process at a time (its compute mode is not "
+                "Default): leave time-slicing out of --isolation, or name another --gpu"
+            )
+        uuid = self.card.uuid or self._how.gpu
+        with mps(uuid) if isolation == MPS else no_mps() as env:
+            # Behind the daemon the one GPU that it serves has another number: its UUID stays.
+            visible = {"CUDA_VISIBLE_DEVICES": uuid if self._gpu else ""}
+            path = os.pathsep.join(filter(None, [self._path, os.environ.get("PYTHONPATH", "")]))
+            self._env = {**env, **visible, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            try:
+                yield
+            finally:
+                self._env = None
+
+    def start(self, workload: Workload) -> Resident:
+        """A process that makes itself ready."""
+        if self._env is None:
+            raise BenchError("nothing is started outside of `isolated`")
+        how = self._how
+        command = [
+            how.python, "-m", "weft.lab.workloads", "run", workload.name, "--device", how.device,
+            "--warm-seconds", f"{how.warm_s:g}", "--seconds", f"{SECONDS:g}", "--orders",
+        ]  # fmt: skip
+        try:
+            return WorkloadProcess([*command, *(["--tiny"] if how.tiny else [])], self._env)
+        except OSError as error:
+            raise BenchError(f"{how.python} does not start: {error}") from error
+
+    def sample(self) -> dict[str, float]:
+        """The GPU's counters; nothing of a CPU."""
+        return self._gpu.sample() if self._gpu is not None else {}
+
+    def free_mib(self) -> int | None:
+        """GPU memory that nobody uses."""
+        return self._gpu.memory_mib()[1] if self._gpu is not None else None
+
+    def held_mib(self, resident: Resident) -> int:
+        """By NVML, which does not know processes in every container; else PyTorch's own word."""
+        told = None
+        if self._gpu is not None and isinstance(resident, WorkloadProcess):
+            told = self._gpu.process_mib(resident.pid)
+        peak = resident.said().peak_mib
+        return told if told is not None else (peak + CONTEXT_MIB if peak else 0)

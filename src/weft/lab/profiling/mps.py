@@ -1,0 +1,100 @@
+"""NVIDIA's Multi-Process Service for one GPU, started and stopped by us, with folders of its own.
+
+The control daemon runs under a small watcher that holds a pipe of ours: when the pipe is closed, or
+we are gone, however that came, it asks the daemon to quit. What is left then is killed as a group.
+A daemon of somebody else, in other folders, is neither used nor stopped.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from weft.lab.profiling.gpu_bench import BenchError
+
+PROGRAM = "nvidia-cuda-mps-control"
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+START_S, QUIT_S, ASK_S = 20.0, 20.0, 10.0
+
+_WATCHER = """
+( "$1" -f </dev/null; echo "$?" >"$2/ended" ) &
+cat >/dev/null
+echo "quit -t 5" | timeout 10 "$1"
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$2/ended" ] && rm -rf "$2" && exit; sleep 0.5; done
+"""
+"""$1 is the program, $2 a folder of ours, where the daemon's exit code goes."""
+
+
+@contextmanager
+def no_mps() -> Iterator[dict[str, str]]:
+    """The environment in which CUDA finds no MPS daemon, whoever runs one."""
+    with tempfile.TemporaryDirectory(prefix="weft-no-mps-") as folder:
+        yield {PIPES: folder}
+
+
+@contextmanager
+def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
+    """The environment of processes that share GPU `gpu` (UUID or index) through our own daemon.
+
+    `BenchError` where there is no such program, or it does not start.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise BenchError(f"no {program} here: MPS cannot be measured; leave it out of --isolation")
+    with tempfile.TemporaryDirectory(prefix="weft-mps-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "pipe").mkdir()
+        (folder / "log").mkdir()
+        mine = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
+        env = {**os.environ, **mine, "CUDA_VISIBLE_DEVICES": gpu}
+        watcher = subprocess.Popen(
+            ["sh", "-c", _WATCHER, "weft-mps", found, name], env=env, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _wait_started(found, env, folder)
+            yield mine
+        finally:
+            _stop(watcher)
+
+
+def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
+    """Until it answers."""
+    deadline = time.monotonic() + START_S
+    while not _answers(program, env):
+        ended = folder / "ended"
+        if ended.exists() or time.monotonic() > deadline:
+            how = f"ended with {ended.read_text().strip()}" if ended.exists() else "does not answer"
+            logs = sorted((folder / "log").glob("*.log"))
+            told = "".join(log.read_text(errors="replace") for log in logs).strip()
+            raise BenchError(f"{program} {how}: {told[-500:] or 'it says nothing'}")
+        time.sleep(0.1)
+
+
+def _answers(program: str, env: Mapping[str, str]) -> bool:
+    """Whether the daemon takes an order."""
+    try:
+        asked = subprocess.run(
+            [program], env=env, input=b"get_server_list\n", timeout=ASK_S, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (subprocess.TimeoutExpired, OSError):
+        return False
+    return asked.returncode == 0
+
+
+def _stop(watcher: "subprocess.Popen[bytes]") -> None:
+    """Let go, wait, then kill whatever is left of it."""
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        watcher.wait(QUIT_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(watcher.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        watcher.wait(QUIT_S)

@@ -1,0 +1,142 @@
+"""Workloads as processes of their own: started, told to go and pause, listened to, ended.
+
+They need PyTorch and Weft's workloads, nothing else of Weft: any Python that has PyTorch does. Each
+is a process group that ends when it is told to, when it is killed, and when we are gone, for its
+orders come through a pipe of ours.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+import weft.lab.workloads
+from weft.lab.profiling.gpu_bench import Said, Stamp
+
+END_S = 10.0
+_SHOWN = 500
+
+
+class _Line(msgspec.Struct):
+    """One line of `lab/workloads/running`."""
+
+    event: str
+    at_s: float = 0.0
+    iterations: int = 0
+    peak_mib: int = 0
+    reason: str = ""
+    text: str = ""
+    torch: str = ""
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+class WorkloadProcess:
+    """A `Resident` that is a process."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        """`OSError` where there is no such program."""
+        self._said, self._lock = Said(), threading.Lock()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        try:
+            self._process = subprocess.Popen(
+                list(command), env={**os.environ, **env}, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._errors.close()
+            raise
+        self.pid = self._process.pid
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def said(self) -> Said:
+        """Up to now."""
+        with self._lock:
+            return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
+
+    def go(self) -> None:
+        """Run; what was said of earlier running is forgotten."""
+        with self._lock:
+            if self._said.state == "paused":
+                self._said.state, self._said.stamps = "warming", []
+        self._order(b"go\n")
+
+    def pause(self) -> None:
+        """Stop running, stay ready."""
+        self._order(b"pause\n")
+
+    def end(self) -> None:
+        """Asked, then told, then killed, with all that it started."""
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return  # the kernel holds it, as when a driver hangs: nobody can end it
+        self._thread.join(END_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _order(self, order: bytes) -> None:
+        with suppress(OSError):  # it has ended: its state says so
+            assert self._process.stdin is not None
+            self._process.stdin.write(order)
+            self._process.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            with suppress(msgspec.DecodeError):
+                self._hear(_line.decode(text))
+        code = self._process.wait()
+        with self._lock:
+            if self._said.state not in {"ended", "failed"}:
+                self._said.state = "failed"
+                self._said.reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+                self._said.text = self._last_words()
+
+    def _hear(self, line: _Line) -> None:
+        with self._lock:
+            said = self._said
+            said.peak_mib = max(said.peak_mib, line.peak_mib)
+            if line.event == "loaded":
+                said.state, said.versions = "paused", line.torch
+            elif line.event in {"steady", "progress"}:
+                said.state = "steady"
+                said.stamps.append(Stamp(line.at_s, line.iterations))
+            elif line.event in {"paused", "ended"}:
+                said.state = "paused" if line.event == "paused" else "ended"
+            elif line.event == "failed":
+                said.state, said.reason, said.text = "failed", line.reason, line.text
+
+    def _last_words(self) -> str:
+        with suppress(OSError, ValueError):
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - _SHOWN))
+            return self._errors.read().decode("utf-8", "replace").strip()
+        return ""
+
+
+def path_of_workloads(folder: Path) -> str:
+    """A PYTHONPATH with Weft's workloads and nothing else that might be for another Python."""
+    inside = folder / "weft" / "lab"
+    inside.mkdir(parents=True)
+    for package in (inside.parent, inside):
+        (package / "__init__.py").write_text("")
+    room = Path(weft.lab.workloads.__file__).parent
+    (inside / "workloads").symlink_to(room, target_is_directory=True)
+    return str(folder)

@@ -1,0 +1,116 @@
+"""One measuring, from wishes to a dataset: of `weft profile measure` and of `make gpu-check`.
+
+wishes ─▶ a machine ─▶ a campaign ─▶ runs.jsonl ─▶ dataset.json
+"""
+
+import datetime
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from weft.interference.dataset import Dataset
+from weft.lab.profiling import files
+from weft.lab.profiling.campaign import Campaign, Settings, Told
+from weft.lab.profiling.dataset_builder import compiled
+from weft.lab.profiling.gpu_bench import Bench, BenchError
+from weft.lab.profiling.machine import How, Machine
+from weft.lab.profiling.runlog import Begin, Writer, read
+from weft.lab.workloads.catalog import BY_NAME, WORKLOADS, Workload
+from weft.model import BadInputError
+
+RUNS, DATASET = "runs.jsonl", "dataset.json"
+
+
+class Wishes(NamedTuple):
+    """What to measure, in which ways of sharing, how, on what, and the folder of its log."""
+
+    folder: Path
+    workloads: Sequence[Workload]
+    isolations: Sequence[str]
+    settings: Settings = Settings()
+    how: How = How()
+
+
+def measure(wishes: Wishes, tell: Callable[[str], None]) -> Dataset:
+    """Measure what the folder's log lacks; the dataset of all that it has then.
+
+    `tell` hears a line a run. `BadInputError` says what stands in the way; what was measured until
+    then is kept.
+    """
+    try:
+        with interrupted_by_sigterm(), Machine(wishes.how) as machine:
+            if machine.card.others:
+                tell(f"{machine.card.others} other processes are on the GPU: nothing else may be")
+            run(machine, wishes, tell)
+    except BenchError as error:
+        raise BadInputError("profile measure", str(error)) from error
+    finally:
+        found = compile_folder(wishes.folder)
+    return found
+
+
+def named(names: Sequence[str]) -> list[Workload]:
+    """These workloads; all, where none is named."""
+    unknown = [name for name in names if name not in BY_NAME]
+    if unknown:
+        raise BadInputError("--workload", f"{unknown[0]!r} is none of {', '.join(BY_NAME)}")
+    return [BY_NAME[name] for name in dict.fromkeys(names)] or list(WORKLOADS)
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: workloads and MPS are stopped, what was measured is kept."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(bench: Bench, wishes: Wishes, tell: Callable[[str], None]) -> bool:
+    """Measure what the folder's log lacks; whether all was done. `BadInputError`: another GPU's."""
+    folder, settings = wishes.folder, wishes.settings
+    sizes = "tiny" if wishes.how.tiny else "full"
+    log = read(folder / RUNS)
+    for begin in log.begins:
+        if begin.card.gpu_model != bench.card.gpu_model or begin.card.fake != bench.card.fake:
+            raise BadInputError(
+                str(folder), f"has runs of a {begin.card.gpu_model}, this is a "
+                f"{bench.card.gpu_model}; name another folder",
+            )  # fmt: skip
+        if begin.settings.get("sizes") != sizes:
+            raise BadInputError(str(folder), "has runs of other sizes; name another folder")
+    kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
+    writer = Writer(folder / RUNS)
+    try:
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        writer.write(Begin(bench.card, at, settings=kept))
+        campaign = Campaign(bench, wishes.workloads, writer, settings, lambda t: tell(line_of(t)))
+        return campaign.run(wishes.isolations, log)
+    finally:
+        writer.close()
+
+
+def compile_folder(folder: Path) -> Dataset:
+    """Make the dataset of the runs that there are, and write it beside them."""
+    found = compiled(read(folder / RUNS))
+    if (folder / RUNS).exists():
+        files.write(folder / DATASET, found)
+    return found
+
+
+def line_of(told: Told) -> str:
+    """What became of a run, in a line."""
+    names = " + ".join(told.run.applications)
+    if told.run.failure is not None:
+        what = f"failed: {told.run.failure.application}: {told.run.failure.reason}"
+    else:
+        what = ", ".join(f"{rate:.4g} it/s" for rate in told.run.rates)
+    left = f"{told.runs_left} runs, about {told.seconds_left:.0f} s left"
+    return f"{told.run.isolation}, {names}: {what} ({left})"

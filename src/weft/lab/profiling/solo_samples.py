@@ -1,0 +1,207 @@
+"""Who was alone on a GPU, and what the GPU did then. Pure: answers in, samples out.
+
+Times are slots of one grid. A pod is alone in a slot where it is the only one seen on the GPU, was
+the only one for `settle` slots before (what starts or has just lost company is not steady), and is
+still there a slot later. Where no memory is in use nobody runs, whoever is said to be there: a pod
+that starts again settles again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from weft.lab.profiling.nvml import model_of
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    NAMESPACE_LABELS,
+    POD_LABELS,
+    Alias,
+    Floats,
+    Metric,
+    Subject,
+    read,
+    subject,
+)
+from weft.telemetry.sources.answers import Answer
+
+Bools = npt.NDArray[np.bool_]
+Card = tuple[str, str]
+"""(node, UUID or index)."""
+Pod = tuple[str, str]
+"""(namespace, name)."""
+NOBODY_KNOWS: Pod = ("", "?")
+"""Stands for pods that are known to be there, but not which they are."""
+
+MODEL_LABELS = ("modelName", "model_name", "gpu_model", "model")
+EXPORTED = "exported_pod"
+LEAST_USED_MIB = 32
+"""Drivers keep a few MiB of an idle GPU; a process takes a hundred at least."""
+_labels = msgspec.json.Decoder(dict[str, str])
+
+
+class Grid(NamedTuple):
+    """`length` slots, the first at `start_s`, each `step_s` after the one before."""
+
+    start_s: float
+    step_s: float
+    length: int
+
+    @property
+    def times(self) -> Floats:
+        """Of each slot."""
+        return np.asarray(self.start_s + self.step_s * np.arange(self.length), dtype=np.float64)
+
+    def slots(self, times: Floats) -> npt.NDArray[np.int64]:
+        """The slot of each time; −1 for those outside."""
+        found = np.rint((times - self.start_s) / self.step_s).astype(np.int64)
+        return np.where((found >= 0) & (found < self.length), found, -1)
+
+
+class Seen:
+    """What was seen of the GPUs in one grid: which pods were there, and every metric."""
+
+    def __init__(
+        self, grid: Grid, aliases: Mapping[str, Alias] = ALIASES,
+        cards: Mapping[str, Card] | None = None,
+    ) -> None:  # fmt: skip
+        """`cards`: what cards are called whose UUID, or node/index, is known."""
+        self.grid = grid
+        self._cards = cards or {}
+        self.pods: dict[Card, dict[Pod, Bools]] = {}
+        self.values: dict[Card, dict[Metric, Floats]] = {}
+        self.models: dict[Card, str] = {}
+        self.containers: dict[Pod, str] = {}
+        self.rates: dict[Pod, Floats] = {}
+        self._aliases = aliases
+
+    def take(self, answers: Iterable[Answer]) -> None:
+        """Series of exporters, of any metrics."""
+        told = list(answers)
+        labels = [[_labels.decode(text) for text in answer.labels] for answer in told]
+        exported = any(EXPORTED in one for many in labels for one in many)
+        for answer, many in zip(told, labels, strict=True):
+            ends = np.cumsum(answer.counts)
+            for at, one in enumerate(many):
+                part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
+                self._series(one, answer.times[part], answer.values[part], exported=exported)
+
+    def progress(self, answer: Answer) -> None:
+        """Iterations a second, as applications count them; a pod's containers are added up."""
+        ends = np.cumsum(answer.counts)
+        for at, text in enumerate(answer.labels):
+            labels = _labels.decode(text)
+            pod = (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS))
+            part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
+            slots = self.grid.slots(answer.times[part])
+            column = np.full(self.grid.length, np.nan)
+            column[slots[slots >= 0]] = answer.values[part][slots >= 0]
+            before = self.rates.get(pod)
+            both = column if before is None else np.nansum([column, before], axis=0)
+            if before is not None:
+                both[np.isnan(column) & np.isnan(before)] = np.nan
+            self.rates[pod] = both
+
+    def bound(self, card: Card, pod: Pod, began_s: float, ended_s: float = np.inf) -> None:
+        """A pod held the GPU from then to then, whatever exporters say."""
+        there = (self.grid.times >= began_s) & (self.grid.times < ended_s)
+        if there.any():
+            self._pod(card, pod)[:] |= there
+
+    def distrust(self, node: str, holdings: Floats) -> None:
+        """More shares of GPUs were held on the node than pods were seen: somebody was not seen."""
+        cards = [card for card in self.pods if card[0] == node]
+        seen = np.zeros(self.grid.length)
+        for card in cards:
+            for pod, there in self.pods[card].items():
+                seen += there if pod != NOBODY_KNOWS else 0
+        with np.errstate(invalid="ignore"):
+            more = holdings > seen
+        for card in cards:
+            self._pod(card, NOBODY_KNOWS)[:] |= more
+
+    def _series(
+        self, labels: Mapping[str, str], times: Floats, values: Floats, *, exported: bool
+    ) -> None:
+        name, about = labels.get("__name__", ""), subject(labels)
+        if name not in self._aliases or about.mig or not (about.uuid or about.gpu >= 0):
+            return
+        card = self._card(about)
+        slots = self.grid.slots(times)
+        inside = slots >= 0
+        model = next((labels[label] for label in MODEL_LABELS if labels.get(label)), "")
+        self.models.setdefault(card, model_of(model))
+        named = bool(about.pod) and (EXPORTED in labels or not exported)
+        if named and "exporter" not in about.container:
+            pod = (about.namespace, about.pod)
+            self._pod(card, pod)[slots[inside]] = True
+            self.containers.setdefault(pod, about.container)
+        good = read(name, values, self._aliases)
+        metric = self._aliases[name].metric
+        of_card = self.values.setdefault(card, {})
+        kept = of_card.setdefault(metric, np.full(self.grid.length, np.nan))
+        # The device's value comes once a pod, a pod's own is part of it: the largest stands.
+        kept[slots[inside]] = np.fmax(kept[slots[inside]], good[inside])
+
+    def _card(self, about: Subject) -> Card:
+        index = f"{about.node.partition('.')[0]}/{about.gpu}"
+        known = self._cards.get(about.uuid.lower()) or self._cards.get(f"{about.node}/{about.gpu}")
+        known = known or self._cards.get(index)
+        return known or (about.node, about.uuid or str(about.gpu))
+
+    def _pod(self, card: Card, pod: Pod) -> Bools:
+        return self.pods.setdefault(card, {}).setdefault(
+            pod, np.zeros(self.grid.length, dtype=bool)
+        )
+
+
+class Window(NamedTuple):
+    """A pod alone on a GPU: how many times anew, in how many slots, each metric there, and how many
+    iterations a second it did."""
+
+    pod: Pod
+    card: Card
+    windows: int
+    slots: int
+    values: dict[Metric, Floats]
+    rates: Floats
+
+
+def alone(there: Bools, settle: int) -> Bools:
+    """Which of P pods, [P, T], was alone when; see the module."""
+    only = there & (there.sum(axis=0) == 1)
+    steady = only.copy()
+    for back in range(1, settle + 1):
+        steady[:, back:] &= only[:, :-back]
+        steady[:, : min(back, steady.shape[1])] = False
+    steady[:, :-1] &= there[:, 1:]
+    steady[:, -1:] = False
+    return np.asarray(steady, dtype=np.bool_)
+
+
+def windows(seen: Seen, settle: int) -> list[Window]:
+    """Every pod that was alone somewhere."""
+    found = []
+    for card, pods in sorted(seen.pods.items()):
+        names = sorted(pods)
+        metrics = seen.values.get(card, {})
+        there = np.array([pods[name] for name in names])
+        if Metric.MEMORY_USED_MIB in metrics:
+            there &= ~(metrics[Metric.MEMORY_USED_MIB] < LEAST_USED_MIB)
+        for name, believed in zip(names, alone(there, settle), strict=True):
+            if name == NOBODY_KNOWS or not believed.any():
+                continue
+            begins = int((np.diff(believed.astype(np.int8), prepend=0) == 1).sum())
+            values = {metric: column[believed] for metric, column in metrics.items()}
+            kept = {m: v[~np.isnan(v)] for m, v in values.items() if not np.isnan(v).all()}
+            rates = seen.rates.get(name, np.zeros(0))
+            rates = rates[believed] if len(rates) else rates
+            rates = rates[~np.isnan(rates)]
+            found.append(Window(name, card, begins, int(believed.sum()), kept, rates))
+    return found
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")

@@ -1,0 +1,121 @@
+"""Where profiles are kept: a file, or a ConfigMap that several may write to.
+
+What is written replaces what was read and nothing else: the file is exchanged whole, the ConfigMap
+is patched at the version that was read, and read again where somebody was quicker.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from weft.interference import dataset
+from weft.interference.dataset import EMPTY, Dataset
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import CONFIG_MAPS
+from weft.kube.errors import ConflictError, NotFoundError
+from weft.kube.structs import ConfigMap
+from weft.lab.profiling import files
+from weft.model import BadInputError
+
+KEY = "dataset.json"
+MOST_BYTES = 1_000_000
+"""etcd takes objects of up to 1.5 MiB, the API server ConfigMaps of up to 1 MiB."""
+ATTEMPTS = 8
+
+Change = Callable[[Dataset], Dataset]
+
+
+class Store(Protocol):
+    """Profiles, kept somewhere; `where` says it in words."""
+
+    where: str
+
+    async def load(self) -> Dataset:
+        """What is there; `BadInputError` where nothing was kept yet."""
+        ...
+
+    async def change(self, change: Change) -> Dataset:
+        """Keep what `change` makes of what is there. It may be called again, on something newer."""
+        ...
+
+
+class FileStore:
+    """A `Store` in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.where = path, str(path)
+
+    async def load(self) -> Dataset:
+        """`BadInputError` where it is no dataset."""
+        if not self._path.exists():
+            raise _nothing_there(self.where)
+        return files.read(self._path)
+
+    async def change(self, change: Change) -> Dataset:
+        """`BadInputError` where it cannot be written."""
+        found = change(files.read(self._path) if self._path.exists() else EMPTY)
+        files.write(self._path, found)
+        return found
+
+
+class ConfigMapStore:
+    """A `Store` in a ConfigMap's `dataset.json`; whatever else it has stays."""
+
+    def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
+        self._client, self._namespace, self._name = client, namespace, name
+        self.where = f"ConfigMap {namespace}/{name}"
+
+    async def load(self) -> Dataset:
+        """`ApiError` where the API server does not let us."""
+        here = await self._get()
+        if here is None:
+            raise _nothing_there(self.where)
+        return self._read(here)
+
+    async def change(self, change: Change) -> Dataset:
+        """`BadInputError` where it does not fit into a ConfigMap."""
+        for attempt in range(ATTEMPTS):
+            here = await self._get()
+            found = change(self._read(here))
+            text = msgspec.json.encode(EMPTY.merged(found)).decode()
+            if len(text.encode()) > MOST_BYTES:
+                raise BadInputError(
+                    self.where, f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
+                )
+            try:
+                await self._put(here, text)
+            except (ConflictError, NotFoundError):
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            return found
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _get(self) -> ConfigMap | None:
+        try:
+            return await self._client.get(CONFIG_MAPS, self._namespace, self._name)
+        except NotFoundError:
+            return None
+
+    def _read(self, here: ConfigMap | None) -> Dataset:
+        text = ((here.data if here is not None else None) or {}).get(KEY, "")
+        return dataset.decode(text.encode(), f"{self.where}, {KEY}") if text else EMPTY
+
+    async def _put(self, here: ConfigMap | None, text: str) -> None:
+        """Where it was there, only as the version that was read."""
+        meta = {"name": self._name, "namespace": self._namespace}
+        if here is None:
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {KEY: text}}
+            await self._client.create(CONFIG_MAPS, self._namespace, msgspec.json.encode(body))
+            return
+        version = {"resourceVersion": here.metadata.resource_version}
+        patch = msgspec.json.encode({"metadata": version, "data": {KEY: text}})
+        path = CONFIG_MAPS.of(self._namespace, self._name)
+        await self._client.call("PATCH", path, patch, content_type=MERGE_PATCH)
+
+
+def _nothing_there(where: str) -> BadInputError:
+    """A misspelt name must not look like nothing known."""
+    return BadInputError(where, "is not there; `weft profile import` and `collect` make it")

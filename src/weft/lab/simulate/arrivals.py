@@ -1,0 +1,113 @@
+"""In which order pods arrive and nodes rank: from a published order file, or drawn for a seed.
+
+The rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods
+again with replacement, or thin it at random where it asks for more than that.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.files.reading import read_text
+from weft.lab.simulate.openb import TracePod
+from weft.model import BadInputError
+
+DEMAND = 1.3
+"""Arrived GPU demand over capacity in FGD's experiments."""
+
+
+MOST_DEMAND = 100
+"""Beyond this nothing changes but the time it takes."""
+
+
+class Arrivals(msgspec.Struct, frozen=True):
+    """`pod_rows[i]`: workload row that arrives i-th; `node_rank[r]`: node r's tie-break rank."""
+
+    seed: int
+    pod_rows: list[int]
+    node_rank: list[int]
+
+
+def draw(
+    pods: list[TracePod], nodes: int, capacity_milli: int, seed: int, demand: float
+) -> Arrivals:
+    """An order of our own for a seed: the same inputs give the same order on every machine."""
+    if not 0 < demand <= MOST_DEMAND:
+        raise BadInputError("demand", f"{demand:g} is not between 0 and {MOST_DEMAND}")
+    rng = random.Random(f"weft-arrivals-{seed}")
+    rows = list(range(len(pods)))
+    rng.shuffle(rows)
+    target = demand * capacity_milli
+    total = sum(pod.total_milli for pod in pods)
+    if total > target:
+        while total > target and rows:
+            total -= pods[rows.pop(rng.randrange(len(rows)))].total_milli
+    elif total:
+        while True:
+            row = rng.randrange(len(pods))
+            # The published rule weighs the next pod by one of its GPUs, not by all of them.
+            if total + pods[row].milli > target:
+                break
+            rows.append(row)
+            total += pods[row].total_milli
+    ranks = list(range(nodes))
+    rng.shuffle(ranks)
+    return Arrivals(seed, rows, ranks)
+
+
+def cut(order: Arrivals, pods: list[TracePod], capacity_milli: int, demand: float) -> Arrivals:
+    """The part of an order that arrives until demand is reached (the pod that reaches it too)."""
+    target, total = demand * capacity_milli, 0
+    for index, row in enumerate(order.pod_rows):
+        if total >= target:
+            return Arrivals(order.seed, order.pod_rows[:index], order.node_rank)
+        total += pods[row].total_milli
+    return order
+
+
+def read_orders(path: Path, pods: int, nodes: int, seeds: int) -> list[Arrivals]:
+    """The first `seeds` orders of an order file, JSON, plain or gzipped.
+
+    The form is `{seed: {"pod_rows": […], "node_rank": […]}}`, rows counted from 0.
+    """
+    try:
+        orders: Any = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise BadInputError(f"{path}, line {error.lineno}, column {error.colno}",
+                            f"not JSON: {error.msg}") from None  # fmt: skip
+    if not isinstance(orders, dict) or not orders:
+        raise BadInputError(str(path), "must be an object {seed: {pod_rows, node_rank}}")
+    try:
+        names = sorted(orders, key=int)
+    except ValueError:
+        raise BadInputError(str(path), "its keys must be seeds (whole numbers)") from None
+    if len(names) < seeds:
+        raise BadInputError(str(path), f"holds {len(names)} seeds, --seeds asks for {seeds}")
+    return [_order(path, name, orders[name], pods, nodes) for name in names[:seeds]]
+
+
+def _order(path: Path, seed: str, order: Any, pods: int, nodes: int) -> Arrivals:
+    where = f"{path}, seed {seed}"
+    if not isinstance(order, dict):
+        raise BadInputError(where, "must be an object with pod_rows and node_rank")
+    rows = _row_numbers(f"{where}, field pod_rows", order.get("pod_rows"), pods)
+    ranks = _row_numbers(f"{where}, field node_rank", order.get("node_rank"), nodes)
+    if len(ranks) != nodes or len(set(ranks)) != nodes:
+        raise BadInputError(
+            f"{where}, field node_rank", f"must rank each of the {nodes} nodes once"
+        )
+    return Arrivals(int(seed), rows, ranks)
+
+
+def _row_numbers(where: str, values: Any, count: int) -> list[int]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise BadInputError(where, "must be a list of whole numbers")
+    bad = next((value for value in values if not 0 <= value < count), None)
+    if bad is not None:
+        raise BadInputError(
+            where, f"{bad} is not a row: there are {count}; is this the order of another trace?"
+        )
+    return values

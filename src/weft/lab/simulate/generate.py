@@ -1,0 +1,190 @@
+"""Makes clusters and workloads shaped like a published production trace, as openb CSV text.
+
+Pure functions of their arguments: the same seed gives the same text on every machine.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from weft.lab.simulate.generate_shapes import (
+    CLASS_WEIGHTS,
+    CLASSES,
+    LIFETIMES,
+    NODE_KINDS,
+    PHASES,
+    SPECS,
+    WAITS,
+    Mix,
+    NodeKind,
+    PodKind,
+)
+from weft.model.errors import BadInputError
+
+_Value = TypeVar("_Value")
+
+FULL_SIZE = 6_212
+"""GPUs of the cluster that the statistics are of."""
+LARGEST = 1_000_000
+DEMO_GPUS = 800
+
+NODE_HEADER = "sn,cpu_milli,memory_mib,gpu,model"
+POD_HEADER = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
+    "creation_time,deletion_time,scheduled_time"
+)
+
+
+def generate_nodes(*, gpus: int | None = None, count: int | None = None, seed: int = 42) -> str:
+    """A node list with exactly `gpus` GPUs, or with `count` nodes; models as in the trace.
+
+    The seed shuffles the machines over names, which break ties between equal nodes.
+    """
+    if gpus is not None and count is not None:
+        raise BadInputError("--gpus and --count", "both fix the size; give one of them")
+    if count is not None:
+        _check("--count", count)
+        kinds = _by_count(count)
+    else:
+        gpus = FULL_SIZE if gpus is None else gpus
+        _check("--gpus", gpus)
+        kinds = _by_gpus(gpus)
+    random.Random(f"weft-nodes-{seed}").shuffle(kinds)
+    digits = len(str(len(kinds) - 1))
+    rows = [
+        f"node-{i:0{digits}d},{kind.cpu_milli},{kind.memory_mib},{kind.gpus},{kind.model}"
+        for i, kind in enumerate(kinds)
+    ]
+    return "\n".join([NODE_HEADER, *rows]) + "\n"
+
+
+def generate_pods(
+    *,
+    gpus: int = FULL_SIZE,
+    count: int | None = None,
+    mix: Mix = Mix.DEFAULT,
+    load: float = 0.8,
+    seed: int = 42,
+) -> str:
+    """A pod list for a cluster of `gpus` GPUs: `count` pods, or as many as ask for all of them.
+
+    Times are seconds. Pods arrive at random (Poisson) at the rate at which GPU request ×
+    lifetime comes to `load` of the cluster's GPU time. Every pod fits an empty node of
+    `generate_nodes(gpus=gpus)`.
+    """
+    _check("--gpus", gpus)
+    if count is not None:
+        _check("--count", count)
+    if not 0 < load <= 100:
+        raise BadInputError("--load", f"{load:g} is not a share of the cluster; write e.g. 0.8")
+    rng = random.Random(f"weft-pods-{seed}")
+    machines = set(_by_gpus(gpus))
+    pods = _draw_pods(rng, gpus, count, mix, machines)
+    lifetimes = [LIFETIMES.at(rng.random()) for _ in pods]
+    asked = sum(n * kind.milli * life for (n, kind), life in zip(pods, lifetimes, strict=True))
+    span = asked / (load * gpus * 1000) or 60.0 * len(pods)
+    arrivals = sorted(rng.random() * span for _ in pods)
+    digits = len(str(len(pods) - 1))
+    rows = []
+    for i, ((n, kind), lifetime) in enumerate(zip(pods, lifetimes, strict=True)):
+        spec = _spec(rng, _hosts(machines, n, kind)) if mix is Mix.SPEC and n else ""
+        created = round(arrivals[i])
+        started = created + round(WAITS.at(rng.random()))
+        ended = started + max(1, round(lifetime))
+        rows.append(
+            f"pod-{i:0{digits}d},{kind.cpu_milli},{kind.memory_mib},{n},{kind.milli},{spec},"
+            f"{kind.qos},{_one_of(rng, PHASES)},{created},{ended},{started}"
+        )
+    return "\n".join([POD_HEADER, *rows]) + "\n"
+
+
+def demo_cluster(seed: int = 42) -> tuple[str, str]:
+    """A node list and a pod list small enough to compare six policies in half a minute.
+
+    800 GPUs on about 160 nodes, about 1,050 pods that ask for all of them.
+    """
+    return generate_nodes(gpus=DEMO_GPUS, seed=seed), generate_pods(gpus=DEMO_GPUS, seed=seed)
+
+
+def _check(option: str, value: int) -> None:
+    if not 1 <= value <= LARGEST:
+        raise BadInputError(option, f"{value} is not between 1 and {LARGEST:,}")
+
+
+def _by_count(count: int) -> list[NodeKind]:
+    """`count` nodes in the trace's proportions: whole shares first, then the largest remainders."""
+    total = sum(kind.weight for kind in NODE_KINDS)
+    shares = [kind.weight * count / total for kind in NODE_KINDS]
+    numbers = [int(share) for share in shares]
+    missing = count - sum(numbers)
+    for i in _largest_remainders(shares)[:missing]:
+        numbers[i] += 1
+    return _repeat(numbers)
+
+
+def _by_gpus(gpus: int) -> list[NodeKind]:
+    """Nodes with `gpus` GPUs in all, in proportions as near to the trace's as whole nodes allow."""
+    shares = [kind.weight * gpus / FULL_SIZE for kind in NODE_KINDS]
+    numbers = [int(share) for share in shares]
+    missing = gpus - sum(n * kind.gpus for n, kind in zip(numbers, NODE_KINDS, strict=True))
+    order = _largest_remainders(shares)
+    while missing:
+        for i in order:
+            if NODE_KINDS[i].gpus <= missing:
+                numbers[i] += 1
+                missing -= NODE_KINDS[i].gpus
+    return _repeat(numbers)
+
+
+def _largest_remainders(shares: list[float]) -> list[int]:
+    return sorted(range(len(shares)), key=lambda i: int(shares[i]) - shares[i])
+
+
+def _repeat(numbers: list[int]) -> list[NodeKind]:
+    return [kind for n, kind in zip(numbers, NODE_KINDS, strict=True) for _ in range(n)]
+
+
+def _draw_pods(
+    rng: random.Random, gpus: int, count: int | None, mix: Mix, machines: set[NodeKind]
+) -> list[tuple[int, PodKind]]:
+    """GPUs and request of each pod, drawn class first; only pods that some machine can hold."""
+    classes = []
+    for (n, kinds), weight in zip(CLASSES, CLASS_WEIGHTS[mix], strict=True):
+        fitting = [(kind, kind.weight) for kind in kinds if _hosts(machines, n, kind)]
+        if fitting:
+            classes.append(((n, fitting), weight))
+    pods: list[tuple[int, PodKind]] = []
+    asked = 0
+    while asked < gpus * 1000 if count is None else len(pods) < count:
+        n, fitting = _one_of(rng, classes)
+        kind = _one_of(rng, fitting)
+        pods.append((n, kind))
+        asked += n * kind.milli
+    return pods
+
+
+def _hosts(machines: set[NodeKind], gpus: int, pod: PodKind) -> set[str]:
+    """Models of the machines that can hold such a pod when they are empty."""
+    return {
+        machine.model
+        for machine in machines
+        if machine.gpus >= gpus
+        and machine.cpu_milli >= pod.cpu_milli
+        and machine.memory_mib >= pod.memory_mib
+    }
+
+
+def _spec(rng: random.Random, models: set[str]) -> str:
+    """The models a pod insists on, at least one of them in `models`; mostly none."""
+    fitting = [(s, weight) for s, weight in SPECS if not s or models & set(s.split("|"))]
+    return _one_of(rng, fitting)
+
+
+def _one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value:
+    """One value drawn by weight."""
+    mark = rng.randrange(sum(weight for _, weight in weighted))
+    for value, weight in weighted:
+        mark -= weight
+        if mark < 0:
+            return value
+    raise AssertionError("weights sum to more than the mark")

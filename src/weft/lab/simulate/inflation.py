@@ -1,0 +1,49 @@
+"""FGD's protocol: pods arrive one by one until demand passes capacity; nobody leaves or retries."""
+
+from collections.abc import Callable
+from typing import BinaryIO
+
+from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
+from weft.core.engine.decision_faults import unless_faulted
+from weft.core.framework import Policy
+from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.meter import Meter
+from weft.lab.simulate.results import Run
+from weft.lab.simulate.scenario import Scenario
+from weft.model import PodRequest
+
+
+def run_inflation(
+    scenario: Scenario,
+    policy: Policy,
+    arrivals: Arrivals,
+    *,
+    timing: bool = True,
+    decisions: BinaryIO | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """One policy on one arrival order. A pod that fits nowhere is withdrawn.
+
+    `decisions` takes the decisions file. `progress` is called with the number of pods done, every
+    thousand.
+    """
+    engine, handle = scenario.start(policy, arrivals, decisions)
+    meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
+    used_milli = 0
+    for at, row in enumerate(arrivals.pod_rows):
+        pod = scenario.pods[row]
+        uid = str(at)
+        meter.arrives(pod.total_milli)
+        commands = handle(PodAdded(PodRequest(uid, pod.name, pod.shape)), at)
+        outcome = unless_faulted(commands)[0]
+        if isinstance(outcome, Bind):
+            handle(PodBound(uid), at)
+            used_milli += pod.total_milli
+        else:
+            assert isinstance(outcome, Unschedulable)
+            handle(PodGone(uid), at)
+            meter.refused(outcome.record)
+        meter.arrived(pod.total_milli, used_milli)
+        if progress is not None and at % 1000 == 999:
+            progress(at + 1)
+    return meter.result(policy.name, arrivals.seed, meter.refusals, timing=timing)

@@ -1,0 +1,115 @@
+"""Measures a run: allocation and fragments against arrived demand."""
+
+import time
+from collections import Counter
+
+import numpy as np
+
+from weft.core.engine import Engine, Record
+from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
+from weft.lab.simulate.results import Run, Waits
+from weft.model import Code
+from weft.model.reason import TEXT
+
+
+class Meter:
+    """Fed once a pod. Percentages are of the cluster's GPU milli, as FGD's figures define them."""
+
+    def __init__(self, engine: Engine, typical: TypicalPods, capacity_milli: int) -> None:
+        self._engine = engine
+        self._capacity = max(1, capacity_milli)
+        table = engine.ledger.table
+        pattern = Fragments(typical, [kind.model for kind in table.kinds])
+        self._nodes = NodeShares(pattern, table)
+        self._arrived, self._used = [0], [0]
+        self._bin = 0
+        self._fragments: dict[str, float] = {}
+        self.refusals = 0
+        self._reasons: Counter[str] = Counter()
+        self._cpu = time.process_time()
+        self._wall = time.perf_counter()
+
+    def arrives(self, milli: int) -> None:
+        """A pod that asks for `milli` in all is about to be decided: does it open a new bin?"""
+        percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
+        if percent != self._bin:
+            self._mark_bin()
+            self._bin = percent
+
+    def arrived(self, milli: int, used_milli: int) -> None:
+        """The pod was decided; all pods now hold `used_milli`."""
+        self._arrived.append(self._arrived[-1] + milli)
+        self._used.append(used_milli)
+
+    def _mark_bin(self) -> None:
+        fragments = self.fragments_milli() * 100 / self._capacity
+        self._fragments[str(self._bin)] = round(fragments, 2)
+
+    def refused(self, record: Record) -> None:
+        """A pod found no place; remember what most nodes said."""
+        self.refusals += 1
+        counts = record.counts[1:]
+        code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
+        self._reasons[TEXT[code]] += 1
+
+    def fragments_milli(self) -> float:
+        """FGD's measure over the cluster now, thousandths of a GPU."""
+        self._nodes.mend()
+        return float(np.cumsum(self._nodes.fragments)[-1]) if len(self._nodes.fragments) else 0.0
+
+    def used_milli(self) -> int:
+        """GPU milli held now."""
+        return sum(self._engine.ledger.table.milli_used)
+
+    def result(
+        self, policy: str, seed: int, failed: int, *, timing: bool, waits: Waits | None = None
+    ) -> Run:
+        """The finished run."""
+        used, fragments = self.used_milli(), self.fragments_milli()
+        self._mark_bin()
+        idle = self._capacity - used
+        return Run(
+            policy=policy,
+            seed=seed,
+            arrived_percent=round(self._arrived[-1] * 100 / self._capacity, 2),
+            gpu_allocation_percent=round(used * 100 / self._capacity, 2),
+            gpu_fragmentation_percent=round(fragments * 100 / self._capacity, 2),
+            fragmentation_of_idle_percent=round(fragments * 100 / idle, 2) if idle else 0.0,
+            used_gpu_milli=used,
+            failed_pods=failed,
+            pods=len(self._arrived) - 1,
+            curve=self._curve(),
+            fragmentation_curve=self._fragments,
+            by_model=self._by_model(),
+            unscheduled=dict(sorted(self._reasons.items(), key=lambda kv: (-kv[1], kv[0]))),
+            waits=waits,
+            cpu_s=round(time.process_time() - self._cpu, 3) if timing else None,
+            wall_s=round(time.perf_counter() - self._wall, 3) if timing else None,
+        )
+
+    def _curve(self) -> dict[str, float]:
+        """Mean allocation over the pods that arrive in each whole percent of demand."""
+        arrived = np.array(self._arrived[1:], dtype=np.int64) / (self._capacity / 100)
+        used = np.round(np.array(self._used[1:], dtype=np.int64) / (self._capacity / 100), 2)
+        bins = np.round(arrived).astype(np.int64)
+        if len(bins) == 0:
+            return {}
+        counts = np.bincount(bins)
+        sums = np.bincount(bins, weights=used)
+        return {
+            str(percent): round(float(sums[percent] / counts[percent]), 2)
+            for percent in np.flatnonzero(counts).tolist()
+        }
+
+    def _by_model(self) -> dict[str, float]:
+        table = self._engine.ledger.table
+        kinds = table.device_kind
+        total = np.bincount(kinds, weights=np.array(table.milli_total, dtype=np.float64))
+        used = np.bincount(kinds, weights=np.array(table.milli_used, dtype=np.float64))
+        sums: dict[str, list[float]] = {}
+        for number, kind in enumerate(table.kinds):
+            if number < len(total) and total[number]:
+                cell = sums.setdefault(kind.model or "unknown", [0.0, 0.0])
+                cell[0] += float(used[number])
+                cell[1] += float(total[number])
+        return {model: round(100 * u / t, 2) for model, (u, t) in sorted(sums.items())}

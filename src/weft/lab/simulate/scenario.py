@@ -1,0 +1,66 @@
+"""What every run of an experiment shares: the cluster, the workload, and how to start an engine."""
+
+from typing import Any, BinaryIO
+
+import msgspec
+
+from weft.core.engine import Engine, NodesChanged, PolicyInput
+from weft.core.framework import Policy, Profile
+from weft.core.framework.interference import INPUT, Interference, to_input
+from weft.core.policies.coscheml import MYSTIC
+from weft.core.policies.fragments import TypicalPods, typical_input
+from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer
+from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.openb import TracePod
+from weft.model import Node
+
+PROFILE = "weft"
+TOP_ON_RECORD = 3
+"""How many of the best nodes a written record lists."""
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A cluster and a workload, in file order, and what policies are told of interference.
+
+    `mystic`: distances between applications, for Co-scheML's baseline of that name.
+    """
+
+    nodes: list[Node]
+    pods: list[TracePod]
+    interference: Interference | None = None
+    mystic: dict[str, dict[str, float]] = {}
+
+    @property
+    def capacity_milli(self) -> int:
+        """GPU milli of the whole cluster."""
+        return sum(gpu.milli for node in self.nodes for gpu in node.gpus)
+
+    def typical(self) -> TypicalPods:
+        """The target workload that FGD and the fragment measure go by: the trace's own mix."""
+        return TypicalPods(pod.shape for pod in self.pods)
+
+    def start(
+        self, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None = None
+    ) -> tuple[Engine, Any]:
+        """A fresh engine that knows the cluster, and what to hand events to.
+
+        That is the engine's own `handle`, or where `decisions` is given, a recorder's.
+        """
+        keep_top = TOP_ON_RECORD if decisions is not None else 0
+        engine = Engine([Profile(PROFILE, [policy])], seed=arrivals.seed, keep_top=keep_top)
+        handle = engine.handle
+        if decisions is not None:
+            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
+            header = Header(uses, arrivals.seed, keep_top)
+            handle = Recorder(engine, header, Writer(decisions).write).handle
+        ranked = tuple(
+            msgspec.structs.replace(node, rank=rank)
+            for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)
+        )
+        handle(NodesChanged(ranked), 0)
+        handle(PolicyInput("fgd", typical_input(pod.shape for pod in self.pods)), 0)
+        if self.interference is not None:
+            handle(PolicyInput(INPUT, to_input(self.interference)), 0)
+        if self.mystic:
+            handle(PolicyInput(MYSTIC, self.mystic), 0)
+        return engine, handle

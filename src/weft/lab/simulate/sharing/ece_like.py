@@ -1,0 +1,112 @@
+"""Jobs shaped after published measurements of a V100 (Ferikoglou et al., PARMA-DITAM 2021).
+
+Nothing is copied from those logs: these are parameters fitted to them, at 0 and at 100 % of
+over-provisioning. Thirty MLPerf inference jobs come to one GPU of 32,510 MiB; each asks for what
+it needs times (1 + over-provisioning). Other levels are predictions.
+"""
+
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase, stretched
+from weft.lab.simulate.sharing.slowdown import ByResidents
+from weft.model import Gpu, Node
+
+CARD_MIB = 32510
+JOBS_A_GPU = 30
+ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
+"""Whole seconds between two jobs, evenly drawn; the first job waits for one such time too."""
+
+START_NS, END_NS = 3_600_000_000, 900_000_000
+"""From the binding to the container's start; from its exit to the job's completion."""
+
+SHARING = ByResidents((1000, 1030, 1030, 1230, 1540))
+"""These jobs are bound by the CPU: two hardly feel each other. The entry for two is fitted at
+100 %, for four at 0 %; that for three lies half way, as neither level ever has three."""
+
+DRIFT_PERMILLE = 132
+"""Alone, a job took longer the later the level was measured: from 131.5 s at 0 % to 148.8 s at
+100 %. No cause is published; in between it is taken as a straight line, beyond as constant."""
+
+SPREAD = 0.035
+"""Relative standard deviation of a job's work."""
+
+
+class Mix(StrEnum):
+    """Which jobs come."""
+
+    SSD = "ssd"
+    MIXED = "mixed"
+    PEAKY = "peaky"
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A program: what it needs, how long it runs alone, and how its memory grows."""
+
+    name: str
+    need_mib: int
+    phases: tuple[Phase, ...]
+
+
+def _loading(seconds: float, plateau_mib: int, util: float) -> tuple[Phase, ...]:
+    """Imports, a CUDA context, the graph, and then all memory at once, to the end."""
+
+    def took(share: float) -> int:
+        return round(seconds * share * SECOND_NS)
+
+    return (
+        Phase(took(0.068), 0),
+        Phase(took(0.032), min(318, plateau_mib)),
+        Phase(took(0.032), min(540, plateau_mib)),
+        Phase(took(0.868), plateau_mib, util, util / 2, util),
+    )
+
+
+def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[Phase, ...]:
+    """A plateau with a short peak late in the work: what nobody can measure beforehand."""
+    early = _loading(seconds * 0.7, plateau_mib, 0.15)
+    rest = round(seconds * 0.3 * SECOND_NS)
+    return (*early, Phase(rest // 3, peak_mib, 0.3, 0.15, 0.3), Phase(rest * 2 // 3, plateau_mib))
+
+
+SSD = Model("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
+RESNET = Model("resnet50", 8388, _loading(160.0, 8388, 0.2))
+MOBILENET = Model("mobilenet", 872, _loading(60.0, 872, 0.05))
+PEAKY = Model("peaky", 6994, _with_peak(131.5, 4000, 6994))
+MIXES = {Mix.SSD: (SSD,), Mix.MIXED: (SSD, RESNET, MOBILENET), Mix.PEAKY: (PEAKY,)}
+"""Only `ssd` is calibrated: running times of the other two programs are not in the logs at hand,
+and `peaky` is made up."""
+
+
+def request_mib(need_mib: int, percent: int) -> int:
+    """What a job asks for that is over-provisioned by `percent`; never more than the card."""
+    return min(need_mib * (100 + percent) // 100, CARD_MIB)
+
+
+def cluster(gpus: int) -> tuple[Node, ...]:
+    """One node with so many of these cards."""
+    cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(gpus))
+    return (Node("gpu-node", cards, cpu_milli=64000, memory_mib=512 * 1024),)
+
+
+def jobs(percent: int, seed: int, gpus: int = 1, mix: Mix = Mix.SSD) -> tuple[Job, ...]:
+    """The workload of one seed. Arrivals and work are the same at every level of a seed."""
+    chance = np.random.default_rng([seed, 0])
+    models = MIXES[mix]
+    count = JOBS_A_GPU * gpus
+    gaps = chance.integers(ARRIVAL_LEAST_S, ARRIVAL_MOST_S + 1, count) * SECOND_NS // gpus
+    factors = np.clip(chance.normal(1.0, SPREAD, count), 0.8, 1.2)
+    kinds = chance.permutation(np.arange(count) % len(models))
+    drift = 1000 + DRIFT_PERMILLE * min(percent, 100) // 100
+    arrives = np.cumsum(gaps)
+    made = []
+    for number in range(count):
+        model = models[kinds[number]]
+        work = stretched(model.phases, round(float(factors[number]) * drift))
+        made.append(Job(
+            f"job-{number:03d}", model.name, int(arrives[number]),
+            request_mib(model.need_mib, percent), work, START_NS, END_NS,
+        ))  # fmt: skip
+    return tuple(made)

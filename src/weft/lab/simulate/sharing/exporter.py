@@ -1,0 +1,120 @@
+"""What exporters would say of the simulated cards, and how it gets lost on the way.
+
+One scrape is an array [metrics, GPUs] in the canonical units, NaN where nothing came. Chance is
+keyed by seed and scrape: a run can be repeated, and two policies see equal faults.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.signals import Floats
+from weft.lab.simulate.sharing.gpus import Cards, GpuKey
+from weft.telemetry.meaning.metric_names import Metric
+
+METRICS = (
+    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO, Metric.POWER_W,
+)  # fmt: skip
+"""What the simulated exporters have, in the order of a scrape's rows."""
+
+IDLE_W, RESIDENT_W, BUSY_W = 27.1, 9.8, 17.2
+"""A V100's draw: nobody on it, what the first context adds, what full use adds to that."""
+MOST_W = 300.0
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """What goes wrong between a card and Weft.
+
+    `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
+    `missing` the share of GPUs of which nothing ever does. `noise` is the relative standard
+    deviation of every value. `spoofed` names a metric that always reads `zero` or its `most`.
+    """
+
+    delay_ns: int = 0
+    dropped: float = 0.0
+    missing: float = 0.0
+    noise: float = 0.0
+    spoofed: str = ""
+    reads: str = "zero"
+
+
+SOUND = Faults()
+"""Nothing goes wrong."""
+
+
+class Scrape(msgspec.Struct, frozen=True):
+    """One look at all cards: `values` [metrics, GPUs], and memory by pod UID, MiB."""
+
+    at_ns: int
+    values: Floats
+    pods_mib: dict[str, float]
+
+
+class Exporters:
+    """The exporters of all GPUs, in the order of `gpus`."""
+
+    def __init__(self, cards: Cards, gpus: Sequence[GpuKey], faults: Faults, seed: int) -> None:
+        self._cards, self._gpus, self._faults, self._seed = cards, tuple(gpus), faults, seed
+        self._scrapes = 0
+        silent = round(faults.missing * len(self._gpus))
+        order = np.random.default_rng([seed, 1]).permutation(len(self._gpus))
+        self.silent = np.isin(np.arange(len(self._gpus)), order[:silent])
+        """GPUs of which nothing ever arrives, [G]."""
+
+    def scrape(self, now_ns: int) -> Scrape:
+        """Look at every card now."""
+        self._scrapes += 1
+        faults, chance = self._faults, np.random.default_rng([self._seed, 2, self._scrapes])
+        values = np.array([self._true(key) for key in self._gpus], dtype=np.float64).T
+        pods = self._pods()
+        wobble = chance.normal(1.0, faults.noise, values.shape) if faults.noise else 1.0
+        values = np.maximum(0.0, values * wobble)
+        if faults.noise:
+            wobbles = chance.normal(1.0, faults.noise, len(pods))
+            pods = {
+                uid: max(0.0, mib * by)
+                for (uid, mib), by in zip(pods.items(), wobbles, strict=True)
+            }
+        self._spoof(values, pods)
+        lost = self.silent | (chance.random(len(self._gpus)) < faults.dropped)
+        values[:, lost] = np.nan
+        for index in np.flatnonzero(lost):
+            for container in self._cards.containers_on(self._gpus[index]):
+                pods.pop(container.job.uid, None)
+        return Scrape(now_ns, values, pods)
+
+    def _true(self, key: GpuKey) -> list[float]:
+        """The card's true values, in the order of `METRICS`."""
+        cards = self._cards
+        phases = [each.now_does for each in cards.containers_on(key)]
+        sm = min(1.0, sum(phase.sm_active_ratio for phase in phases if phase))
+        dram = min(1.0, sum(phase.dram_active_ratio for phase in phases if phase))
+        util = min(1.0, sum(phase.gpu_util_ratio for phase in phases if phase))
+        used = cards.used_mib(key)
+        watts = IDLE_W + (RESIDENT_W if used else 0.0) + BUSY_W * util
+        return [used, cards.memory_mib(key) - used, sm, dram, util, watts]
+
+    def _pods(self) -> dict[str, float]:
+        return {
+            container.job.uid: float(container.memory_mib)
+            for key in self._gpus
+            for container in self._cards.containers_on(key)
+        }
+
+    def _spoof(self, values: Floats, pods: dict[str, float]) -> None:
+        faults = self._faults
+        if not faults.spoofed:
+            return
+        row = METRICS.index(Metric(faults.spoofed))
+        memory = np.array([self._cards.memory_mib(key) for key in self._gpus], dtype=np.float64)
+        ratio = faults.spoofed.endswith("_ratio")
+        most = 1.0 if ratio else MOST_W if faults.spoofed == Metric.POWER_W else memory
+        values[row] = 0.0 if faults.reads == "zero" else most
+        if faults.spoofed == Metric.MEMORY_USED_MIB:
+            for index, key in enumerate(self._gpus):
+                for container in self._cards.containers_on(key):
+                    pods[container.job.uid] = float(
+                        0.0 if faults.reads == "zero" else memory[index]
+                    )

@@ -1,0 +1,140 @@
+"""What jobs' progress shows of how they slow each other down, as a live cluster would see it.
+
+Each look compares what every container got done since the last look with what it would have done
+alone. The engine is told of it (`ProgressSeen`), pairs that ran together all that time teach, and
+policies are told what was learnt and who is kept apart. The truth is only used to count how well
+latency-critical jobs fare.
+"""
+
+import math
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft.core.engine import Evict, Observed, PolicyInput, ProgressSeen
+from weft.core.engine.slowdown_eviction import SLOWEST
+from weft.core.framework.interference import INPUT, InterferenceView, to_input
+from weft.interference.observed_slowdown import Experience
+from weft.lab.simulate.sharing.gpus import Cards, Container, GpuKey
+from weft.lab.simulate.sharing.job import SECOND_NS
+from weft.model import Node
+from weft.model.request import LATENCY_CRITICAL
+from weft.model.slowdown_limit import bound_on
+
+
+class Feedback(msgspec.Struct, frozen=True):
+    """How progress is looked at: each `period_ns`, with lognormal `noise` (sigma of the logarithm).
+
+    A share `missing` of looks at a job brings nothing. What is seen may `teach` policies, and the
+    engine may `evict` by it; without either only the looks at latency-critical jobs slower than
+    `bound`, or than their own slack allows, are counted. An evicted job loses what it has done
+    since it started, but for one that `keeps_work` (it saved it as it went).
+    """
+
+    period_ns: int = 15 * SECOND_NS
+    noise: float = 0.0
+    missing: float = 0.0
+    teach: bool = True
+    evict: bool = True
+    keeps_work: bool = False
+    bound: float = 1.10
+
+
+class _Mark(NamedTuple):
+    """What a container had done at the last look, and who was at work beside it."""
+
+    started_ns: int
+    worked_ns: int
+    company: tuple[str, ...]
+
+
+class _Seen(NamedTuple):
+    """One container over one window: it ran all the time; `steady`: so did all beside it."""
+
+    container: Container
+    gpu: GpuKey
+    others: tuple[str, ...]
+    slowdown: float
+    steady: bool
+
+
+class Progress:
+    """Looks at the cards of one run."""
+
+    def __init__(
+        self, feedback: Feedback, cards: Cards, nodes: tuple[Node, ...], inputs: dict[str, Any],
+        seed: int,
+    ) -> None:  # fmt: skip
+        base = InterferenceView.from_input(inputs[INPUT]) if INPUT in inputs else InterferenceView()
+        self.experience = Experience(base.source)
+        self.looks = self.slow_looks = 0
+        """At latency-critical jobs, and at those beyond their bound."""
+        self._feedback, self._cards = feedback, cards
+        self._model = {(node.name, gpu.index): gpu.model for node in nodes for gpu in node.gpus}
+        self._marks: dict[str, _Mark] = {}
+        self._at_ns = 0
+        self._random = Random(f"weft-feedback-{seed}")
+
+    def look(self, now_ns: int) -> ProgressSeen | None:
+        """What the engine is told of the time since the last look; None where it is told nothing.
+
+        What is learnt of it is `due`.
+        """
+        told = []
+        for one in self._windows(now_ns):
+            job = one.container.job
+            if job.job_class == LATENCY_CRITICAL:
+                self.looks += 1
+                bound = bound_on(job.slack, self._model[one.gpu], self._feedback.bound)
+                self.slow_looks += one.slowdown > bound
+            slowdown = self._measured(one.slowdown)
+            if slowdown is None:
+                continue
+            told.append(Observed(job.uid, slowdown))
+            if one.steady and self._feedback.teach:
+                self.experience.saw(self._model[one.gpu], job.kind, one.others, slowdown)
+        return ProgressSeen(tuple(told)) if self._feedback.evict else None
+
+    def due(self, now_ns: int) -> PolicyInput | None:
+        """What policies are to be told, if it is time."""
+        found = self.experience.due(now_ns)
+        return PolicyInput(INPUT, to_input(found)) if found is not None else None
+
+    def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
+        """A pod goes because it made another one slow: what policies are told of the two."""
+        slowed = command.record.slowed
+        if slowed is None:
+            return None
+        self.experience.ban(slowed.gpu_model, *slowed.applications, now_ns)
+        return self.due(now_ns)
+
+    def _windows(self, now_ns: int) -> Iterator[_Seen]:
+        """Containers that ran from the last look to this one."""
+        before, passed = self._marks, now_ns - self._at_ns
+        self._marks, self._at_ns = {}, now_ns
+        for gpu in self._model:
+            at_work = self._cards.at_work(gpu, now_ns)
+            uids = tuple(sorted(one.job.uid for one in at_work))
+            kinds = [one.job.kind for one in at_work]
+            for at, one in enumerate(at_work):
+                mark = _Mark(one.started_ns, one.worked_ns, uids)
+                self._marks[one.job.uid] = mark
+                last = before.get(one.job.uid)
+                if last is None or last.started_ns != mark.started_ns or not passed:
+                    continue
+                slowdown = min(passed / max(mark.worked_ns - last.worked_ns, 1), SLOWEST)
+                steady = last.company == uids and all(
+                    uid in before and before[uid].started_ns == other.started_ns
+                    for uid, other in ((each.job.uid, each) for each in at_work)
+                )
+                others = tuple(kinds[:at] + kinds[at + 1 :])
+                yield _Seen(one, gpu, others, slowdown, steady)
+
+    def _measured(self, slowdown: float) -> float | None:
+        """As it is read: drawn for every window, so that all runs of a seed draw alike."""
+        missing, factor = self._random.random(), self._random.gauss(0.0, 1.0)
+        if missing < self._feedback.missing:
+            return None
+        return min(slowdown * math.exp(self._feedback.noise * factor), SLOWEST)

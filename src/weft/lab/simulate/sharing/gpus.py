@@ -1,0 +1,262 @@
+"""GPUs with containers on them: who runs how fast, who holds how much, and who dies of it.
+
+What may change here: containers, and how far they got. It knows no ledger, no requests and no
+policy: a card does not care what was promised.
+
+Invariants
+  1. What containers of a card hold together never exceeds the card: the one that would grow beyond
+     it dies (CUDA out of memory), all it has done is lost, and it comes back after a rest.
+  2. Work is counted in whole numbers: equal inputs give equal times on every machine.
+
+A container's life here
+    put ──start_ns──▶ RUNNING ──last phase ends──▶ done
+                       │   ▲
+        out of memory  ▼   │ 10 s, 20 s, 40 s … 300 s (the kubelet's back-off)
+                      RESTING ──after RESTARTS_MOST──▶ failed
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.slowdown import Slowdown
+
+GpuKey = tuple[str, int]
+"""(node, GPU index)."""
+
+REST_FIRST_NS = 10 * SECOND_NS
+REST_MOST_NS = 300 * SECOND_NS
+"""The kubelet's CrashLoopBackOff."""
+RESTARTS_MOST = 20
+"""A Job with backoffLimit 20 gives up then."""
+
+_SPEED = 10**18
+"""Progress a nanosecond at slowdown 1 permille; so fine that no slowdown loses one in a year."""
+_PER_WORK_NS = _SPEED // 1000
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """A container came to an end: `done`, `failed` for good, or `oom` (it will come back)."""
+
+    uid: str
+    how: Literal["done", "failed", "oom"]
+
+
+class Container:
+    """A job's container on a card."""
+
+    __slots__ = ("done", "job", "lost_ns", "phase", "restarts", "resumes_ns", "speed", "started_ns")
+
+    def __init__(self, job: Job, starts_ns: int) -> None:
+        self.job = job
+        self.phase = -1
+        self.done = 0
+        self.speed = 0
+        self.restarts = 0
+        self.resumes_ns = starts_ns
+        self.started_ns = starts_ns
+        self.lost_ns = 0
+
+    @property
+    def running(self) -> bool:
+        """Started, and not resting."""
+        return self.phase >= 0
+
+    @property
+    def now_does(self) -> Phase | None:
+        """The phase it is in; None where it has not started or rests."""
+        return self.job.phases[self.phase] if self.running else None
+
+    @property
+    def memory_mib(self) -> int:
+        """What it holds of the card."""
+        return self.job.phases[self.phase].memory_mib if self.running else 0
+
+    @property
+    def worked_ns(self) -> int:
+        """How long what it has done would have taken alone."""
+        before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
+        return before + self.done // _PER_WORK_NS
+
+    def ends_ns(self, now_ns: int) -> int:
+        """When something happens to it if nothing else changes."""
+        if not self.running:
+            return self.resumes_ns
+        left = self.job.phases[self.phase].work_ns * _PER_WORK_NS - self.done
+        return now_ns + left // self.speed  # less than a nanosecond of work counts as done
+
+
+class _Card:
+    __slots__ = ("containers", "memory_mib", "now_ns", "version")
+
+    def __init__(self, memory_mib: int) -> None:
+        self.memory_mib = memory_mib
+        self.containers: dict[str, Container] = {}
+        self.now_ns = 0
+        self.version = 0
+
+
+class Cards:
+    """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened."""
+
+    def __init__(self, memory_mib: dict[GpuKey, int], slowdown: Slowdown) -> None:
+        self._cards = {key: _Card(mib) for key, mib in memory_mib.items()}
+        self._slowdown = slowdown
+        self._heap: list[tuple[int, GpuKey, int]] = []
+        self.where: dict[str, GpuKey] = {}
+        self.ooms = 0
+        self.lost_ns = 0
+        self.all_used_mib = 0
+        """Memory in use on all cards together."""
+
+    def put(self, job: Job, key: GpuKey, now_ns: int) -> None:
+        """The job's pod was bound to this GPU; its container starts `job.start_ns` later."""
+        self.where[job.uid] = key
+        card = self._cards[key]
+        self._advance(card, now_ns)
+        card.containers[job.uid] = Container(job, now_ns + job.start_ns)
+        self._renew(key, now_ns)
+
+    def take(self, uid: str, now_ns: int) -> None:
+        """The pod is deleted: its container is gone, and so is what it did."""
+        key = self.where.pop(uid)
+        card = self._cards[key]
+        self._advance(card, now_ns)
+        container = card.containers.pop(uid)
+        self.all_used_mib -= container.memory_mib
+        if container.running:
+            self._lose(container, now_ns)
+        self._renew(key, now_ns)
+
+    def suspend(self, uid: str, now_ns: int) -> tuple[Phase, ...]:
+        """The pod's container leaves the card; what it has yet to do, should it come back."""
+        card = self._cards[self.where[uid]]
+        self._advance(card, now_ns)
+        container = card.containers[uid]
+        phases = container.job.phases
+        lost_ns = self.lost_ns
+        self.take(uid, now_ns)
+        self.lost_ns = lost_ns
+        if not container.running:
+            return phases
+        now = phases[container.phase]
+        left = now.work_ns - container.done // _PER_WORK_NS
+        rest = msgspec.structs.replace(now, work_ns=max(1, left))
+        return (rest, *phases[container.phase + 1 :])
+
+    def next_ns(self) -> int | None:
+        """When something happens next, if anything will."""
+        while self._heap and self._heap[0][2] != self._cards[self._heap[0][1]].version:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def happen(self, now_ns: int) -> list[Ended]:
+        """Carry out everything due until `now_ns`; whose container ended, in order."""
+        ended: list[Ended] = []
+        while (due := self.next_ns()) is not None and due <= now_ns:
+            at, key, _ = heapq.heappop(self._heap)
+            ended += self._turn(key, at)
+        return ended
+
+    def at_work(self, key: GpuKey, now_ns: int) -> Sequence[Container]:
+        """The card's containers that run, in the order they came, as far as they got by now."""
+        self._advance(self._cards[key], now_ns)
+        return [each for each in self._cards[key].containers.values() if each.running]
+
+    def containers_on(self, key: GpuKey) -> Sequence[Container]:
+        """The card's containers, in the order they came."""
+        return list(self._cards[key].containers.values())
+
+    def used_mib(self, key: GpuKey) -> int:
+        """Memory in use now."""
+        return sum(each.memory_mib for each in self._cards[key].containers.values())
+
+    def memory_mib(self, key: GpuKey) -> int:
+        """The card's memory."""
+        return self._cards[key].memory_mib
+
+    def restarts_of(self, uid: str) -> int:
+        """How often the pod's container died so far."""
+        return self._cards[self.where[uid]].containers[uid].restarts
+
+    # --- one card --------------------------------------------------------------------------
+
+    def _turn(self, key: GpuKey, now_ns: int) -> list[Ended]:
+        """Everything that is due on the card at this instant, containers in the order they came."""
+        card = self._cards[key]
+        self._advance(card, now_ns)
+        ended = []
+        for uid, container in list(card.containers.items()):
+            if container.ends_ns(now_ns) > now_ns:
+                continue
+            how = self._step(card, container, now_ns)
+            if how is None:
+                continue
+            ended.append(Ended(uid, how))
+            self.all_used_mib -= container.memory_mib if how == "done" else 0
+            if how != "oom":
+                del card.containers[uid]
+                del self.where[uid]
+        self._renew(key, now_ns)
+        return ended
+
+    def _step(
+        self, card: _Card, container: Container, now_ns: int
+    ) -> Literal["done", "failed", "oom"] | None:
+        """The container's phase is over: on to the next one, to the end, or to its death."""
+        if container.phase + 1 == len(container.job.phases):
+            return "done"
+        if not container.running:
+            container.started_ns = now_ns
+        grows = container.job.phases[container.phase + 1].memory_mib - container.memory_mib
+        if grows > 0 and self._used(card) + grows > card.memory_mib:
+            self.ooms += 1
+            return self._die(container, now_ns)
+        self.all_used_mib += grows
+        container.phase += 1
+        container.done = 0
+        return None
+
+    def _die(self, container: Container, now_ns: int) -> Literal["failed", "oom"]:
+        self._lose(container, now_ns)
+        self.all_used_mib -= container.memory_mib
+        container.phase, container.done, container.speed = -1, 0, 0
+        rest = min(REST_MOST_NS, REST_FIRST_NS << container.restarts)
+        container.restarts += 1
+        if container.restarts > RESTARTS_MOST:
+            return "failed"
+        container.resumes_ns = now_ns + rest
+        return "oom"
+
+    def _lose(self, container: Container, now_ns: int) -> None:
+        container.lost_ns += now_ns - container.started_ns
+        self.lost_ns += now_ns - container.started_ns
+
+    def _advance(self, card: _Card, now_ns: int) -> None:
+        """Let the card's containers work until `now_ns` at the speeds they have."""
+        passed = now_ns - card.now_ns
+        if passed < 0:
+            raise ValueError(f"time went back: {card.now_ns} to {now_ns}")
+        for container in card.containers.values():
+            if container.running:
+                container.done += passed * container.speed
+        card.now_ns = now_ns
+
+    def _renew(self, key: GpuKey, now_ns: int) -> None:
+        """Who shares the card may have changed: new speeds, and a new next event."""
+        card = self._cards[key]
+        card.version += 1
+        at_work = [each for each in card.containers.values() if each.running]
+        for container in at_work:
+            others = [each.job.kind for each in at_work if each is not container]
+            container.speed = _SPEED // self._slowdown.permille(container.job.kind, others)
+        if card.containers:
+            due = min(each.ends_ns(now_ns) for each in card.containers.values())
+            heapq.heappush(self._heap, (max(now_ns, due), key, card.version))
+
+    @staticmethod
+    def _used(card: _Card) -> int:
+        return sum(each.memory_mib for each in card.containers.values())

@@ -1,0 +1,76 @@
+"""What one run of jobs on shared GPUs measured. Plain values."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from weft.lab.simulate.sharing.job import SECOND_NS
+
+
+class JobOutcome(msgspec.Struct, frozen=True):
+    """One job: seconds since the run began. `finished_s` is None where it never completed.
+
+    `restarts` are deaths of its container by out of memory, `evictions` times it was sent away.
+    """
+
+    uid: str
+    kind: str
+    arrived_s: float
+    bound_s: float | None
+    finished_s: float | None
+    restarts: int = 0
+    evictions: int = 0
+
+    @property
+    def jct_s(self) -> float | None:
+        """Job completion time: from its creation to its completion."""
+        return None if self.finished_s is None else self.finished_s - self.arrived_s
+
+
+class SharedRun(msgspec.Struct, frozen=True):
+    """One policy on one workload.
+
+    `jct` are percentiles over finished jobs (p99 interpolated, as NumPy does by default), seconds.
+    `makespan_s` ends with the last job. `residents` is the time-averaged number of pods on a GPU
+    while any job is in the system, `memory_used_percent` likewise of all memory. `lost_s` is time
+    that containers ran for nothing because they died or were evicted. `relieved` are evictions of
+    pods that made others slow, `critical_slow_percent` is how many of the looks at latency-critical
+    jobs found them slower than they may be; None where nobody looked, or there was none.
+    """
+
+    policy: str
+    seed: int
+    jobs: int
+    unfinished: int
+    makespan_s: float
+    jct_mean_s: float
+    jct_p50_s: float
+    jct_p99_s: float
+    jct_max_s: float
+    ooms: int
+    evictions: int
+    lost_s: float
+    residents: float
+    memory_used_percent: float
+    relieved: int = 0
+    critical_slow_percent: float | None = None
+    outcomes: tuple[JobOutcome, ...] = ()
+
+
+def seconds(ns: int) -> float:
+    """Nanoseconds as seconds, to the millisecond."""
+    return round(ns / SECOND_NS, 3)
+
+
+def percentiles(outcomes: Sequence[JobOutcome]) -> dict[str, float]:
+    """Mean, p50, p99 and maximum of the finished jobs' completion times; NaN without any."""
+    times = [one.jct_s for one in outcomes if one.jct_s is not None]
+    values = np.array(times) if times else np.array([np.nan])
+    p50, p99 = (float(each) for each in np.percentile(values, [50, 99]))
+    return {
+        "jct_mean_s": round(float(values.mean()), 3),
+        "jct_p50_s": round(p50, 3),
+        "jct_p99_s": round(p99, 3),
+        "jct_max_s": round(float(values.max()), 3),
+    }

@@ -1,0 +1,197 @@
+"""Workloads of programs whose pairs were measured: who slows whom down, and which never fit.
+
+Nothing here knows a policy or a predictor: a `PairTable` is the truth of a run. Memory requests are
+made so that exactly the pairs that ran out of memory do not fit on a card together, nor three jobs
+of any kind: then every policy is kept from them by its ledger, and every pair that occurs was
+measured.
+"""
+
+import csv
+import random
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.interference import Floats
+from weft.files.words import decimal_number
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.slowdown import ByPairs
+from weft.model import BadInputError, Gpu, Node
+from weft.model.request import BEST_EFFORT
+
+CARD_MIB = 16_384
+SWING_MIB = 1_024
+"""Requests lie within so much of half a card."""
+NODE_GPUS = 4
+START_NS = 4 * SECOND_NS
+
+
+class Law(StrEnum):
+    """How long jobs take alone."""
+
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+    LOGNORMAL = "lognormal"
+
+
+class PairTable(msgspec.Struct, frozen=True):
+    """Speeds beside another program: `speed[v][a]` of v beside a, alone 1; 0 where it cannot be.
+
+    `asks_mib` is what each program's jobs ask for, `rate_per_s` how fast they are alone, if known.
+    """
+
+    kinds: tuple[str, ...]
+    speed: tuple[tuple[float, ...], ...]
+    asks_mib: tuple[int, ...]
+    rate_per_s: tuple[float, ...] = ()
+
+    def array(self) -> Floats:
+        """[victim, beside]."""
+        return np.array(self.speed, dtype=np.float64)
+
+    def truth(self) -> ByPairs:
+        """How jobs really slow each other down."""
+        return ByPairs({
+            (kind, other): max(1, round(1000 / speed))
+            for kind, row in zip(self.kinds, self.speed, strict=True)
+            for other, speed in zip(self.kinds, row, strict=True)
+            if speed > 0
+        })  # fmt: skip
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
+
+    Where pods say how long they take, `expected_error` is by how much of it at most they are wrong,
+    evenly drawn; 0: they know. None: they say nothing.
+    """
+
+    rate: float
+    gpus: int = 16
+    jobs: int = 400
+    mean_s: float = 3600.0
+    law: Law = Law.LOGNORMAL
+    job_class: str = BEST_EFFORT
+    expected_error: float | None = None
+
+
+def gavel(path: Path, source: str, gpu: str) -> PairTable:
+    """Gavel's pairs as one campaign measured them on one GPU model, each unordered pair once."""
+    rows = [row for row in _rows(path) if row["source"] == source and row["gpu"] == gpu]
+    if not rows:
+        raise BadInputError(str(path), f"has no pairs of source {source} on {gpu}")
+    kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
+    at = {kind: index for index, kind in enumerate(kinds)}
+    speed = np.zeros((len(kinds), len(kinds)))
+    rates = {row[f"job_{side}"]: _number(path, row, f"iso_{side}_steps_per_s")
+             for row in rows for side in "ab"}  # fmt: skip
+    for row in rows:
+        if row["feasible"] != "0":
+            one, other = at[row["job_a"]], at[row["job_b"]]
+            speed[one, other] = _number(path, row, "norm_a")
+            speed[other, one] = _number(path, row, "norm_b")
+    asks = tuple(requests_mib(speed))
+    alone = tuple(rates[kind] for kind in kinds)
+    return PairTable(kinds, tuple(map(tuple, speed.tolist())), asks, alone)
+
+
+def coscheml(path: Path) -> PairTable:
+    """Co-scheML's own table, taken for the truth: slowdowns, −1 for what cannot run together.
+
+    Every job asks for half a card: policies must keep apart what cannot be together themselves.
+    """
+    told = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
+    kinds = tuple(told)
+    speed = tuple(
+        tuple(1 / told[kind][other] if told[kind][other] > 0 else 0.0 for other in kinds)
+        for kind in kinds
+    )
+    return PairTable(kinds, speed, (CARD_MIB // 2,) * len(kinds))
+
+
+def cluster(gpus: int, model: str) -> tuple[Node, ...]:
+    """So many cards on nodes of four, the last perhaps with fewer."""
+    return tuple(
+        Node(f"node-{first // NODE_GPUS:03d}",
+             tuple(Gpu(index, CARD_MIB, model) for index in range(min(NODE_GPUS, gpus - first))))
+        for first in range(0, gpus, NODE_GPUS)
+    )  # fmt: skip
+
+
+def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
+    """The arrivals of a seed, the same for every policy; kinds are equally likely."""
+    rng = random.Random(f"weft-pairs-{seed}")
+    guess = random.Random(f"weft-guesses-{seed}")
+    gap_s = load.mean_s / (load.rate * load.gpus)
+    asked = table.asks_mib
+    found, at_s = [], 0.0
+    for number in range(load.jobs):
+        at_s += rng.expovariate(1 / gap_s)
+        kind = rng.randrange(len(table.kinds))
+        phase = Phase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
+        expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
+        found.append(
+            Job(f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asked[kind], (phase,),
+                START_NS, job_class=load.job_class, expected_s=expected_s)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _time_s(rng: random.Random, load: Load) -> float:
+    if load.law is Law.FIXED:
+        return load.mean_s
+    if load.law is Law.EXPONENTIAL:
+        return rng.expovariate(1 / load.mean_s)
+    return load.mean_s * rng.lognormvariate(-0.5, 1.0)
+
+
+def _expected_s(rng: random.Random, load: Load, takes_s: float) -> int:
+    """What the job's owner believes; 0 where nobody says."""
+    if load.expected_error is None:
+        return 0
+    return max(1, round(takes_s * rng.uniform(1 - load.expected_error, 1 + load.expected_error)))
+
+
+def requests_mib(speed: Floats) -> list[int]:
+    """What each kind asks for: pairs that cannot be do not fit on a card, nor do three jobs.
+
+    Where sizes that part good pairs from bad ones do not exist, as few good ones as possible are
+    kept apart too.
+    """
+    from scipy.optimize import linprog
+
+    count = len(speed)
+    pairs = [(one, other) for one in range(count) for other in range(one, count)]
+    good = [pair for pair in pairs if speed[pair] > 0]
+    rows, most = [], []
+    for pair in pairs:
+        row = np.zeros(count + len(good))
+        np.add.at(row, list(pair), 1.0 if speed[pair] > 0 else -1.0)
+        if speed[pair] > 0:
+            row[count + good.index(pair)] = -1.0
+        rows.append(row)
+        most.append(0.0 if speed[pair] > 0 else -0.1)
+    found = linprog(
+        np.r_[np.zeros(count), np.ones(len(good))], np.array(rows), most,
+        bounds=[(-1.0, 1.0)] * count + [(0.0, None)] * len(good),
+    )  # fmt: skip
+    return [CARD_MIB // 2 + int(np.floor(SWING_MIB * size)) for size in found.x[:count]]
+
+
+def _number(path: Path, row: dict[str, str], column: str) -> float:
+    try:
+        return decimal_number(row[column])
+    except ValueError:
+        where = f"{path}, {row['job_a']} beside {row['job_b']}, column {column}"
+        raise BadInputError(where, f"{row[column]!r} is no number; write digits 0 to 9") from None
+
+
+def _rows(path: Path) -> Sequence[dict[str, str]]:
+    try:
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise BadInputError(str(path), error.strerror or "cannot be read") from None

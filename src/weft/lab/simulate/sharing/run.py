@@ -1,0 +1,361 @@
+"""One run: jobs arrive, the engine places their pods, cards run them, policies are shown it all.
+
+The engine is the one that runs live, told by the same events. What it cannot know (what a pod will
+use, how much two of them slow each other down) is in `Cards`; it learns of it as it would from
+Prometheus, through `Pipeline`, or not at all.
+"""
+
+import heapq
+from typing import Any
+
+import msgspec
+
+from weft.core.engine import (
+    Bind,
+    Command,
+    Engine,
+    Event,
+    Evict,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    PolicyInput,
+    SignalsChanged,
+    Tick,
+    Wake,
+)
+from weft.core.engine.decision_faults import unless_faulted
+from weft.core.framework import Policy, Profile
+from weft.core.ledger import Limits
+from weft.lab.simulate.sharing.exporter import SOUND, Exporters, Faults
+from weft.lab.simulate.sharing.feedback import Feedback, Progress
+from weft.lab.simulate.sharing.gpus import Cards
+from weft.lab.simulate.sharing.job import SECOND_NS, Job
+from weft.lab.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles, seconds
+from weft.lab.simulate.sharing.pipeline import Pipeline, Watching
+from weft.lab.simulate.sharing.slowdown import Slowdown
+from weft.model import GpuClaim, Memory, Node, PodRequest, Shape
+from weft.model.request import about_s
+
+PROFILE = "weft"
+_ENDS, _SCRAPES, _ARRIVES, _WAKES = range(4)
+_LOOKS = 9
+"""At one instant: containers end, then cards are looked at, then pods come, then retries; and at
+last, progress is looked at."""
+
+RECREATE_NS = SECOND_NS
+"""How long a Job takes to make a new pod for one that was evicted."""
+
+
+class SharedScenario(msgspec.Struct, frozen=True):
+    """GPUs, the jobs that come to them, how these slow each other down, and what is seen of it.
+
+    `harvest_permille` is the declared limit of overcommitment by harvesting, of a card's memory.
+    A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
+    `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
+    anything comes; where not `measured`, nobody looks at the cards. `feedback` says how jobs'
+    progress is looked at, None: not at all.
+    """
+
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    slowdown: Slowdown
+    watching: Watching = Watching()
+    faults: Faults = SOUND
+    harvest_permille: int = 4000
+    seed: int = 0
+    in_place: bool = True
+    inputs: dict[str, Any] = {}
+    measured: bool = True
+    feedback: Feedback | None = None
+
+
+class JobPod:
+    """A job's present pod."""
+
+    __slots__ = ("bound_ns", "evictions", "finished_ns", "job", "number", "restarts", "uid")
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.uid = job, job.uid
+        self.bound_ns: int | None = None
+        self.finished_ns: int | None = None
+        self.restarts = self.evictions = self.number = 0
+
+
+class Run:
+    """The clock, the heap of what is to come, and what was measured so far."""
+
+    def __init__(self, scenario: SharedScenario, policy: Policy) -> None:
+        self.scenario, self.policy = scenario, policy
+        self.engine = Engine(
+            [Profile(PROFILE, [policy])],
+            scenario.nodes,
+            seed=scenario.seed,
+            limits=_limits(policy, scenario.harvest_permille),
+        )
+        gpus = {
+            (node.name, gpu.index): gpu.memory_mib for node in scenario.nodes for gpu in node.gpus
+        }
+        self.cards = Cards(gpus, scenario.slowdown)
+        looks = scenario.measured and _looks(policy)
+        self.pipeline = _pipeline(scenario, self.cards) if looks else None
+        told = scenario.feedback
+        self.progress = None if told is None else Progress(
+            told, self.cards, scenario.nodes, scenario.inputs, scenario.seed
+        )  # fmt: skip
+        self.relieved = 0
+        self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
+        self.waiting = len(self.pods)
+        self.heap: list[tuple[int, int, str]] = []
+        self.wake_ns: int | None = None
+        self._untold: list[int] = []
+        self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
+        self.resident_ns = self.used_mib_ns = 0
+
+    def go(self) -> SharedRun:
+        """Run to the end: until every job completed or failed for good."""
+        for name, value in self.scenario.inputs.items():
+            self.tell(PolicyInput(name, value))
+        for job in self.scenario.jobs:
+            heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
+        if self.pipeline is not None:
+            heapq.heappush(self.heap, (self.began, _SCRAPES, ""))
+        if self.progress is not None:
+            heapq.heappush(self.heap, (self.began, _LOOKS, ""))
+        while self.waiting and (due := self._next()) is not None:
+            if due[1] != _SCRAPES:
+                self._tell_looks()
+            self._pass(due[0])
+            if due[1] == _ENDS:
+                self._ends()
+            else:
+                heapq.heappop(self.heap)
+                self._happens(due[1], due[2])
+        return self._measured()
+
+    def _next(self) -> tuple[int, int, str] | None:
+        """What comes next, containers' ends first; None where nothing will ever happen."""
+        ends = self.cards.next_ns()
+        head = self.heap[0] if self.heap else None
+        if ends is not None and (head is None or (ends, _ENDS) <= head[:2]):
+            return ends, _ENDS, ""
+        if ends is None and self._only_looks() and self._hopeless():
+            return None
+        return head
+
+    def _only_looks(self) -> bool:
+        """Nothing else is to come."""
+        return 0 < len(self.heap) <= 2 and all(one[1] in {_SCRAPES, _LOOKS} for one in self.heap)
+
+    def _hopeless(self) -> bool:
+        """Nothing runs and nothing will come, and the last look at idle cards changed nothing."""
+        return not self.cards.where and self.now - self._last_change() > 3600 * SECOND_NS
+
+    def _last_change(self) -> int:
+        return max((pod.finished_ns or pod.job.arrives_ns for pod in self.pods.values()), default=0)
+
+    def _pass(self, now_ns: int) -> None:
+        """Account for the time until `now_ns`."""
+        passed = now_ns - self.now
+        self.resident_ns += passed * len(self.cards.where)
+        self.used_mib_ns += passed * self.cards.all_used_mib
+        self.now = now_ns
+
+    def _happens(self, kind: int, uid: str) -> None:
+        if kind == _ARRIVES:
+            self.tell(PodAdded(request_of(self.pods[uid], self.now)))
+        elif kind == _SCRAPES and self.pipeline is not None:
+            period = self.scenario.watching.scrape_ns
+            heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
+            self.pipeline.look(self.now, self.engine.ledger)
+            self._untold.append(self.now)
+            if not self._can_wait():
+                self._tell_looks()
+        elif kind == _WAKES:
+            self.tell(Tick())
+        elif kind == _LOOKS and self.progress is not None and self.scenario.feedback is not None:
+            heapq.heappush(self.heap, (self.now + self.scenario.feedback.period_ns, _LOOKS, ""))
+            self._look_at(self.progress)
+
+    def _look_at(self, progress: Progress) -> None:
+        """See how jobs got on, and tell the engine and the policies."""
+        seen = progress.look(self.now)
+        if seen is not None:
+            self.tell(seen)
+        due = progress.due(self.now)
+        if due is not None:
+            self.tell(due)
+
+    def _can_wait(self) -> bool:
+        """Whether what the cards show changes nothing before the next event: nobody borrows, and
+        whoever waits asks for more than is free of any card.
+        """
+        if self.pipeline is None or not self.pipeline.can_wait or self.policy.harvests:
+            return False
+        if self.wake_ns is not None and self.wake_ns > self.now:
+            return False
+        waiting = self.engine.queue.waiting()
+        least = min((self.pods[_job_uid(pod.pod.uid)].job.request_mib for pod in waiting),
+                    default=None)  # fmt: skip
+        return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
+
+    def _tell_looks(self) -> None:
+        """Tell the looks that could wait until now, each as of its time, all as the last one."""
+        if not self._untold or self.pipeline is None:
+            return
+        looks, self._untold = self._untold, []
+        version = self.engine.signals.version + len(looks)
+        last = self.pipeline.told(looks[-1], self.engine.ledger, version)
+        for ago, at_ns in zip(range(len(looks) - 1, -1, -1), looks, strict=True):
+            told = msgspec.structs.replace(last, version=version - ago)
+            self.tell(SignalsChanged(told), at_ns)
+
+    def _ends(self) -> None:
+        for ended in self.cards.happen(self.now):
+            pod = self.pods[_job_uid(ended.uid)]
+            pod.restarts += ended.how != "done"
+            if ended.how != "oom":
+                self._over(pod, ended.how == "done")
+            elif not self.scenario.in_place:
+                self._again(pod, out_of_memory=True)
+
+    def _over(self, pod: JobPod, done: bool) -> None:
+        """The job completed, or failed for good."""
+        self.waiting -= 1
+        pod.finished_ns = self.now + pod.job.end_ns if done else None
+        self._forget(pod.uid)
+        self.tell(PodGone(pod.uid, completed=done))
+
+    def _again(self, pod: JobPod, *, out_of_memory: bool = False, keeps_work: bool = False) -> None:
+        """The pod is gone, and its work lost but where it was saved; its Job makes a new one."""
+        uid = pod.uid
+        if keeps_work:
+            pod.job = msgspec.structs.replace(pod.job, phases=self.cards.suspend(uid, self.now))
+        else:
+            self.cards.take(uid, self.now)
+        self._forget(uid)
+        pod.number += 1
+        pod.uid = f"{pod.job.uid}/{pod.number}"
+        heapq.heappush(self.heap, (self.now + RECREATE_NS, _ARRIVES, pod.job.uid))
+        self.tell(PodGone(uid, out_of_memory, workload=pod.job.uid if out_of_memory else ""))
+
+    def tell(self, event: Event, at_ns: int | None = None) -> None:
+        """Hand an event to the engine (as of now by default) and carry out what it wants."""
+        commands: list[Command] = self.engine.handle(event, self.now if at_ns is None else at_ns)
+        for command in unless_faulted(commands):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Any) -> None:
+        if isinstance(command, Bind):
+            self._bind(command)
+        elif isinstance(command, Evict):
+            self._evict(command)
+        elif isinstance(command, Wake) and (
+            self.wake_ns is None or command.at_ns < self.wake_ns or self.wake_ns <= self.now
+        ):
+            self.wake_ns = command.at_ns
+            heapq.heappush(self.heap, (command.at_ns, _WAKES, ""))
+
+    def _evict(self, command: Evict) -> None:
+        pod, feedback = self.pods[_job_uid(command.placement.uid)], self.scenario.feedback
+        pod.evictions += 1
+        keeps = False
+        if self.progress is not None and command.record.slowed is not None:
+            self.relieved += 1
+            keeps = feedback is not None and feedback.keeps_work
+            apart = self.progress.apart(command, self.now)
+            if apart is not None:
+                self.tell(apart)
+        self._again(pod, keeps_work=keeps)
+
+    def _bind(self, command: Bind) -> None:
+        uid, placement = command.pod.uid, command.placement
+        pod = self.pods[_job_uid(uid)]
+        pod.bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
+        self.engine.handle(PodBound(uid), self.now)
+        if self.pipeline is not None:
+            self.pipeline.bound_ns[uid] = self.now
+            self.pipeline.application_of[uid] = pod.job.kind
+        job = msgspec.structs.replace(pod.job, uid=uid)
+        self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
+        self.tell(PodSeenBound(placement, bound_ns=self.now))
+
+    def _forget(self, uid: str) -> None:
+        if self.pipeline is not None:
+            self.pipeline.bound_ns.pop(uid, None)
+            self.pipeline.application_of.pop(uid, None)
+
+    def _measured(self) -> SharedRun:
+        outcomes = tuple(self._outcome(pod) for pod in self.pods.values())
+        ended = [pod.finished_ns for pod in self.pods.values() if pod.finished_ns is not None]
+        total_mib = sum(gpu.memory_mib for node in self.scenario.nodes for gpu in node.gpus)
+        gpus = sum(len(node.gpus) for node in self.scenario.nodes)
+        span = max(1, self.now - self.began)
+        return SharedRun(
+            policy=self.policy.name, seed=self.scenario.seed, jobs=len(outcomes),
+            unfinished=sum(one.finished_s is None for one in outcomes),
+            makespan_s=seconds(max(ended, default=0)),
+            **percentiles(outcomes),
+            ooms=self.cards.ooms, evictions=sum(pod.evictions for pod in self.pods.values()),
+            lost_s=seconds(self.cards.lost_ns),
+            relieved=self.relieved, critical_slow_percent=_slow_percent(self.progress),
+            residents=round(self.resident_ns / span / max(1, gpus), 3),
+            memory_used_percent=round(100 * self.used_mib_ns / span / max(1, total_mib), 2),
+            outcomes=outcomes,
+        )  # fmt: skip
+
+    def _outcome(self, pod: JobPod) -> JobOutcome:
+        return JobOutcome(
+            pod.job.uid, pod.job.kind, seconds(pod.job.arrives_ns),
+            None if pod.bound_ns is None else seconds(pod.bound_ns),
+            None if pod.finished_ns is None else seconds(pod.finished_ns),
+            pod.restarts, pod.evictions,
+        )  # fmt: skip
+
+
+def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
+    """One policy on one workload, to the end."""
+    return Run(scenario, policy).go()
+
+
+def _looks(policy: Policy) -> bool:
+    """Whether anything that is measured can change what the policy decides."""
+    return "signals" in policy.reads or policy.harvests
+
+
+def _limits(policy: Policy, permille: int) -> Limits:
+    """How far memory may be promised: by harvesting; outright, where the original did just that."""
+    if policy.unsafe and not policy.harvests:
+        return Limits(overcommit_permille=permille)
+    return Limits(harvest_permille=permille)
+
+
+def _pipeline(scenario: SharedScenario, cards: Cards) -> Pipeline:
+    keys = [(node.name, gpu.index) for node in scenario.nodes for gpu in node.gpus]
+    exporters = Exporters(cards, keys, scenario.faults, scenario.seed)
+    return Pipeline(exporters, scenario.nodes, scenario.watching, scenario.faults.delay_ns)
+
+
+def _slow_percent(progress: Progress | None) -> float | None:
+    if progress is None or not progress.looks:
+        return None
+    return round(100 * progress.slow_looks / progress.looks, 3)
+
+
+def _job_uid(uid: str) -> str:
+    return uid.partition("/")[0]
+
+
+def request_of(pod: JobPod, now_ns: int) -> PodRequest:
+    """The pod as its dialect would read it: one share of one GPU, so much memory."""
+    job = pod.job
+    claim = GpuClaim(memory=Memory("mib", job.request_mib))
+    expected_s = about_s(job.expected_s) if job.expected_s else 0
+    shape = Shape(
+        (claim,), application=job.kind, job_class=job.job_class, expected_s=expected_s,
+        slack=job.slack,
+    )  # fmt: skip
+    return PodRequest(
+        pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
+    )  # fmt: skip

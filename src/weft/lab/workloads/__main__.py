@@ -1,0 +1,35 @@
+"""`python -m weft.lab.workloads list | run NAME`: the workloads, by any Python with PyTorch."""
+
+import argparse
+import json
+import sys
+
+from weft.lab.workloads.catalog import BY_NAME, WORKLOADS
+from weft.lab.workloads.running import Orders, Running, run, standard_output
+
+
+def main() -> int:
+    """List what there is, or run one."""
+    parser = argparse.ArgumentParser(prog="python -m weft.lab.workloads", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="one JSON object a workload")
+    runs = commands.add_parser("run", help="run one, and say how far it is")
+    runs.add_argument("name", choices=sorted(BY_NAME), metavar="NAME")
+    runs.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
+    runs.add_argument("--seconds", type=float, default=10.0, help="of steady running at a time")
+    runs.add_argument("--warm-seconds", type=float, default=2.0, help="that do not count")
+    runs.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
+    runs.add_argument("--orders", action="store_true", help="read go and pause from stdin")
+    told = parser.parse_args()
+    if told.command == "list":
+        for workload in WORKLOADS:
+            sys.stdout.write(json.dumps(workload._asdict()) + "\n")
+        return 0
+    out = standard_output()
+    running = Running(told.device, told.seconds, told.warm_seconds, told.tiny)
+    orders = Orders(sys.stdin.fileno() if told.orders else None)
+    return run(BY_NAME[told.name], running, out, orders)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Convolutional networks: residual, depthwise separable, and in three dimensions."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from weft.lab.workloads.catalog import Sizes, Step
+from weft.lab.workloads.steps import Place, inference, training
+
+CLASSES = 1_000
+
+
+class Residual(nn.Module):
+    """Two convolutions with a way around them, as in ResNet-18."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+        self.around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images in, images out."""
+        return functional.relu(self.body(images) + self.around(images))
+
+
+def _resnet(width: int) -> nn.Module:
+    blocks = [Residual(width, width, 1)]
+    for level in range(4):
+        inputs = width << max(level - 1, 0)
+        blocks += [Residual(inputs, width << level, 1 if level == 0 else 2),
+                   Residual(width << level, width << level, 1)]  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(width << 3, CLASSES),
+    )  # fmt: skip
+
+
+def _separable(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+    """MobileNet's block: each channel alone, then all channels of each point."""
+    return [
+        nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False),
+        nn.BatchNorm2d(inputs), nn.ReLU(inplace=True),
+        nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
+    ]  # fmt: skip
+
+
+def _mobilenet(width: int) -> nn.Module:
+    layers = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    channels = width
+    for outputs, stride in ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2),
+                            *[(16, 1)] * 5, (32, 2), (32, 1)):  # fmt: skip
+        layers += _separable(channels, outputs * width, stride)
+        channels = outputs * width
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
+    )
+
+
+def _images(place: Place, sizes: Sizes) -> torch.Tensor:
+    return place.numbers(sizes["batch"], 3, sizes["side"], sizes["side"])
+
+
+def _learning(network: nn.Module, images: torch.Tensor, place: Place) -> Step:
+    classes = place.indexes(CLASSES, images.shape[0])
+    return training([network], lambda: functional.cross_entropy(network(images), classes), place)
+
+
+def resnet_training(place: Place, sizes: Sizes) -> Step:
+    """Learning to tell images apart, residual network."""
+    return _learning(place.put(_resnet(sizes["width"])), _images(place, sizes), place)
+
+
+def resnet_inference(place: Place, sizes: Sizes) -> Step:
+    """Telling images apart, residual network."""
+    return inference(place.put(_resnet(sizes["width"])), [_images(place, sizes)], place)
+
+
+def mobilenet_training(place: Place, sizes: Sizes) -> Step:
+    """Learning to tell images apart, depthwise separable network."""
+    return _learning(place.put(_mobilenet(sizes["width"])), _images(place, sizes), place)
+
+
+def mobilenet_inference(place: Place, sizes: Sizes) -> Step:
+    """Telling images apart, depthwise separable network."""
+    return inference(place.put(_mobilenet(sizes["width"])), [_images(place, sizes)], place)
+
+
+def volume_training(place: Place, sizes: Sizes) -> Step:
+    """Learning from volumes, as of a scanner."""
+    width, side = sizes["width"], sizes["side"]
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((1, width), (width, 2 * width), (2 * width, 4 * width)):
+        layers += [nn.Conv3d(inputs, outputs, 3, 1, 1), nn.BatchNorm3d(outputs),
+                   nn.ReLU(inplace=True), nn.MaxPool3d(2)]  # fmt: skip
+    network = place.put(
+        nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, CLASSES))
+    )
+    volumes = place.numbers(sizes["batch"], 1, side, side, side)
+    return _learning(network, volumes, place)

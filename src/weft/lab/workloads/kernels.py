@@ -1,0 +1,74 @@
+"""Single operations, each at one limit of the card: arithmetic, memory, launches, transfers."""
+
+import torch
+
+from weft.lab.workloads.catalog import Sizes, Step
+from weft.lab.workloads.steps import Place
+
+_MIB = 1 << 20
+
+
+def gemm(place: Place, sizes: Sizes) -> Step:
+    """A product of square matrices, in bfloat16 or float32 (true float32: no TF32)."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    kind = torch.bfloat16 if sizes["bits"] == 16 else torch.float32
+    left = place.numbers(sizes["side"], sizes["side"]).to(kind)
+    right, out = place.numbers(sizes["side"], sizes["side"]).to(kind), torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def small_gemms(place: Place, sizes: Sizes) -> Step:
+    """Products too small for the card, one after the other: half precision where there is a GPU."""
+    kind = torch.float16 if place.on_gpu else torch.float32
+    side = sizes["side"]
+    lefts = place.numbers(sizes["batch"], side, side).to(kind)
+    right, out = place.numbers(side, side).to(kind), torch.empty_like(lefts)
+
+    def step() -> None:
+        for left, product in zip(lefts, out, strict=True):
+            torch.mm(left, right, out=product)
+
+    return step
+
+
+def elementwise(place: Place, sizes: Sizes) -> Step:
+    """Read two arrays, write one: three of `mib` MiB."""
+    one, other = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
+    out = torch.empty_like(one)
+    return lambda: torch.add(one, other, out=out)
+
+
+def softmax(place: Place, sizes: Sizes) -> Step:
+    """Rows made to sum to one."""
+    rows = place.numbers(sizes["batch"], sizes["width"])
+    return lambda: torch.softmax(rows, 1)
+
+
+def tiny_kernels(place: Place, sizes: Sizes) -> Step:
+    """Many launches that have almost nothing to do."""
+    few, launches = place.numbers(sizes["width"]), sizes["launches"]
+
+    def step() -> None:
+        for _ in range(launches):
+            few.mul_(1.0001)
+
+    return step
+
+
+def sort_and_scan(place: Place, sizes: Sizes) -> Step:
+    """Sort numbers, and add them up from the first on."""
+    numbers = place.numbers(sizes["numbers"])
+    return lambda: torch.cumsum(torch.sort(numbers).values, 0)
+
+
+def copies(place: Place, sizes: Sizes) -> Step:
+    """To the card and back, over PCIe, from memory that is pinned."""
+    here = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
+    there = torch.empty_like(here, device=place.device)
+
+    def step() -> None:
+        there.copy_(here, non_blocking=True)
+        here.copy_(there, non_blocking=True)
+        place.wait()
+
+    return step

@@ -1,0 +1,64 @@
+"""Recommendation models in DLRM's way: wide tables that are looked up, little arithmetic."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from weft.lab.workloads.catalog import Sizes, Step
+from weft.lab.workloads.steps import Place, inference, training
+
+NUMBERS = 13
+
+
+class Recommender(nn.Module):
+    """Sums of looked-up rows beside a few numbers, each pair of them multiplied, two layers."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, tables = sizes["width"], sizes["tables"]
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(sizes["rows"], width, mode="sum", sparse=True) for _ in range(tables)
+        )
+        self.bottom = nn.Sequential(nn.Linear(NUMBERS, 4 * width), nn.ReLU(),
+                                    nn.Linear(4 * width, width), nn.ReLU())  # fmt: skip
+        parts = tables + 1
+        self.top = nn.Sequential(nn.Linear(parts * parts + width, 4 * width), nn.ReLU(),
+                                 nn.Linear(4 * width, 1))  # fmt: skip
+
+    def forward(self, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """`rows` are [tables, batch, lookups]."""
+        dense = self.bottom(numbers)
+        found = [table(row) for table, row in zip(self.tables, rows, strict=True)]
+        parts = torch.stack([dense, *(one.to(dense.dtype) for one in found)], dim=1)
+        pairs = (parts @ parts.transpose(1, 2)).flatten(1)
+        return self.top(torch.cat([dense, pairs], dim=1)).squeeze(1)
+
+
+def _inputs(place: Place, sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = place.indexes(sizes["rows"], sizes["tables"], sizes["batch"], sizes["lookups"])
+    return place.numbers(sizes["batch"], NUMBERS), rows
+
+
+def learning(place: Place, sizes: Sizes) -> Step:
+    """Learning whether somebody clicks; of the tables only what was looked up changes."""
+    model = place.put(Recommender(sizes))
+    numbers, rows = _inputs(place, sizes)
+    clicks = place.indexes(2, sizes["batch"]).float()
+    tables = torch.optim.SGD(model.tables.parameters(), lr=1e-3)
+
+    def loss() -> torch.Tensor:
+        tables.zero_grad(set_to_none=True)
+        return functional.binary_cross_entropy_with_logits(model(numbers, rows).float(), clicks)
+
+    layers = training([model.bottom, model.top], loss, place)
+
+    def step() -> None:
+        layers()
+        tables.step()
+
+    return step
+
+
+def answering(place: Place, sizes: Sizes) -> Step:
+    """Ranking for whoever asked."""
+    return inference(place.put(Recommender(sizes)), _inputs(place, sizes), place)

@@ -1,0 +1,131 @@
+"""Runs one workload and says how far it is: one JSON object a line, on stdout.
+
+    loaded ─▶ steady ─▶ progress … ─▶ paused ─▶ steady …  ─▶ ended      or failed, at any time
+
+Times are of CLOCK_MONOTONIC, which all processes of a machine share: who started several workloads
+can lay one measuring window over all of them. Iterations are said after the device has done them,
+and count from the end of the warm-up. With orders on stdin it goes and pauses when told to, keeping
+its memory, and ends when stdin is closed: it never outlives whoever started it.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TextIO
+
+from weft.lab.workloads.catalog import Step, Workload
+
+CHUNK_S = 0.05
+"""The device is waited for about so often: rarely enough to cost nothing, often enough to tell."""
+LEAST_WARM_ITERATIONS = 3
+NO_MEMORY = ("out of memory", "alloc_failed", "can't allocate memory")
+"""How PyTorch, cuBLAS and cuDNN, and a CPU's allocator say it."""
+EXIT_OUT_OF_MEMORY, EXIT_FAILED = 3, 4
+GO, PAUSE, END = "go", "pause", "end"
+
+Say = Callable[..., None]
+
+
+class Running(NamedTuple):
+    """How to run: where, for how long at a time, and how much of the beginning does not count."""
+
+    device: str = "cuda"
+    seconds: float = 10.0
+    warm_seconds: float = 2.0
+    tiny: bool = False
+
+
+class Orders:
+    """What is told on a file descriptor, a word a line; without one: go once, then end."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = descriptor
+        self._words = [] if descriptor is not None else [GO, END]
+        self._text = b""
+
+    def wait(self) -> str:
+        """The next order."""
+        while not self._words:
+            self._read()
+        return self._words.pop(0)
+
+    def waiting(self) -> bool:
+        """Whether an order to stop has come."""
+        if self._descriptor is None:
+            return False
+        if select.select([self._descriptor], [], [], 0)[0]:
+            self._read()
+        return bool(self._words)
+
+    def _read(self) -> None:
+        assert self._descriptor is not None
+        told = os.read(self._descriptor, 4096)
+        *lines, self._text = (self._text + told).split(b"\n")
+        self._words += [line.decode() for line in lines]
+        if not told:
+            self._words.append(END)
+
+
+def run(workload: Workload, running: Running, out: TextIO, orders: Orders) -> int:
+    """Make the workload ready, then do as ordered; the exit code."""
+
+    def say(event: str, **more: Any) -> None:
+        told = {"event": event, "at_s": time.monotonic(), **more}
+        out.write(json.dumps(told, separators=(",", ":")) + "\n")
+        out.flush()
+
+    try:
+        import torch
+
+        from weft.lab.workloads.steps import Place
+
+        place = Place(running.device)
+        step = workload.make(place, running.tiny)
+        step()
+        place.wait()
+        say("loaded", workload=workload.name, pid=os.getpid(), torch=str(torch.__version__))
+        while (order := orders.wait()) != END:
+            if order == GO:
+                iterations = _go(step, place, running, say, orders)
+                say("paused", iterations=iterations, peak_mib=place.peak_mib())
+        say("ended", peak_mib=place.peak_mib())
+    except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
+        told = str(error).lower()
+        memory = any(words in told for words in NO_MEMORY) or isinstance(error, MemoryError)
+        reason = "out-of-memory" if memory else "failed"
+        say("failed", reason=reason, text=f"{type(error).__name__}: {error}"[:500])
+        return EXIT_OUT_OF_MEMORY if memory else EXIT_FAILED
+    return 0
+
+
+def _go(step: Step, place: Any, running: Running, say: Say, orders: Orders) -> int:
+    """Warm up, then step by step, until told otherwise; the steps done after the warm-up."""
+    began, iterations, chunk = time.monotonic(), 0, 1
+    steady_s: float | None = None
+    while True:
+        at = time.monotonic()
+        for _ in range(chunk):
+            step()
+        place.wait()
+        now = time.monotonic()
+        iterations += chunk
+        chunk = max(1, min(2 * chunk, round(chunk * CHUNK_S / max(now - at, 1e-9))))
+        if steady_s is not None:
+            say("progress", iterations=iterations)
+        elif iterations >= LEAST_WARM_ITERATIONS and now - began >= running.warm_seconds:
+            steady_s, iterations = now, 0
+            say("steady", iterations=0)
+        over = steady_s is not None and now - steady_s >= running.seconds
+        if over or orders.waiting():
+            return iterations if steady_s is not None else 0
+
+
+def standard_output() -> TextIO:
+    """Where lines go: whatever else is printed meanwhile goes to stderr."""
+    mine = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return mine

@@ -1,0 +1,76 @@
+"""What waits for something else than arithmetic: recurrent steps, a graph's edges, input."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from weft.lab.workloads.catalog import Sizes, Step
+from weft.lab.workloads.steps import Place, training
+
+CLASSES = 100
+
+
+def lstm_training(place: Place, sizes: Sizes) -> Step:
+    """Learning from sequences, one position after the other: cells, not a fused library call.
+
+    In float32: PyTorch before 2.3 has no such cell in bfloat16 on a GPU, and launches are what it
+    waits for.
+    """
+    width, length = sizes["width"], sizes["length"]
+    cell, last = place.put(nn.LSTMCell(width, width)), place.put(nn.Linear(width, CLASSES))
+    sequences = place.numbers(length, sizes["batch"], width)
+    classes = place.indexes(CLASSES, sizes["batch"])
+
+    def loss() -> torch.Tensor:
+        state = None
+        with torch.autocast(place.device.type, enabled=False):
+            for position in sequences:
+                state = cell(position, state)
+            assert state is not None
+            return functional.cross_entropy(last(state[0]), classes)
+
+    return training([cell, last], loss, place)
+
+
+def graph_training(place: Place, sizes: Sizes) -> Step:
+    """Learning on a random graph: rows gathered along edges, and added up where they end."""
+    nodes, width = sizes["nodes"], sizes["width"]
+    layers = [place.put(nn.Linear(width, width)) for _ in range(2)]
+    features = place.numbers(nodes, width)
+    sources, ends = place.indexes(nodes, 2, sizes["edges"]).unbind(0)
+    classes = place.indexes(width, nodes)
+
+    def loss() -> torch.Tensor:
+        found = features
+        for layer in layers:
+            sent = layer(found).float()
+            found = torch.zeros_like(sent).index_add(0, ends, sent[sources])
+        return functional.cross_entropy(found, classes)
+
+    return training(layers, loss, place)
+
+
+def input_training(place: Place, sizes: Sizes) -> Step:
+    """Learning from images that the CPU makes ready each time, in the same thread."""
+    side, width = sizes["side"], sizes["width"]
+    network = place.put(
+        nn.Sequential(
+            nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(width, CLASSES),
+        )
+    )  # fmt: skip
+    stored = torch.randint(256, (sizes["batch"], 3, side + 32, side + 32), dtype=torch.uint8)
+    classes = place.indexes(CLASSES, sizes["batch"])
+
+    def loss() -> torch.Tensor:
+        return functional.cross_entropy(network(_prepared(stored, side).to(place.device)), classes)
+
+    return training([network], loss, place)
+
+
+def _prepared(stored: torch.Tensor, side: int) -> torch.Tensor:
+    """Cut out, turned round by half, made numbers around nought: what a data loader does."""
+    left, top = (int(chosen) for chosen in torch.randint(32, (2,)))
+    images = stored[:, :, top : top + side, left : left + side].float().div_(255)
+    turned = images.flip(3) if bool(torch.rand(()) < 0.5) else images
+    return (turned - turned.mean((2, 3), keepdim=True)) / (turned.std((2, 3), keepdim=True) + 1e-5)

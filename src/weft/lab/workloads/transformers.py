@@ -1,0 +1,130 @@
+"""Transformers: an encoder read whole, a decoder trained, and one that writes token by token."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from weft.lab.workloads.catalog import Sizes, Step
+from weft.lab.workloads.steps import Place, inference, training
+
+WORDS = 32_000
+
+
+class Block(nn.Module):
+    """Attention and two layers behind it, each with a way around; normalised before."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, text: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """All of the text at once; `mask` is added to the weights of attention."""
+        query, key, value = self.split(text)
+        text = text + self.attend(query, key, value, mask)
+        return text + self.layers(self.behind(text))
+
+    def split(self, text: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Query, key and value, each [batch, heads, length, width of a head]."""
+        batch, length = text.shape[:2]
+        parts = self.project(self.before(text)).view(batch, length, 3, self.heads, -1)
+        return tuple(part.transpose(1, 2) for part in parts.unbind(2))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """What each position takes from the others."""
+        weights = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        if mask is not None:
+            weights = weights + mask
+        found = torch.softmax(weights, -1).to(value.dtype) @ value
+        return self.join(found.transpose(1, 2).flatten(2))
+
+
+class Model(nn.Module):
+    """Words in, a distribution over words out."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, sizes["width"])
+        self.blocks = nn.ModuleList(
+            Block(sizes["width"], sizes["heads"]) for _ in range(sizes["layers"])
+        )
+        self.last = nn.Linear(sizes["width"], WORDS)
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """All words at once."""
+        text = self.words(words)
+        for block in self.blocks:
+            text = block(text, mask)
+        return self.last(text)
+
+
+def encoder_training(place: Place, sizes: Sizes) -> Step:
+    """Every word is guessed from all others."""
+    return _learning(place, sizes, None)
+
+
+def decoder_training(place: Place, sizes: Sizes) -> Step:
+    """Every word is guessed from those before it."""
+    length = sizes["length"]
+    mask = torch.full((length, length), float("-inf"), device=place.device).triu(1)
+    return _learning(place, sizes, mask)
+
+
+def encoder_inference(place: Place, sizes: Sizes) -> Step:
+    """Texts are read whole."""
+    words = place.indexes(WORDS, sizes["batch"], sizes["length"])
+    return inference(place.put(Model(sizes)), [words], place)
+
+
+def decoder_inference(place: Place, sizes: Sizes) -> Step:
+    """One more word, with keys and values of all words before it kept; then the text begins anew.
+
+    The word is read back each time, as whoever sends it on must.
+    """
+    model = place.put(Model(sizes))
+    if place.on_gpu:
+        model = model.to(torch.bfloat16)
+    model.eval()
+    kept = _kept(model, place, sizes)
+    first = sizes["length"] // 2
+    at, word = first, place.indexes(WORDS, sizes["batch"], 1)
+
+    def step() -> None:
+        nonlocal at, word
+        with torch.inference_mode():
+            text = model.words(word)
+            for block, (keys, values) in zip(model.blocks, kept, strict=True):
+                query, key, value = block.split(text)
+                keys[:, :, at : at + 1], values[:, :, at : at + 1] = key, value
+                text = text + block.attend(query, keys[:, :, : at + 1], values[:, :, : at + 1])
+                text = text + block.layers(block.behind(text))
+            word = model.last(text).argmax(-1)
+            word[0, 0].item()
+        at = at + 1 if at + 1 < sizes["length"] else first
+
+    return step
+
+
+def _kept(model: nn.Module, place: Place, sizes: Sizes) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Room for the keys and values of every block, as if a text stood there already."""
+    heads = sizes["heads"]
+    shape = (sizes["batch"], heads, sizes["length"], sizes["width"] // heads)
+    kind = model.last.weight.dtype
+    return [(place.numbers(*shape).to(kind), place.numbers(*shape).to(kind)) for _ in model.blocks]
+
+
+def _learning(place: Place, sizes: Sizes, mask: torch.Tensor | None) -> Step:
+    model = place.put(Model(sizes))
+    words = place.indexes(WORDS, sizes["batch"], sizes["length"])
+
+    def loss() -> torch.Tensor:
+        return functional.cross_entropy(model(words, mask).flatten(0, 1), words.flatten())
+
+    return training([model], loss, place)

@@ -1,5 +1,0 @@
-"""The strategies, one file each. A policy answers queries with arrays; it holds no accounts.
-
-In: how good nodes and devices are, and `catalog`, where every built-in policy is named.
-Out: what fits (`framework/`), who holds what (`ledger/`), when things are decided (`engine/`).
-"""

@@ -1,6 +1,0 @@
-"""The scheduler process: one of the hosts, and the only one that decides by itself.
-
-In: the life of the process (follow, lead, drain), the leader's label, what it answers over HTTP
-about itself. Out: deciding (`engine/`), the live cluster (`live/`), the lease itself (`kube/`), and
-the other hosts: what is served beside it is composed in `cli/`.
-"""

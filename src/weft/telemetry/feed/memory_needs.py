@@ -1,0 +1,380 @@
+"""What residents need of their GPU's memory, and so what they leave idle (policies.md 7.1). Pure.
+
+    hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
+               yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
+             = after that the 95th percentile of its own series, else its part, by requests, of
+               what the device uses beside the pods that have a series
+    Where it got its place by what pods like it use, that is expected: instead of what it asked
+    while it warms up, and at least so much after that. One that used more is not like them.
+    need(g)  = FRESH: max(Σ hold, used now + Σ over warming pods of max(0, hold − seen))
+               STALE: max(last used, Σ asked)      MISSING: Σ asked
+    idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
+
+A process that has just begun does not know who was warm, nor what was expected of whom. Where a pod
+was there before it, is not found warm, and has been watched for less than `watch_s`, its GPU is
+STALE at most: that nobody knows lends nothing, and sends nobody away.
+
+Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
+flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
+What a GPU uses beyond all that was asked there (`beyond`) is not idle either: harvesting leaves it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.core.engine.harvest import BEYOND, NEED
+from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsSnapshot
+from weft.core.ledger import Holding
+from weft.core.ledger.table import RESERVE_PERMILLE, Bools, Ints, Table
+from weft.model.request import LATENCY_CRITICAL
+from weft.telemetry.feed.freshness import contradicted
+
+STABLE_PART = 0.02
+WATCH_S = 120.0
+"""In it a pod that has warmed up shows that it has, and one that had begun to comes to its end."""
+PEAK = 0.95
+LATELY = 3
+"""A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
+of the pod. How old its GPU's may be is for freshness to say."""
+
+
+class WarmUp(NamedTuple):
+    """How long a pod is held at what it asked: for `warm_s` from its binding on, seconds, and until
+    its memory was stable for `stable_s` once."""
+
+    warm_s: float = 60.0
+    stable_s: float = 20.0
+
+    @property
+    def watch_s(self) -> float:
+        """`WATCH_S`, or longer where pods take longer than usual."""
+        return max(WATCH_S, 2.0 * self.warm_s, self.warm_s + self.stable_s)
+
+
+USUAL = WarmUp()
+
+
+class Residents(NamedTuple):
+    """P pods on GPUs, a row for each pod and GPU.
+
+    `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
+    (NaN or negative: in flight), `lends` whether its idle memory may be lent, `warmed` whether it
+    was found warm before. `used_mib` [P, T] is its own series, NaN where there is none.
+    `expected_mib` is what it got its place for (None: what it asked, for all). `watched_s` is how
+    long it has been watched, infinite where that was from its binding on (None: so were all).
+    """
+
+    gpu: Ints
+    asked_mib: Ints
+    age_s: Floats
+    lends: Bools
+    warmed: Bools
+    used_mib: Floats
+    expected_mib: Ints | None = None
+    watched_s: Floats | None = None
+
+
+class Cards(NamedTuple):
+    """G GPUs: size [G], used memory [G, T] (NaN where unknown), and how old the newest of it is."""
+
+    total_mib: Ints
+    used_mib: Floats
+    freshness: Bytes
+
+
+class Holds(NamedTuple):
+    """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P] is the next `warmed`.
+
+    `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
+    `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also where
+    a pod has not been watched for long.
+    """
+
+    hold_mib: Ints
+    idle_mib: Ints
+    warm: Bools
+    most_mib: Ints
+    need_mib: Ints
+    beyond_mib: Ints
+    freshness: Bytes
+
+
+def holds(
+    residents: Residents, cards: Cards, sample_age_s: Floats, warm_up: WarmUp = USUAL
+) -> Holds:
+    """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
+    gpu, gpus = residents.gpu, len(cards.total_mib)
+    asked = residents.asked_mib.astype(np.float64)
+    own, has_own = _own_series(residents, cards, sample_age_s)
+    rest = _rest_series(residents, cards, own, has_own)
+    since = sample_age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
+    warm = _warm(residents, rest, since, sample_age_s, warm_up)
+    fresh = _believed(residents, cards, own, has_own, warm_up.warm_s)
+    fresh = _watched(residents, warm, fresh, warm_up.watch_s)
+    part = np.maximum(_peak(own), _last(own))
+    part = np.where(has_own, part, _pro_rata(residents, rest, warm & ~has_own, sample_age_s))
+    most = np.where(has_own, np.nan_to_num(own).max(axis=1, initial=0.0), -1.0)
+    will = _expected(residents, most, fresh)
+    measured = warm & np.isfinite(part) & (fresh[gpu] == FRESH)
+    part = np.where(will < asked, np.fmax(part, will), part)
+    part = np.where(residents.lends, part, np.fmax(part, asked))
+    hold = np.ceil(np.where(measured, part, np.where(warm, asked, will)))
+    promised = _per_gpu(gpu, asked, gpus)
+    missing = _still_to_come(residents, rest, hold, own, (has_own, warm))
+    now = np.nan_to_num(_last(cards.used_mib))
+    need = np.maximum(_per_gpu(gpu, hold, gpus), np.ceil(now + missing))
+    need = np.where(fresh == FRESH, need, promised)
+    need = np.where(fresh == STALE, np.maximum(promised, np.ceil(now)), need)
+    idle = _share_out(gpu, np.maximum(0.0, asked - hold), promised - need)
+    beyond = np.maximum(0, need - promised)
+    return Holds(
+        hold.astype(np.int64), idle, warm, np.ceil(most).astype(np.int64),
+        need.astype(np.int64), beyond.astype(np.int64), fresh,
+    )  # fmt: skip
+
+
+# --- the parts, in the order of the text above ---
+
+
+def _own_series(residents: Residents, cards: Cards, age_s: Floats) -> tuple[Floats, Bools]:
+    """Series since the pod was bound, and whether it is one to go by.
+
+    Exporters say 0 for a pod that they know nothing of, and a stuck one says all of the card.
+    """
+    since = age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
+    own = np.where(since & (residents.used_mib >= 0), residents.used_mib, np.nan)
+    lately = np.isfinite(own[:, -LATELY:]).any(axis=1)
+    most = np.nan_to_num(own).max(axis=1, initial=0.0)
+    total = cards.total_mib[residents.gpu]
+    return own, lately & (most > 0) & (most < total)
+
+
+def _expected(residents: Residents, most: Floats, fresh: Bytes) -> Floats:
+    """What each pod is held at while nothing of its own says how much it needs."""
+    asked = residents.asked_mib.astype(np.float64)
+    if residents.expected_mib is None:
+        return asked
+    expected = residents.expected_mib.astype(np.float64)
+    like = (fresh[residents.gpu] == FRESH) & residents.lends & (most <= expected)
+    return np.where(like, np.minimum(asked, expected), asked)
+
+
+def _rest_series(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -> Floats:
+    """What each GPU uses beside the pods that have a series of their own, [G, T]."""
+    taken = np.zeros(cards.used_mib.shape)
+    np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
+    return np.asarray(np.maximum(0.0, cards.used_mib - taken))
+
+
+def _warm(
+    residents: Residents, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
+) -> Bools:
+    """Bound long enough, and stable once: by its own series if there is any, else the GPU's."""
+    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_up.warm_s
+    warm = np.array(old & residents.warmed, dtype=np.bool_)
+    rows = np.flatnonzero(old & ~residents.warmed)
+    if len(rows) == 0:
+        return warm
+    any_own = np.asarray(np.isfinite(residents.used_mib[rows]).any(axis=1))
+    series = np.where(any_own[:, None], residents.used_mib[rows], rest[residents.gpu[rows]])
+    series = np.where(since[rows], series, np.nan)
+    warm[rows[_stable(series, age_s, warm_up.stable_s)]] = True
+    return warm
+
+
+def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
+    """Whether each series, [s, T], ever lay within `STABLE_PART` for so long."""
+    begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
+    lengths = np.arange(len(age_s)) - begins + 1
+    found = np.zeros(len(series), dtype=np.bool_)
+    for length in np.unique(lengths[begins >= 0]):  # one, where looks come at a steady pace
+        first = begins[(begins >= 0) & (lengths == length)]
+        stretches = np.lib.stride_tricks.sliding_window_view(series, length, axis=1)
+        most = stretches.max(axis=2)[:, first]  # NaN where a sample is absent: nothing is known
+        least = stretches.min(axis=2)[:, first]
+        with np.errstate(invalid="ignore"):
+            stable = (most > 0) & (most - least < STABLE_PART * most)
+        found |= stable.any(axis=1)
+    return found
+
+
+def _believed(
+    residents: Residents, cards: Cards, own: Floats, has_own: Bools, warm_s: float
+) -> Bytes:
+    """Freshness, MISSING where the used memory cannot be true beside the ledger and the pods'."""
+    gpus = len(cards.total_mib)
+    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_s
+    now = _last(cards.used_mib)
+    pods = np.bincount(residents.gpu[old], minlength=gpus)
+    wrong = contradicted(now, cards.total_mib, pods)
+    told = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
+    slack = cards.total_mib * RESERVE_PERMILLE / 1000
+    with np.errstate(invalid="ignore"):
+        wrong |= told > now + slack
+    absent = ~np.isfinite(now) & (cards.freshness == FRESH)
+    return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
+
+
+def _watched(residents: Residents, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
+    """Freshness, STALE at most where a pod that is not warm has not been watched for long."""
+    if residents.watched_s is None:
+        return fresh
+    short = np.zeros(len(fresh), dtype=np.bool_)
+    short[residents.gpu[~warm & (residents.watched_s < watch_s)]] = True
+    return np.where(short & (fresh == FRESH), STALE, fresh).astype(np.int8)
+
+
+def _pro_rata(residents: Residents, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
+    """Each warm pod's part of what its GPU used while all of these and none younger were there."""
+    gpus, gpu = len(rest), residents.gpu
+    age = np.nan_to_num(residents.age_s, nan=-1.0)
+    youngest = np.full(gpus, np.inf)
+    np.minimum.at(youngest, gpu[warm], age[warm])
+    others = ~warm & ~np.isfinite(residents.used_mib).any(axis=1)
+    came = np.full(gpus, -np.inf)
+    np.maximum.at(came, gpu[others], age[others])
+    during = (age_s[None, :] <= youngest[:, None]) & (age_s[None, :] > came[:, None])
+    basis = _peak(np.where(during, rest, np.nan))
+    last = rest[:, -1] if rest.shape[1] else np.full(gpus, np.nan)
+    basis = np.where(np.isfinite(came), basis, np.maximum(basis, last))
+    together = _per_gpu(gpu, np.where(warm, residents.asked_mib, 0).astype(np.float64), gpus)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = basis[gpu] * residents.asked_mib / together[gpu]
+    return np.where(warm, part, np.nan)
+
+
+def _still_to_come(
+    residents: Residents, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
+) -> Floats:
+    """Σ over warming pods of what they are held at and not seen to use yet, [G]."""
+    has_own, warm = state
+    gpu, gpus = residents.gpu, len(rest)
+    seen = np.where(has_own, np.nan_to_num(_last(own)), 0.0)
+    lacks = np.maximum(0.0, hold - seen)
+    mine = _per_gpu(gpu, np.where(~warm & has_own, lacks, 0.0), gpus)
+    settled = _per_gpu(gpu, np.where(warm & ~has_own, hold, 0.0), gpus)
+    unseen = _per_gpu(gpu, np.where(~warm & ~has_own, lacks, 0.0), gpus)
+    theirs = np.maximum(0.0, np.nan_to_num(_last(rest)) - settled)
+    return np.asarray(mine + np.maximum(0.0, unseen - theirs))
+
+
+def _share_out(gpu: Ints, idle: Floats, room: Floats) -> Ints:
+    """No more idle on a GPU than `room` [G]: what is too much is taken off its pods in part."""
+    total = _per_gpu(gpu, idle, len(room))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(total > 0, np.clip(room / total, 0.0, 1.0), 0.0)
+    return np.asarray(np.floor(idle * part[gpu] + 1e-6), dtype=np.int64)
+
+
+def _per_gpu(gpu: Ints, values: Floats, gpus: int) -> Floats:
+    return np.asarray(np.bincount(gpu, weights=values, minlength=gpus), dtype=np.float64)
+
+
+def _last(series: Floats) -> Floats:
+    """The newest value there is of each row, NaN without one."""
+    if series.shape[1] == 0:
+        return np.full(len(series), np.nan)
+    there = np.isfinite(series)
+    newest = series.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
+    return np.where(there.any(axis=1), series[np.arange(len(series)), newest], np.nan)
+
+
+def _peak(series: Floats) -> Floats:
+    """The value at index int(0.95 n) of each row's n sorted values; NaN without any."""
+    if series.shape[1] == 0:
+        return np.full(len(series), np.nan)
+    ordered = np.sort(series, axis=1)  # NaN last
+    count = np.isfinite(series).sum(axis=1)
+    at = np.minimum((PEAK * count).astype(np.int64), np.maximum(count - 1, 0))
+    return np.asarray(ordered[np.arange(len(series)), at])
+
+
+# --- between the ledger and the rows ---
+
+
+class Rows(NamedTuple):
+    """Which pod (UID) and device row each row of `Residents` is, what it asked and is expected to
+    need there, and whether its class lets it lend."""
+
+    uids: tuple[str, ...]
+    gpu: Ints
+    asked_mib: Ints
+    expected_mib: Ints
+    lends: Bools
+
+
+def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
+    """A row for each pod and GPU; shares of one GPU together."""
+    found: dict[tuple[str, int], int] = {}
+    expected: dict[tuple[str, int], int] = {}
+    lends: dict[tuple[str, int], bool] = {}
+    for held in holdings:
+        row = table.row_of.get(held.placement.node)
+        for share in held.placement.shares if row is not None else ():
+            device = table.device_row(row, share.gpu) if row is not None else -1
+            if device >= 0:
+                key = held.placement.uid, device
+                found[key] = found.get(key, 0) + share.memory_mib
+                expected[key] = min(found[key], held.expected_mib or found[key])
+                lends[key] = held.placement.job_class != LATENCY_CRITICAL
+    return Rows(
+        tuple(uid for uid, _ in found),
+        np.array([device for _, device in found], dtype=np.int64),
+        np.array(list(found.values()), dtype=np.int64),
+        np.array(list(expected.values()), dtype=np.int64),
+        np.array(list(lends.values()), dtype=np.bool_),
+    )
+
+
+def idle_by_uid(
+    table: Table, holdings: Iterable[Holding], rows: Rows, idle_mib: Sequence[int] | Ints
+) -> dict[str, tuple[int, ...]]:
+    """`SignalsSnapshot.idle_mib`: by pod, of each share in order; pods without any are left out."""
+    left = {
+        (uid, device): int(mib)
+        for uid, device, mib in zip(rows.uids, rows.gpu.tolist(), idle_mib, strict=True)
+        if mib > 0
+    }
+    found = {}
+    for held in holdings if left else ():
+        row = table.row_of.get(held.placement.node)
+        parts = []
+        for share in held.placement.shares if row is not None else ():
+            key = held.placement.uid, table.device_row(row, share.gpu) if row is not None else -1
+            part = min(left.get(key, 0), share.memory_mib)
+            if part:
+                left[key] -= part
+            parts.append(part)
+        if any(parts):
+            found[held.placement.uid] = tuple(parts)
+    return found
+
+
+def told(
+    before: SignalsSnapshot, table: Table, answer: Holds, idle_mib: dict[str, tuple[int, ...]],
+    peaks_mib: dict[str, int] | None = None,
+) -> SignalsSnapshot:  # fmt: skip
+    """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
+    the most that they used (`peaks.Watch`).
+
+    GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
+    """
+    gpus = [(node.name, gpu.index) for node in table.nodes for gpu in node.gpus]
+    row_of = {gpu: row for row, gpu in enumerate(gpus)}
+    rows = np.array([row_of.get(gpu, len(gpus)) for gpu in before.gpus], dtype=np.int64)
+    fresh = np.append(answer.freshness, np.int8(MISSING)).take(rows)
+    values = []
+    for column in (answer.need_mib, answer.beyond_mib):
+        padded = np.append(column.astype(np.float64), np.nan).take(rows)
+        values.append(np.where(fresh == MISSING, np.nan, padded))
+    return msgspec.structs.replace(
+        before,
+        columns=(*before.columns, NEED, BEYOND),
+        values=before.values + np.array(values).tobytes(),
+        freshness=before.freshness + np.array([fresh, fresh], dtype=np.int8).tobytes(),
+        idle_mib=idle_mib,
+        peaks_mib=peaks_mib or {},
+    )

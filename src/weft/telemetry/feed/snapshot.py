@@ -1,0 +1,333 @@
+"""From the window to a `SignalsSnapshot`: every column that policies may read, in one pass.
+
+Pure but for the forecasters' memory of how wrong they were: time is passed in, and the same windows
+in the same order give the same snapshots. Columns are listed in docs/reference/telemetry.md.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.core.framework.signals import MISSING, Bytes, SignalsSnapshot, snapshot
+from weft.core.ledger.table import Ints
+from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.load_correlation import CORRELATION, Company
+from weft.telemetry.feed.promised_memory import Promised
+from weft.telemetry.feed.window import Window
+from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
+from weft.telemetry.forecast import statistics as stats
+from weft.telemetry.forecast.regression import lag_line
+from weft.telemetry.meaning.doubts import (
+    Memory,
+    Residents,
+    false_activity,
+    false_memory,
+    never_idle,
+    stuck_at_one,
+)
+from weft.telemetry.meaning.join import Devices
+from weft.telemetry.meaning.metric_names import Floats, Metric
+
+Column = tuple[Floats, Bytes]
+
+USED, FREE, RESERVED = (
+    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
+)  # fmt: skip
+MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
+FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
+AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
+COMPARED = (
+    (USED,),
+    (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO),
+    (Metric.DRAM_ACTIVE_RATIO, Metric.MEMORY_COPY_RATIO),
+)
+"""What is compared between applications and GPUs: of each kind the first that is measured."""
+PROMISED = "memory_promised_mib"
+"""The most that pods were promised of a GPU since its newest sample, and while it was taken."""
+LAG = 10
+"""Ferikoglou's: samples between a value and what is regressed on it."""
+MEAN_S = 60.0
+_CARRIED = 2
+"""Slots at the end without a sample that the last one is taken for: scrapes and ticks drift."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
+    metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
+    what the Kube-Knots rules compare."""
+
+    scrape_s: float = 15.0
+    horizon: int = 4
+    forecast: tuple[Metric, ...] = FORECAST
+    peaks: bool = True
+    trends: bool = True
+
+
+class Now(NamedTuple):
+    """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
+
+    `alone` are GPUs (rows) that a pod of an application has had for itself for `company.SAMPLES`.
+    """
+
+    wall_s: float
+    at_ns: int
+    residents: Residents
+    alone: Mapping[int, str] = {}
+
+
+class _Series(NamedTuple):
+    """One metric of all GPUs: the window, the newest sample, its time."""
+
+    history: Floats
+    last: Floats
+    last_at_s: Floats
+
+
+class Refresher:
+    """Makes snapshots of one window; `realign` where its GPUs change."""
+
+    def __init__(self, window: Window, devices: Devices, settings: Settings) -> None:
+        self.window, self.devices, self.settings = window, devices, settings
+        self.version = 0
+        makers = (Last(), Ewma(0.3), Ar(1), Ar(2), FourierAr(8, 1))
+        self._selectors = {
+            metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
+        }
+        self._promised = Promised(window.samples * window.step_s)
+        self._company = Company()
+        self._seen_slot = window.complete
+        self._forecast_of: dict[Metric, Forecast] = {}
+
+    def realign(self, devices: Devices) -> None:
+        """Other GPUs: what is known of those that stay is kept."""
+        before = self.devices.row_of
+        rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
+        self.devices = devices
+        self.window.realign(rows)
+        for selector in self._selectors.values():
+            selector.realign(rows)
+        self._promised.realign(rows)
+        self._forecast_of = {}
+
+    def note(self, wall_s: float, promised_mib: Ints) -> None:
+        """What pods are promised of each GPU at a look of which no snapshot is made."""
+        self._promised.note(wall_s, promised_mib)
+
+    def refresh(self, now: Now, *, version: int = 0, why: str = "") -> SignalsSnapshot:
+        """All columns as of now; `version` 0: one more than last time."""
+        self.version = version or self.version + 1
+        self.window.advance(now.wall_s)
+        series = self._series()
+        columns: dict[str, Column] = {}
+        fresh: dict[Metric, Bytes] = {}
+        for metric, one in series.items():
+            fresh[metric] = freshness_of(now.wall_s - one.last_at_s, self.settings.scrape_s)
+        self._doubt(series, fresh, now.residents)
+        for metric, one in series.items():
+            if bool((fresh[metric] != MISSING).any()):
+                columns.update(self._plain(metric, one, fresh[metric]))
+        if self.settings.trends:
+            columns.update(self._memory(series, fresh))
+        columns.update(self._promises(series, fresh, now))
+        columns.update(self._forecasts(series, fresh))
+        columns.update(self._correlations(series, fresh, now.alone))
+        gpus = self.devices.gpus
+        return snapshot(self.version, now.at_ns, gpus, columns, why=why)
+
+    # --- what is there -------------------------------------------------------------------------
+
+    def _series(self) -> dict[Metric, _Series]:
+        """Every metric of the window; used and free memory also follow from each other."""
+        found = {m: _Series(self.window.history(m), *self.window.newest(m))
+                 for m in self.window.metrics}  # fmt: skip
+        nothing = np.zeros(self.devices.total_mib.shape)
+        total = self.devices.total_mib.astype(np.float64)
+        reserved = found.get(RESERVED)
+        held = nothing if reserved is None else np.nan_to_num(reserved.last)
+        ratio = found.get(Metric.MEMORY_USED_RATIO)
+        if USED in found and ratio is not None:
+            whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
+            found[USED] = _or_else(found[USED], whole)
+        if USED in found and FREE in found:
+            used, free = found[USED], found[FREE]
+            found[USED] = _or_else(used, _rest(total - held, free))
+            found[FREE] = _or_else(free, _rest(total - held, used))
+        return found
+
+    def _doubt(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: Residents
+    ) -> None:
+        """MISSING where the newest numbers cannot be true."""
+        false = false_memory(self._memory_now(series), self.devices.total_mib, residents)
+        for metric in MEMORY:
+            if metric in fresh:
+                fresh[metric][false] = MISSING
+        recent: dict[Metric, Floats] = {
+            metric: np.column_stack([one.history[:, -self._slots_of(MEAN_S) :], one.last])
+            for metric, one in series.items()
+            if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO
+        }
+        for metric, values in recent.items():
+            fresh[metric][stuck_at_one(values, residents)] = MISSING
+        if Metric.SM_ACTIVE_RATIO in recent:
+            sm = Metric.SM_ACTIVE_RATIO
+            for work in (metric for metric in AT_WORK if metric in recent):
+                false = false_activity(recent[sm], recent[work])
+                fresh[sm][false] = fresh[work][false] = MISSING
+        if Metric.DRAM_ACTIVE_RATIO in recent:
+            dram = Metric.DRAM_ACTIVE_RATIO
+            fresh[dram][never_idle(recent[dram])] = MISSING
+        if Metric.POWER_W in series:
+            fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
+
+    def _memory_now(self, series: dict[Metric, _Series]) -> Memory:
+        """The newest readings of memory, and which of them were taken together."""
+        unknown = np.full(len(self.devices), np.nan)
+        nothing = _Series(unknown[:, None], unknown, unknown)
+        used, free, held = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
+        with np.errstate(invalid="ignore"):
+            apart_s = np.abs(used.last_at_s - free.last_at_s)
+            at_once = apart_s < 0.5 * self.window.step_s
+        return Memory(used.last, free.last, np.nan_to_num(held.last), at_once)
+
+    # --- columns -------------------------------------------------------------------------------
+
+    def _slots_of(self, seconds: float) -> int:
+        return max(1, round(seconds / self.window.step_s))
+
+    def _plain(self, metric: Metric, one: _Series, fresh: Bytes) -> dict[str, Column]:
+        """Mean over the last minute, the newest sample, the 95th percentile of the window."""
+        recent = one.history[:, -self._slots_of(MEAN_S) :]
+        known = ~np.isnan(recent)
+        counts = known.sum(axis=1)
+        mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
+        # Samples older than a minute, but not MISSING: the newest is what is known.
+        mean = np.where(counts > 0, mean, one.last)
+        columns = {metric.value: (mean, fresh), f"{metric}.last": (one.last, fresh)}
+        if self.settings.peaks:
+            whole = stats.pack(one.history)
+            peak = stats.quantile_interpolated(whole, 0.95)
+            columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, one.last), fresh)
+        return columns
+
+    def _memory(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
+    ) -> dict[str, Column]:
+        """What the Kube-Knots rules compare."""
+        columns: dict[str, Column] = {}
+        if USED in series:
+            used = stats.pack(series[USED].history)
+            columns[f"{USED}.p80"] = (stats.quantile_at_index(used, 0.8), fresh[USED])
+            columns["window.samples"] = (used.counts.astype(np.float64), fresh[USED])
+        if FREE in series:
+            free = stats.pack(series[FREE].history)
+            line = lag_line(free, LAG)
+            with np.errstate(invalid="ignore"):
+                predicted = line.intercept + line.slope * _at_end(free)
+            columns[f"{FREE}.cov"] = (stats.coefficient_of_variation(free), fresh[FREE])
+            columns[f"{FREE}.autocorrelation"] = (stats.autocorrelation(free, LAG), fresh[FREE])
+            columns[f"{FREE}.predicted"] = (predicted, fresh[FREE])
+        return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
+
+    def _promises(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], now: Now
+    ) -> dict[str, Column]:
+        """What free memory must be read with: see `promised`."""
+        if now.residents.promised_mib is None:
+            return {}
+        self._promised.note(now.wall_s, now.residents.promised_mib)
+        read = FREE if FREE in series else USED
+        if read not in series:
+            return {}
+        most = self._promised.since(series[read].last_at_s)
+        return {PROMISED: (most, _known(most, fresh[read]))}
+
+    def _correlations(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], alone: Mapping[int, str]
+    ) -> dict[str, Column]:
+        """How applications go with each GPU: in memory, SMs and bandwidth, as far as measured."""
+        known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
+        if USED not in known:
+            return {}
+        found = [[metric for metric in kind if metric in known] for kind in COMPARED]
+        metrics = [kind[0] for kind in found if kind]
+        histories = {metric.value: _carried(series[metric].history) for metric in metrics}
+        oldest = np.min([fresh[metric] for metric in metrics], axis=0)
+        return {
+            f"{CORRELATION}.{application}": (values, _known(values, oldest))
+            for application, values in self._company.look(histories, alone).items()
+        }
+
+    def _forecasts(
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
+    ) -> dict[str, Column]:
+        """The best forecaster's word about the end of the horizon, within what is possible."""
+        columns: dict[str, Column] = {}
+        passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)
+        again = self.window.complete == self._seen_slot
+        self._seen_slot = self.window.complete
+        for metric, selector in self._selectors.items():
+            if metric not in series:
+                continue
+            history = _carried(series[metric].history)
+            if metric not in self._forecast_of:
+                selector.warm(history, self.settings.horizon + 1)
+                self._forecast_of[metric] = selector.tick(history)
+            elif not again:  # in the same slots as before there is nothing new to learn from
+                for ago in range(passed - 1, 0, -1):
+                    selector.tick(history[:, :-ago])
+                self._forecast_of[metric] = selector.tick(history)
+            told = self._forecast_of[metric]
+            largest = self.devices.total_mib.astype(np.float64) if metric is FREE else 1.0
+            named = {"next": told.mean[:, -1]}
+            if metric is FREE:
+                named["next_low"], named["next_high"] = (
+                    told.lower.min(axis=1), told.upper.max(axis=1),
+                )  # fmt: skip
+            for name, values in named.items():
+                bounded = np.clip(values, 0.0, largest)
+                columns[f"{metric}.{name}"] = (bounded, _known(bounded, fresh[metric]))
+        return columns
+
+
+def _or_else(first: _Series, second: _Series) -> _Series:
+    """`first` where there is any sample of it, else `second`, GPU by GPU."""
+    use = np.isneginf(first.last_at_s)
+    return _Series(
+        np.where(use[:, None], second.history, first.history),
+        np.where(use, second.last, first.last),
+        np.where(use, second.last_at_s, first.last_at_s),
+    )
+
+
+def _rest(total: Floats, part: _Series) -> _Series:
+    """What of `total` is not `part`, never below 0."""
+    return _Series(
+        np.maximum(total[:, None] - part.history, 0.0),
+        np.maximum(total - part.last, 0.0),
+        part.last_at_s,
+    )
+
+
+def _known(values: Floats, fresh: Bytes) -> Bytes:
+    """A column that says nothing is MISSING, however fresh what it comes from."""
+    return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
+
+
+def _at_end(series: stats.Packed) -> Floats:
+    """The newest sample of packed series."""
+    if series.values.shape[1] == 0:
+        return np.full(len(series.counts), np.nan)
+    last = np.maximum(series.counts - 1, 0)
+    return np.asarray(np.take_along_axis(series.values, last[:, None], axis=1)[:, 0])
+
+
+def _carried(history: Floats) -> Floats:
+    """The history with up to `_CARRIED` empty slots at its end filled by the sample before."""
+    filled = history.copy()
+    for back in range(min(_CARRIED, history.shape[1] - 1), 0, -1):
+        column, before = filled[:, -back], filled[:, -back - 1]
+        filled[:, -back] = np.where(np.isnan(column), before, column)
+    return filled

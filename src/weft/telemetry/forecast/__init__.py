@@ -1,0 +1,23 @@
+"""Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
+
+In: exact statistics (`statistics`), regressions (`regression`), the forecasters, their backtest,
+and which of them is trusted for which series (`selection`).
+Out: what the series mean, where they come from, and what is decided with them.
+
+A sample that is missing is NaN. Samples are equally spaced; the newest is the last column.
+"""
+
+from weft.telemetry.forecast.forecasters import Ar, Ewma, Forecaster, FourierAr, Last, SeasonalNaive
+from weft.telemetry.forecast.result import Forecast
+from weft.telemetry.forecast.selection import Selector
+
+__all__ = [
+    "Ar",
+    "Ewma",
+    "Forecast",
+    "Forecaster",
+    "FourierAr",
+    "Last",
+    "SeasonalNaive",
+    "Selector",
+]

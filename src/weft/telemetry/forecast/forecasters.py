@@ -1,0 +1,216 @@
+"""The forecasters: each says what the next samples of every series will be.
+
+A history is [s, n], NaN where a sample is missing, the newest in the last column. A forecaster that
+cannot speak about a series (too short, constant, no season yet, a fit that runs away) answers NaN
+there and nowhere else. No forecaster bounds its answer: callers know what is possible.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from weft.telemetry.forecast import statistics as stats
+from weft.telemetry.forecast.backtest import bounds, rolling_errors
+from weft.telemetry.forecast.regression import Autoregression, autoregress, fit_shared, lag_line
+from weft.telemetry.forecast.result import Forecast
+from weft.telemetry.forecast.statistics import Bools, Floats
+
+LARGEST_ROOT = 1.05
+"""An autoregression that grows faster than this a sample is no forecast but an explosion."""
+
+
+class Forecaster:
+    """Base: implement `means`; `predict` adds an interval from the forecaster's own backtest."""
+
+    name: ClassVar[str] = ""
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """The expected next `horizon` samples, [s, h]; NaN where nothing can be said."""
+        raise NotImplementedError
+
+    def predict(self, history: Floats, horizon: int, origins: int = 8) -> Forecast:
+        """`means` with bounds from the errors at the last `origins` points of the history."""
+        mean = self.means(history, horizon)
+        lower, upper = bounds(mean, rolling_errors(self.means, history, horizon, origins))
+        return Forecast(mean, lower, upper)
+
+
+class Last(Forecaster):
+    """The newest sample goes on. Speaks about any series with a sample."""
+
+    name = "last"
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]."""
+        return _level(newest(history), horizon)
+
+
+class Peak(Forecaster):
+    """The given percentile of the history goes on: a level that is seldom passed.
+
+    `indexed` takes the sorted sample at int(n · share), as Kube-Knots does; else interpolated.
+    """
+
+    name = "peak"
+
+    def __init__(self, share: float = 0.95, indexed: bool = False) -> None:
+        self.share, self.indexed = share, indexed
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]."""
+        quantile = stats.quantile_at_index if self.indexed else stats.quantile_interpolated
+        return _level(quantile(stats.pack(history), self.share), horizon)
+
+
+class Ewma(Forecaster):
+    """Exponentially weighted mean: level ← α · sample + (1 − α) · level, from the first sample."""
+
+    name = "ewma"
+
+    def __init__(self, alpha: float = 0.3) -> None:
+        self.alpha = alpha
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]. A missing sample leaves the level as it is."""
+        level = np.full(len(history), np.nan)
+        for sample in history.T:
+            moved = self.alpha * sample + (1.0 - self.alpha) * level
+            level = np.where(np.isnan(moved), np.where(np.isnan(level), sample, level), moved)
+        return _level(level, horizon)
+
+
+class SeasonalNaive(Forecaster):
+    """What was one period ago; where that is missing, two periods ago, and so on."""
+
+    name = "seasonal-naive"
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]. NaN until one whole period was seen."""
+        answer = np.full((len(history), horizon), np.nan)
+        for step in range(horizon):
+            at = history.shape[1] + step
+            while (at := at - self.period) >= 0:
+                if at < history.shape[1]:
+                    answer[:, step] = np.where(
+                        np.isnan(answer[:, step]), history[:, at], answer[:, step]
+                    )
+        return answer
+
+
+class LagLine(Forecaster):
+    """Least-squares line from a sample to the one `lag` later, as Ferikoglou predicts memory."""
+
+    name = "lag-line"
+
+    def __init__(self, lag: int = 10, least_samples: int = 20, least_variance: float = 1.0) -> None:
+        self.lag, self.least_samples, self.least_variance = lag, least_samples, least_variance
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]. Missing samples are closed up: with gaps, `lag` counts samples."""
+        series = stats.pack(history)
+        line = lag_line(series, self.lag)
+        with np.errstate(invalid="ignore"):
+            sound = (series.counts >= max(self.least_samples, self.lag + 2)) & (
+                stats.variance(series) >= self.least_variance
+            )
+            sound &= np.abs(line.slope) <= LARGEST_ROOT
+        past = np.arange(self.lag) + (series.counts - self.lag)[:, None]
+        if series.values.shape[1] < self.lag:
+            return np.full((len(history), horizon), np.nan)
+        known = np.take_along_axis(series.values, np.maximum(past, 0), axis=1)
+        answer = np.empty((len(history), horizon))
+        with np.errstate(invalid="ignore"):
+            for step in range(horizon):
+                before = known[:, step] if step < self.lag else answer[:, step - self.lag]
+                answer[:, step] = line.intercept + line.slope * before
+        answer[~sound] = np.nan
+        return answer
+
+
+class Ar(Forecaster):
+    """Autoregression of the given order with a constant, fitted by least squares."""
+
+    name = "ar"
+
+    def __init__(self, order: int = 1) -> None:
+        self.order = order
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]. NaN where the newest `order` samples have a gap or the fit runs away."""
+        if history.shape[1] < 2 * self.order + 2:
+            return np.full((len(history), horizon), np.nan)
+        fit = autoregress(history, self.order)
+        answer = roll_forward(fit, history[:, -self.order :], horizon)
+        answer[~stays_bounded(fit.slopes)] = np.nan
+        return answer
+
+
+class FourierAr(Forecaster):
+    """A constant and `harmonics` sine waves of a known period, and an autoregression of the rest.
+
+    Where the rest is not worth an autoregression (nothing left, or too short), the waves alone.
+    """
+
+    name = "fourier-ar"
+
+    def __init__(self, period: float, harmonics: int = 1, order: int = 1) -> None:
+        self.period, self.harmonics, self.order = period, harmonics, order
+
+    def means(self, history: Floats, horizon: int) -> Floats:
+        """[s, h]. NaN until one whole period was seen."""
+        samples = history.shape[1]
+        if samples < max(self.period, 2 * self.harmonics + 2):
+            return np.full((len(history), horizon), np.nan)
+        waves = self._waves(np.arange(samples + horizon, dtype=np.float64))
+        weights = fit_shared(waves[:samples], history)
+        smooth = weights @ waves.T
+        rest = Ar(self.order).means(history - smooth[:, :samples], horizon)
+        return np.asarray(smooth[:, samples:] + np.where(np.isnan(rest), 0.0, rest))
+
+    def _waves(self, at: Floats) -> Floats:
+        angles = 2.0 * np.pi / self.period * at[:, None] * np.arange(1, self.harmonics + 1)
+        return np.concatenate([np.ones((len(at), 1)), np.cos(angles), np.sin(angles)], axis=1)
+
+
+def newest(history: Floats) -> Floats:
+    """The newest sample that is not missing, [s]; NaN without any."""
+    if history.shape[1] == 0:
+        return np.full(len(history), np.nan)
+    present = ~np.isnan(history)
+    back = np.argmax(present[:, ::-1], axis=1)
+    return np.asarray(history[np.arange(len(history)), history.shape[1] - 1 - back])
+
+
+def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
+    """Apply the fit to its own answers, [s, h]; `recent` are the newest samples, [s, order]."""
+    order = fit.slopes.shape[1]
+    path = np.concatenate([recent, np.empty((len(recent), horizon))], axis=1)
+    for step in range(horizon):
+        behind = path[:, step : step + order][:, ::-1]
+        path[:, order + step] = fit.intercept + np.einsum("sj,sj->s", fit.slopes, behind)
+    return path[:, order:]
+
+
+def stays_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
+    """Whether no root of the autoregression is larger than `largest_root`, [s].
+
+    Levinson's recursion backwards: bounded means that every reflection coefficient is below 1.
+    """
+    order = slopes.shape[1]
+    left = slopes / largest_root ** np.arange(1, order + 1)
+    bounded = np.ones(len(slopes), dtype=bool)
+    with np.errstate(all="ignore"):
+        for size in range(order, 0, -1):
+            reflection = left[:, size - 1]
+            bounded &= np.abs(reflection) <= 1.0
+            rest = left[:, : size - 1]
+            scale = (1.0 - reflection * reflection)[:, None]
+            left = (rest + reflection[:, None] * rest[:, ::-1]) / scale
+    return bounded
+
+
+def _level(values: Floats, horizon: int) -> Floats:
+    return np.repeat(values[:, None], horizon, axis=1)

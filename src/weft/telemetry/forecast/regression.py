@@ -1,0 +1,109 @@
+"""Least squares over many series at once.
+
+`lag_line` is Ferikoglou's regression of a sample on the one `lag` before it, in the float order of
+his code. `autoregress` is AR(p) with a constant, by the normal equations of centred samples: AR(1)
+with lag 1 is `lag_line` up to rounding.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.telemetry.forecast.statistics import Counts, Floats, Packed, running_sum
+
+
+class Line(NamedTuple):
+    """y = intercept + slope · x, one of each a series; NaN or infinite where x never varies."""
+
+    intercept: Floats
+    slope: Floats
+
+
+def lag_line(series: Packed, lag: int) -> Line:
+    """The least-squares line from each sample to the one `lag` later."""
+    early, late = series.values[:, : max(0, series.values.shape[1] - lag)], series.values[:, lag:]
+    early = np.where(np.isnan(late), np.nan, early)
+    pairs = np.maximum(series.counts - lag, 0).astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean_x, mean_y = running_sum(early) / pairs, running_sum(late) / pairs
+        covariance = running_sum(early * late) - pairs * mean_x * mean_y
+        spread = running_sum(early * early) - pairs * mean_x * mean_x
+        slope = covariance / spread
+        return Line(mean_y - slope * mean_x, slope)
+
+
+class Autoregression(NamedTuple):
+    """y_t = intercept + Σ slopes[:, j] · y_{t−1−j}; NaN rows could not be fitted."""
+
+    intercept: Floats
+    slopes: Floats
+    pairs: Counts
+
+
+def autoregress(values: Floats, order: int) -> Autoregression:
+    """AR(`order`) of each row of [s, n] by least squares.
+
+    A sample counts only with all `order` samples before it: across a gap nothing is learned.
+    A row is NaN where the equations have no single solution (constant, or too few samples).
+    """
+    lags = [values[:, order - j - 1 : values.shape[1] - j - 1] for j in range(order)]
+    columns = [values[:, order:], *lags]
+    known = ~np.isnan(columns[0])
+    for column in lags:
+        known &= ~np.isnan(column)
+    pairs = np.asarray(known.sum(axis=1), dtype=np.int64)
+    with np.errstate(all="ignore"):
+        means = [np.where(known, column, 0.0).sum(axis=1) / pairs for column in columns]
+        centred = [
+            np.where(known, column - middle[:, None], 0.0)
+            for column, middle in zip(columns, means, strict=True)
+        ]
+    gram = np.empty((len(values), order, order))
+    right = np.empty((len(values), order))
+    for j in range(order):
+        right[:, j] = np.einsum("sn,sn->s", centred[j + 1], centred[0])
+        for k in range(j + 1):
+            gram[:, j, k] = gram[:, k, j] = np.einsum("sn,sn->s", centred[j + 1], centred[k + 1])
+    slopes = _solve(gram, right, pairs)
+    intercept = means[0] - sum((slopes[:, j] * means[j + 1] for j in range(order)), start=0.0)
+    return Autoregression(np.asarray(intercept), slopes, pairs)
+
+
+def _solve(gram: Floats, right: Floats, pairs: Counts) -> Floats:
+    """Gauss–Jordan without pivoting over all systems at once: they are small and symmetric.
+
+    A system whose pivot falls below 1e-10 of its diagonal entry is called singular: NaN.
+    """
+    order = right.shape[1]
+    left, answer = gram.copy(), right.copy()
+    scale = np.einsum("sjj->sj", gram).copy()
+    solvable = pairs > order + 1
+    with np.errstate(all="ignore"):
+        for j in range(order):
+            solvable &= left[:, j, j] > 1e-10 * scale[:, j]
+            factor = left[:, :, j] / left[:, j, j][:, None]
+            factor[:, j] = 0.0
+            answer -= factor * answer[:, j][:, None]
+            left -= factor[:, :, None] * left[:, j][:, None, :]
+        answer /= np.einsum("sjj->sj", left)
+    answer[~solvable] = np.nan
+    return answer
+
+
+def fit_shared(design: Floats, values: Floats) -> Floats:
+    """Least-squares weights of the columns of `design` [n, m] for each row of `values`, [s, m].
+
+    Rows without gaps share one factorisation; the others get equations of their own. NaN where
+    fewer samples than weights are present.
+    """
+    present = ~np.isnan(values)
+    weights = np.asarray(np.where(present, values, 0.0) @ np.linalg.pinv(design).T)
+    holed = np.flatnonzero(~present.all(axis=1))
+    if len(holed):
+        seen = present[holed].astype(np.float64)
+        gram = np.einsum("nj,nk,sn->sjk", design, design, seen, optimize=True)
+        right = np.where(present[holed], values[holed], 0.0) @ design
+        solution = np.einsum("sjk,sk->sj", np.linalg.pinv(gram, hermitian=True), right)
+        solution[seen.sum(axis=1) < design.shape[1]] = np.nan
+        weights[holed] = solution
+    return weights

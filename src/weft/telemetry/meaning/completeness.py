@@ -1,0 +1,248 @@
+"""What is missing in what a source told: metrics, labels, nodes, samples. Pure.
+
+`discover` makes nodes of the labels alone, where nobody knows the cluster's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from weft.core.framework.signals import FRESH, MISSING, Floats
+from weft.model import Gpu, Node
+from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.window import Window
+from weft.telemetry.meaning.join import Joiner, Why
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    NODE_LABELS,
+    Alias,
+    Metric,
+    subject,
+    without_port,
+)
+from weft.telemetry.sources.answers import Answer, labels_of
+
+Level = Literal["good", "advice", "wrong"]
+
+LINES: dict[Metric, tuple[str, int, str]] = {
+    Metric.MEMORY_USED_MIB: ("DCGM_FI_DEV_FB_USED", 252, "Memory in use, MiB."),
+    Metric.MEMORY_FREE_MIB: ("DCGM_FI_DEV_FB_FREE", 251, "Memory free, MiB."),
+    Metric.MEMORY_RESERVED_MIB: ("DCGM_FI_DEV_FB_RESERVED", 253, "Memory of the driver, MiB."),
+    Metric.GPU_UTIL_RATIO: ("DCGM_FI_DEV_GPU_UTIL", 203, "Share of time with any kernel, percent."),
+    Metric.POWER_W: ("DCGM_FI_DEV_POWER_USAGE", 155, "Power, W."),
+    Metric.POWER_LIMIT_W: ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 160, "Power limit, W."),
+    Metric.SM_ACTIVE_RATIO: ("DCGM_FI_PROF_SM_ACTIVE", 1002, "Share of time that SMs have work."),
+    Metric.SM_OCCUPANCY_RATIO: ("DCGM_FI_PROF_SM_OCCUPANCY", 1003, "Warps of those possible."),
+    Metric.TENSOR_ACTIVE_RATIO: ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Tensor cores' share."),
+    Metric.DRAM_ACTIVE_RATIO: ("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Memory interface's share."),
+    Metric.PCIE_SENT_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_TX_BYTES", 1009, "Sent over PCIe."),
+    Metric.PCIE_RECEIVED_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "Received over PCIe."),
+}
+"""dcgm-exporter's name, DCGM's field, a description: a line of the exporter's list of metrics."""
+
+SLOW_S = 30.0
+"""Between samples: beyond this a pod that grows at 100 MiB/s has taken 3 GiB unseen."""
+_MOST_NAMED = 5
+
+NEEDED = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO)
+"""Without these nothing is known of a GPU; the others make policies better."""
+EITHER = {
+    Metric.MEMORY_USED_MIB: (Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO),
+    Metric.GPU_UTIL_RATIO: (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO),
+}
+"""What does as well."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `mend` is what to do about it."""
+
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
+    """Nodes and GPUs that the labels tell of; memory is not known."""
+    found: dict[str, dict[int, str]] = {}
+    for answer in answers:
+        for text in answer.labels:
+            labels = labels_of(text)
+            about = subject(labels)
+            node = without_port(next((labels[n] for n in NODE_LABELS if labels.get(n)), ""))
+            if node and about.gpu >= 0 and not about.mig and labels.get("__name__") in aliases:
+                gpus = found.setdefault(node, {})
+                gpus[about.gpu] = gpus.get(about.gpu) or about.uuid
+    return [
+        Node(name, tuple(Gpu(index, 1, uuid=uuid) for index, uuid in sorted(gpus.items())))
+        for name, gpus in sorted(found.items())
+    ]
+
+
+class Looked(NamedTuple):
+    """One look: what was answered, how it was joined, and when it was: asked at `asked_s`, at
+    `now_s` all answers were there.
+
+    A sample is as old as it was when it was asked for: how long answers take says nothing of how
+    well GPUs are scraped. `notes` are what was found on the way there: who was asked, who did not
+    answer.
+    """
+
+    answers: Sequence[Answer]
+    joiner: Joiner
+    window: Window
+    asked_s: float
+    now_s: float
+    scrape_s: float
+    notes: Sequence[Finding] = ()
+
+    def ages_s(self, metric: Metric) -> Floats:
+        """How old each GPU's newest sample is; infinite without one, negative from the future."""
+        at_s = self.window.newest(metric)[1]
+        age_s = np.maximum(0.0, self.asked_s - at_s)
+        return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
+
+
+def check(looked: Looked) -> list[Finding]:
+    """Everything worth saying, the worst first."""
+    found = [
+        *looked.notes, *_metrics(looked), *_scrapes(looked), *_stale(looked), *_warnings(looked),
+        *_labels_of(looked), *_nodes(looked),
+    ]  # fmt: skip
+    order = {"wrong": 0, "advice": 1, "good": 2}
+    return sorted(found, key=lambda one: order[one.level])
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few of them, in order."""
+    told = sorted(set(names))
+    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    return ", ".join(told[:_MOST_NAMED]) + more
+
+
+def _metrics(looked: Looked) -> Iterable[Finding]:
+    devices = looked.joiner.devices
+    gpus = len(devices)
+    there = {m: np.isfinite(looked.window.newest(m)[1]) for m in looked.window.metrics}
+    have = {metric: int(known.sum()) for metric, known in there.items()}
+    for metric, (name, field, text) in LINES.items():
+        count = have.get(metric, 0)
+        instead = any(have.get(other, 0) >= max(gpus, 1) for other in EITHER.get(metric, ()))
+        if count and count == gpus:
+            yield Finding("good", f"{metric}: all {gpus} GPUs")
+            continue
+        level: Level = "wrong" if metric in NEEDED and not instead else "advice"
+        some = f"{count} of {gpus} GPUs" if count else "no GPU"
+        if count:
+            lacking = np.flatnonzero(~there[metric]).tolist()
+            some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
+        yield Finding(
+            level,
+            f"{metric}: {some}",
+            f"exporter's list, DCGM field {field}: {name}, gauge, {text}",
+        )
+
+
+def _scrapes(looked: Looked) -> Iterable[Finding]:
+    """How far samples lie apart, how old the newest are, and whose clock is wrong."""
+    steps = [
+        np.diff(part) for answer in looked.answers
+        for part in np.split(answer.times, np.cumsum(answer.counts)[:-1]) if len(part) > 1
+    ]  # fmt: skip
+    if steps:
+        apart_s = float(np.median(np.concatenate(steps)))
+        expected = looked.scrape_s
+        if apart_s > 1.5 * expected:
+            yield Finding(
+                "wrong",
+                f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
+                f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
+            )  # fmt: skip
+        elif apart_s > SLOW_S:
+            yield Finding(
+                "advice", f"samples are {apart_s:g} s apart: what grows faster is seen too late",
+                "scrape every 15 s: lent memory is called back by what is seen",
+            )  # fmt: skip
+        else:
+            yield Finding("good", f"samples are {apart_s:g} s apart")
+    times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
+    if not len(times):
+        yield Finding("wrong", "no sample of any known metric",
+                      "is the exporter scraped by this server?")  # fmt: skip
+        return
+    age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
+    if ahead_s > 2.0:
+        yield Finding("wrong", f"the newest sample is {ahead_s:.0f} s in the future",
+                      "set the clocks: this machine's or the server's")  # fmt: skip
+    elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
+        yield Finding("wrong", f"the newest sample is {age_s:.0f} s old",
+                      "has scraping stopped, or do the clocks disagree?")  # fmt: skip
+
+
+def _stale(looked: Looked) -> Iterable[Finding]:
+    """GPUs whose newest sample of what is needed is old, while others' are not."""
+    gpus = looked.joiner.devices.gpus
+    for metric in NEEDED:
+        ages = looked.ages_s(metric)
+        old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
+        if 0 < len(old) < len(gpus):
+            named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
+            yield Finding("wrong", f"{metric} is {ages[old].max():.0f} s old on {named}",
+                          "are these nodes' exporters up, and scraped in time?")  # fmt: skip
+
+
+def _warnings(looked: Looked) -> Iterable[Finding]:
+    for warning in sorted({one for answer in looked.answers for one in answer.warnings}):
+        yield Finding("wrong", f"the server warns: {warning}", "what it told may be a part only")
+
+
+_MENDS: Mapping[Why, str] = {
+    Why.NODE: "label them with the node's name: Hostname, or node by a relabelling",
+    Why.GPU: "these GPUs are not in the cluster's inventory",
+    Why.MIG: "MIG instances are found by their own UUID alone",
+    Why.LABELS: "labels that cannot be read",
+}
+
+
+def _labels_of(looked: Looked) -> Iterable[Finding]:
+    for why, count in sorted(looked.joiner.unjoined.items()):
+        example = looked.joiner.examples.get(why, "")
+        named = _misnamed(looked) if why is Why.NODE else ""
+        yield Finding("wrong", f"{count} series belong to no GPU ({why}){named}, as {example}",
+                      _MENDS.get(why, ""))  # fmt: skip
+    lacks = Counter[str]()
+    total = 0
+    for answer in looked.answers:
+        for text in answer.labels:
+            about = subject(labels_of(text))
+            total += 1
+            lacks["UUID"] += not about.uuid
+    if lacks["UUID"]:
+        yield Finding("advice", f"{lacks['UUID']} of {total} series have no UUID",
+                      "GPUs are then told by index, which is not safe in containers")  # fmt: skip
+
+
+def _misnamed(looked: Looked) -> str:
+    """What series call the nodes that the cluster calls otherwise."""
+    devices = looked.joiner.devices
+    told = set()
+    for answer in looked.answers:
+        for text in answer.labels:
+            labels = labels_of(text)
+            if devices.find(labels) is Why.NODE:
+                told |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
+    names = f"they say {_some(told)}" if told else "they name none"
+    return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
+
+
+def _nodes(looked: Looked) -> Iterable[Finding]:
+    window, devices = looked.window, looked.joiner.devices
+    seen = np.zeros(len(devices), dtype=bool)
+    for metric in window.metrics:
+        fresh = freshness_of(looked.ages_s(metric), looked.scrape_s)
+        seen |= fresh != MISSING
+    silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
+    for node, count in sorted(silent.items()):
+        yield Finding("wrong", f"node {node}: {count} GPUs without metrics",
+                      "does the exporter run there, and is it scraped?")  # fmt: skip

@@ -1,0 +1,294 @@
+"""Whose series is it: labels in all their spellings, joined to the cluster's GPUs.
+
+A card's UUID decides where the node's cards have UUIDs: indexes are the exporter's business and
+change with what a container sees. Else the node, by name or by address, and the GPU's index.
+A series of a MIG instance is about that instance alone, never about its card. Pods are those that
+the ledger says hold the GPU; labels that name another pod, or the exporter's own, say nothing.
+
+Duplicates are told apart by what the exporter does, not by their number: a device's value comes
+once for each pod that shares it, so the largest stands for all; one process' value is one part.
+"""
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.ledger.table import Ints
+from weft.model import Node
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    NODE_LABELS,
+    Alias,
+    Floats,
+    Metric,
+    read,
+    subject,
+    without_port,
+)
+from weft.telemetry.sources.answers import Answer, labels_of, shown
+
+
+class Why(enum.StrEnum):
+    """Why a series was not joined to a GPU."""
+
+    NAME = "name"
+    NODE = "node"
+    GPU = "gpu"
+    MIG = "mig"
+    LABELS = "labels"
+
+
+class Devices:
+    """The GPUs there are, in a fixed order: row i is `gpus[i]`, (node, index)."""
+
+    def __init__(self, nodes: Iterable[Node], addresses: Mapping[str, str] | None = None) -> None:
+        """`addresses` are other words for nodes: IP addresses, host names."""
+        cards = [(node.name, gpu) for node in nodes for gpu in node.gpus]
+        self.gpus = tuple((node, gpu.index) for node, gpu in cards)
+        self.row_of = {gpu: row for row, gpu in enumerate(self.gpus)}
+        self.total_mib: Ints = np.array([gpu.memory_mib for _, gpu in cards], dtype=np.int64)
+        uuids = Counter(gpu.uuid.lower() for _, gpu in cards)
+        # A UUID that two cards claim tells neither: node and index decide.
+        self._twice = {uuid for uuid, times in uuids.items() if times > 1}
+        self.by_uuid = {
+            gpu.uuid.lower(): row
+            for row, (_, gpu) in enumerate(cards)
+            if gpu.uuid and gpu.uuid.lower() not in self._twice
+        }
+        self.nodes = {node for node, _ in self.gpus}
+        self._with_uuids = {node for node, gpu in cards if gpu.uuid}
+        self._addresses = dict(addresses or {})
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def same(self, other: "Devices") -> bool:
+        """Whether every series would be joined as with `other`, and mean the same there."""
+        return (
+            self.gpus == other.gpus
+            and self.by_uuid == other.by_uuid
+            and self._addresses == other._addresses
+            and bool((self.total_mib == other.total_mib).all())
+        )
+
+    def node(self, labels: Mapping[str, str]) -> str:
+        """The node that these labels name; "" where none of them does."""
+        for label in NODE_LABELS:
+            told = labels.get(label, "")
+            if not told:
+                continue
+            for name in (told, without_port(told), told.partition(".")[0]):
+                known = name if name in self.nodes else self._addresses.get(name, "")
+                if known in self.nodes:
+                    return known
+        return ""
+
+    def find(self, labels: Mapping[str, str]) -> int | Why:
+        """The row of the GPU that these labels are about."""
+        about = subject(labels)
+        row = self.by_uuid.get((about.mig_uuid or about.uuid).lower())
+        if about.mig:
+            about_card = not about.mig_uuid and not about.uuid.startswith("MIG-")
+            return Why.MIG if row is None or about_card else row
+        if row is not None:
+            return row
+        node = self.node(labels)
+        if not node:
+            return Why.NODE
+        if about.uuid and node in self._with_uuids and about.uuid.lower() not in self._twice:
+            return Why.GPU  # a card that the node's inventory does not have
+        return self.row_of.get((node, about.gpu), Why.GPU)
+
+
+class Joined(NamedTuple):
+    """Samples of one canonical metric: GPU rows, seconds, values in the metric's unit."""
+
+    metric: Metric
+    rows: Ints
+    times: Floats
+    values: Floats
+
+
+class PodSamples(NamedTuple):
+    """The newest sample of what a pod itself uses of one GPU."""
+
+    metric: Metric
+    row: int
+    pod: str
+    at_s: float
+    value: float
+
+
+class _Place(NamedTuple):
+    """What is known of labels: the row, or −1 and why; the pod that they name, with namespace."""
+
+    row: int
+    why: Why | None = None
+    namespace: str = ""
+    pod: str = ""
+
+
+_NAMED = b'"__name__":"'
+"""Before the name among the labels. What is left without it is alike for all metrics of a GPU."""
+_UNKNOWN = _Place(-1, Why.NAME)
+
+
+# Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times.
+# Twice a generation, whoever was not met since is forgotten: a generation is so many looks.
+_MOST_KEPT, _LOOKS = 250_000, 10
+
+ResidentOf = Callable[[int, str, str], str]
+"""(row, namespace, pod) → the pod's UID where the ledger says that it holds this GPU, else ""."""
+
+
+def nobody(row: int, namespace: str, pod: str) -> str:
+    """No pods are known."""
+    return ""
+
+
+class Joiner:
+    """Joins answers to GPUs and keeps what it learned about each series.
+
+    `unjoined` counts the series of the last answers by reason; `examples` has one of each.
+    """
+
+    def __init__(
+        self, devices: Devices, aliases: Mapping[str, Alias] = ALIASES, most_kept: int = _MOST_KEPT
+    ) -> None:
+        self.devices, self.aliases = devices, aliases
+        self.unjoined: dict[Why, int] = {}
+        self.examples: dict[Why, str] = {}
+        self._names = list(aliases)
+        self._by_bytes = {name.encode(): number for number, name in enumerate(self._names)}
+        self._alias = list(aliases.values())
+        self._known: dict[bytes, _Place] = {}
+        self._before: dict[bytes, _Place] = {}  # of the generation before
+        self._most_kept, self._looks = most_kept, 0
+
+    def begin(self) -> None:
+        """A new look: count from nought."""
+        self.unjoined = {}
+        self._looks += 1
+        if self._looks % _LOOKS == 0:
+            self._before, self._known = self._known, {}
+
+    @property
+    def kept(self) -> int:
+        """How many label sets are remembered."""
+        return len(self._known) + len(self._before)
+
+    def join(self, answer: Answer) -> list[Joined]:
+        """The answer's samples by canonical metric, one for each GPU and moment."""
+        places, numbers = self._places(answer.labels)
+        for one, place in zip(answer.labels, places, strict=True):
+            if place.why is not None:
+                self.unjoined[place.why] = self.unjoined.get(place.why, 0) + 1
+                if place.why not in self.examples:
+                    self.examples[place.why] = shown(one, 500)
+        row = np.fromiter((place.row for place in places), np.int64, len(places))
+        name = np.array(numbers, dtype=np.int64)
+        rows, names = np.repeat(row, answer.counts), np.repeat(name, answer.counts)
+        found: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
+        for number in np.unique(name[row >= 0]).tolist():
+            of_name = names == number  # unjoined ones too: they help to tell percent from ratio
+            values = read(self._names[number], answer.values[of_name], self.aliases)
+            good = ~np.isnan(values) & (rows[of_name] >= 0) & np.isfinite(answer.times[of_name])
+            part = (rows[of_name][good], answer.times[of_name][good], values[good])
+            alias = self._alias[number]
+            merged = _merged(*part, add=alias.by_process)
+            rank = np.full(len(merged[0]), number)
+            found.setdefault(alias.metric, []).append((*merged, rank))
+        return [_preferred(metric, parts, len(self.devices)) for metric, parts in found.items()]
+
+    def pods(self, answer: Answer, resident_of: ResidentOf) -> list[PodSamples]:
+        """What pods themselves use, where the exporter tells: beside the device's own series."""
+        ends = np.cumsum(answer.counts)
+        whole: set[tuple[int, int]] = set()
+        parts: list[tuple[_Place, int, str, int]] = []
+        places, numbers = self._places(answer.labels)
+        for at, (place, number) in enumerate(zip(places, numbers, strict=True)):
+            if place.row < 0 or not answer.counts[at]:
+                continue
+            uid = resident_of(place.row, place.namespace, place.pod) if place.pod else ""
+            if uid:
+                parts.append((place, number, uid, int(ends[at]) - 1))
+            else:
+                whole.add((place.row, number))
+        samples = []
+        for place, number, uid, last in parts:
+            alias = self._alias[number]
+            if (place.row, number) in whole or alias.by_process:
+                value = read(self._names[number], answer.values[last : last + 1], self.aliases)
+                at_s, told = float(answer.times[last]), float(value[0])
+                if math.isfinite(at_s) and not math.isnan(told):  # else it says nothing
+                    samples.append(PodSamples(alias.metric, place.row, uid, at_s, told))
+        return samples
+
+    def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
+        """The GPU of each series, and the number of its name."""
+        places, numbers = [], []
+        known, numbered = self._known, self._by_bytes
+        for text in labels:
+            begin = text.find(_NAMED)
+            end = text.find(b'"', begin + len(_NAMED))
+            number = numbered.get(text[begin + len(_NAMED) : end], -1) if begin >= 0 else -1
+            rest = text[:begin] + text[end:]
+            place = known.get(rest) or self._meet(text, rest)
+            places.append(place if number >= 0 or place.why is Why.LABELS else _UNKNOWN)
+            numbers.append(number)
+        return places, numbers
+
+    def _meet(self, text: bytes, rest: bytes) -> _Place:
+        """Read labels that were never seen, or not for long."""
+        if (place := self._before.get(rest)) is not None:
+            return self._keep(rest, place)
+        labels = labels_of(text)
+        row = self.devices.find(labels) if labels else Why.LABELS
+        about = subject(labels)
+        place = (
+            _Place(-1, row) if isinstance(row, Why)
+            else _Place(row, None, about.namespace, about.pod)
+        )  # fmt: skip
+        return self._keep(rest, place)
+
+    def _keep(self, rest: bytes, place: _Place) -> _Place:
+        if len(self._known) < self._most_kept:
+            self._known[rest] = place
+        return place
+
+
+def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[Ints, Floats, Floats]:
+    """One sample for each GPU and moment: the largest of several, or their sum."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    if len(np.unique(rows[starts])) == len(starts) and bool(
+        ((np.diff(times) > 0) | (np.diff(rows) != 0)).all()
+    ):
+        return rows, times, values  # one series a GPU, as is usual
+    order = np.lexsort((times, rows))
+    rows, times, values = rows[order], times[order], values[order]
+    first = np.ones(len(rows), dtype=bool)
+    first[1:] = (rows[1:] != rows[:-1]) | (times[1:] != times[:-1])
+    starts = np.flatnonzero(first)
+    if not add:
+        together = np.maximum.reduceat(values, starts) if len(starts) else values
+    else:
+        together = np.add.reduceat(values, starts) if len(starts) else values
+        together = np.minimum(together, 1.0)  # shares of the card's time, each one rounded
+    return rows[starts], times[starts], together
+
+
+def _preferred(
+    metric: Metric, parts: list[tuple[Ints, Floats, Floats, Ints]], devices: int
+) -> Joined:
+    """Of several exporters' names for one thing on one GPU, the first counts."""
+    if len(parts) == 1:
+        return Joined(metric, *parts[0][:3])
+    rows, times, values, rank = (np.concatenate(column) for column in zip(*parts, strict=True))
+    best = np.full(devices, np.iinfo(np.int64).max)
+    np.minimum.at(best, rows, rank)
+    keep = rank == best[rows]
+    return Joined(metric, rows[keep], times[keep], values[keep])

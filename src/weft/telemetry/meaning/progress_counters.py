@@ -1,0 +1,265 @@
+"""How fast pods go: the counters that applications export of their work, and the p99 they tell.
+
+    samples of a look ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
+
+Windows of a pod follow each other and never overlap. One is over once `MANY` units were counted in
+it, or after `LOOKS` looks; it then tells a rate. It begins anew, and tells nothing, where a counter
+fell (the container began anew, and its start says nothing of its speed), where counters came or
+went, where samples were missing for long, and where the pod's company changed. A pod whose counters
+stand still is not told of: whether it was kept from working or had none to do, nobody knows.
+
+A pod is the one whose `namespace` and `pod` labels a series carries: those that the metrics server
+itself puts there. An application's own labels of these names are `exported_…`, and do not count.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+from weft.telemetry.sources.answers import Answer, labels_of
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+MANY = 20.0
+"""So many units make a rate good enough: one more or less is a twentieth."""
+LOOKS = 3
+"""A window lasts at most so many looks, and so long a counter that began is left alone."""
+MOST_PARTS = 64
+"""Counters of one pod: as many as it may have containers, ranks and phases."""
+MOST_MS = 1e12
+"""A p99 beyond that is a mistake: thirty years."""
+
+_SCRAPED = frozenset({
+    "__name__", "job", "endpoint", "instance", "container", "service", "prometheus",
+    "prometheus_replica", "replica", "cluster", "monitor", "node", "namespace", "pod",
+})  # fmt: skip
+"""Labels that say how a counter was read, and whose it is, but not which one it is."""
+_MOST_KEPT = 100_000
+
+Samples = list[tuple[float, float]]
+
+
+class Rate(NamedTuple):
+    """Units a second over a window of so many seconds that ended at `at_s`."""
+
+    per_s: float
+    at_s: float
+    seconds: float
+
+
+class Part(NamedTuple):
+    """One counter of a pod: of which job, read where (its instance, else its container), by what
+    way there, and which one of that page (its own labels)."""
+
+    job: str = ""
+    page: str = ""
+    way: str = ""
+    own: str = ""
+
+
+class Series(NamedTuple):
+    """Which pod's, which of its counters, and of which metric."""
+
+    pod: PodName
+    part: Part
+    metric: str
+
+
+class _Window:
+    """One pod's: where each counter stood at its begin and at the last look, and who was beside."""
+
+    __slots__ = ("begun", "company", "last", "rests_s")
+
+    def __init__(self, at: Mapping[Part, tuple[float, float]], company: Hashable, rests_s: float):
+        self.begun, self.last = dict(at), dict(at)
+        self.company, self.rests_s = company, rests_s
+
+
+class Reader:
+    """Reads labels, once each. `unjoined` counts the last answer's series that are nobody's."""
+
+    def __init__(self, most_kept: int = _MOST_KEPT) -> None:
+        self.unjoined: Counter[str] = Counter()
+        self._known: dict[bytes, Series | None] = {}
+        self._most_kept = most_kept
+
+    def read(
+        self, answer: Answer, pods: Mapping[PodName, Hashable], now_s: float
+    ) -> dict[str, dict[PodName, dict[Part, Samples]]]:
+        """By metric, pod and counter the samples in order of time; of `pods` alone.
+
+        Of one counter that came twice, as from two servers, all samples together are its own.
+        """
+        self.unjoined = Counter()
+        if len(self._known) > self._most_kept:
+            self._known.clear()
+        found: dict[str, dict[PodName, dict[Part, Samples]]] = {}
+        for text, samples in _each(answer, now_s):
+            series = self._series(text)
+            if series is None:
+                self.unjoined["labels"] += 1
+            elif series.pod not in pods:
+                self.unjoined["pod"] += 1
+            elif not samples:
+                self.unjoined["value"] += 1
+            else:
+                parts = found.setdefault(series.metric, {}).setdefault(series.pod, {})
+                if series.part in parts:
+                    parts[series.part] = sorted({*parts[series.part], *samples})
+                elif len(parts) < MOST_PARTS:
+                    parts[series.part] = samples
+                else:
+                    self.unjoined["many"] += 1
+        return found
+
+    def _series(self, text: bytes) -> Series | None:
+        if text not in self._known:
+            self._known[text] = _series_of(text)
+        return self._known[text]
+
+
+def _series_of(text: bytes) -> Series | None:
+    labels = labels_of(text)
+    pod = labels.get("namespace", ""), labels.get("pod", "")
+    if not all(pod):
+        return None
+    own = sorted((name, told) for name, told in labels.items() if name not in _SCRAPED)
+    container = labels.get("container", "")
+    part = Part(
+        labels.get("job", ""), labels.get("instance", "") or container,
+        "\0".join(filter(None, (container, labels.get("endpoint", "")))),
+        "\0".join(f"{name}\0{told}" for name, told in own),
+    )  # fmt: skip
+    return Series(pod, part, labels.get("__name__", ""))
+
+
+def _each(answer: Answer, now_s: float) -> Iterator[tuple[bytes, Samples]]:
+    """Each series with its samples that can be true, the oldest first."""
+    times, values, at = answer.times.tolist(), answer.values.tolist(), 0
+    for text, count in zip(answer.labels, answer.counts.tolist(), strict=True):
+        pairs = zip(times[at : at + count], values[at : at + count], strict=True)
+        at += count
+        yield text, sorted(
+            (time, value) for time, value in pairs
+            if math.isfinite(time) and math.isfinite(value) and value >= 0.0 and time <= now_s + 5.0
+        )  # fmt: skip
+
+
+class Rates:
+    """Windows of all pods. `interval_s` is between two looks, `scrape_s` between two samples."""
+
+    def __init__(self, interval_s: float, scrape_s: float) -> None:
+        self._longest_s = LOOKS * max(interval_s, scrape_s)
+        self._stale_s = 2.0 * scrape_s + interval_s
+        self._windows: dict[PodName, _Window] = {}
+        self._looked = False
+
+    @property
+    def rests_s(self) -> float:
+        """How long a counter that began, or began anew, is left alone."""
+        return self._longest_s
+
+    def look(
+        self, found: Mapping[PodName, Mapping[Part, Samples]], pods: Mapping[PodName, Hashable],
+        now_s: float,
+    ) -> dict[PodName, Rate]:  # fmt: skip
+        """The pods whose window is over, and their rates; `pods` are all there are, and each one's
+        company."""
+        rates, windows = {}, {}
+        for pod, parts in found.items():
+            window, rate = self._of_pod(self._windows.get(pod), parts, pods[pod], now_s)
+            if window is not None:
+                windows[pod] = window
+            if rate is not None:
+                rates[pod] = rate
+        self._windows, self._looked = windows, True
+        return rates
+
+    def _of_pod(
+        self, window: _Window | None, parts: Mapping[Part, Samples], company: Hashable, now_s: float
+    ) -> tuple[_Window | None, Rate | None]:
+        newest = {part: samples[-1] for part, samples in parts.items()}
+        if min(at_s for at_s, _ in newest.values()) < now_s - self._stale_s:
+            return None, None
+        rest = _Window(newest, company, now_s + self._longest_s)
+        if window is None:  # what was there when we came may have run for hours
+            return (rest if self._looked else _Window(newest, company, 0.0)), None
+        if window.begun.keys() != newest.keys() or self._broken(window, parts):
+            return rest, None
+        window.last = {part: max(told, window.last[part]) for part, told in newest.items()}
+        if window.company != company or now_s < window.rests_s:
+            return _Window(window.last, company, window.rests_s), None
+        rate, over = self._rate(window)
+        return (_Window(window.last, company, 0.0) if over else window), rate
+
+    def _broken(self, window: _Window, parts: Mapping[Part, Samples]) -> bool:
+        """Whether a counter fell, or was not read for so long that it may have."""
+        for part, samples in parts.items():
+            at_s, value = window.last[part]
+            for next_s, told in samples:
+                if next_s <= at_s:
+                    continue
+                if told < value or next_s - at_s > self._longest_s:
+                    return True
+                at_s, value = next_s, told
+        return False
+
+    def _rate(self, window: _Window) -> tuple[Rate | None, bool]:
+        """The rate where the window says one, and whether it is over.
+
+        Of few units one more may be about to be done: in doubt the pod is faster.
+        """
+        done: dict[Part, tuple[float, float]] = {}
+        seconds = 0.0
+        for part, (began_s, stood) in window.begun.items():
+            at_s, value = window.last[part]
+            if at_s <= began_s:
+                return None, False
+            done[part] = (value - stood) / (at_s - began_s), value - stood
+            seconds = max(seconds, at_s - began_s)
+        per_s, counted = _once(done)
+        if counted < MANY:
+            if seconds < self._longest_s:
+                return None, False
+            per_s += 1.0 / seconds
+        newest_s = max(at_s for at_s, _ in window.last.values())
+        return (Rate(per_s, newest_s, seconds) if counted > 0.0 else None), True
+
+
+def _once(done: Mapping[Part, tuple[float, float]]) -> tuple[float, float]:
+    """Rate and units of all counters together, each counted once however often it is read.
+
+    A page that is read in two ways, and all of a pod that two jobs read, is the one read that says
+    the most; the counters of one page add up, and so do the pages of one job.
+    """
+    ways: dict[Part, tuple[float, float]] = {}
+    for part, (per_s, units) in done.items():
+        way = part._replace(own="")
+        before = ways.get(way, (0.0, 0.0))
+        ways[way] = before[0] + per_s, before[1] + units
+    pages: dict[tuple[str, str], tuple[float, float]] = {}
+    for way, found in ways.items():
+        page = way.job, way.page
+        pages[page] = max(pages.get(page, found), found)
+    jobs: dict[str, tuple[float, float]] = {}
+    for (job, _), (per_s, units) in pages.items():
+        before = jobs.get(job, (0.0, 0.0))
+        jobs[job] = before[0] + per_s, before[1] + units
+    return max(jobs.values(), default=(0.0, 0.0))
+
+
+def latencies(
+    found: Mapping[PodName, Mapping[Part, Samples]], metric: str, now_s: float, stale_s: float
+) -> dict[PodName, float]:
+    """Each pod's newest p99, milliseconds: the largest of its parts that can be true. Seconds,
+    unless the metric's name ends with `_ms` or `_milliseconds`."""
+    scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
+    told = {}
+    for pod, parts in found.items():
+        newest = (samples[-1] for samples in parts.values())
+        fresh = [scale * value for at_s, value in newest if at_s >= now_s - stale_s]
+        if possible := [p99_ms for p99_ms in fresh if p99_ms <= MOST_MS]:
+            told[pod] = max(possible)
+    return told

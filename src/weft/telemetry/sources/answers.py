@@ -1,0 +1,150 @@
+"""What a metrics server answered, as arrays. Pure: bytes in, arrays out.
+
+    {"status": "success", "data": {"resultType": "matrix", "result": [
+        {"metric": {…labels…}, "values": [[seconds, "value"], …]}, …]}}
+
+The labels of each series are kept as the bytes that came: they are the series' name, and are only
+read where a series is seen for the first time (`join`). Numbers never become Python objects.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from weft.model import WeftError
+from weft.telemetry.meaning.metric_names import Floats
+
+Counts = npt.NDArray[np.int64]
+
+_DROP = b'[]" \n\r\t'
+_MOST_SHOWN, _MOST_WARNINGS = 200, 10
+
+
+class TelemetryError(WeftError):
+    """The numbers could not be had. `kind` is one of KINDS; the text says what, where and why."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "oversized")
+"""Nobody to ask was found; no connection; no answer in time; not let in (401, 403); another HTTP or
+API error; an answer that is none; one larger than allowed."""
+
+
+class Answer(NamedTuple):
+    """Samples of S series. Series i owns the next `counts[i]` of `times` and `values`.
+
+    `labels` are JSON objects as they came, `__name__` among them. `times` are seconds since 1970.
+    `warnings` are the server's own, as of partial answers.
+    """
+
+    labels: list[bytes]
+    counts: Counts
+    times: Floats
+    values: Floats
+    warnings: tuple[str, ...] = ()
+
+
+class _Series(msgspec.Struct, gc=False):
+    metric: msgspec.Raw
+    values: msgspec.Raw = msgspec.Raw(b"")
+    value: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Data(msgspec.Struct, rename={"kind": "resultType"}, gc=False):
+    kind: str
+    result: list[_Series]
+
+
+class _Response(msgspec.Struct, rename={"kind": "errorType"}, gc=False):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    kind: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def shown(text: str | bytes, most: int = _MOST_SHOWN) -> str:
+    """Somebody else's words, fit for a log or a terminal: cut, and no character but printable."""
+    if isinstance(text, bytes):
+        text = text[: 4 * most].decode("utf-8", "replace")
+    cut = text[:most].strip()
+    if not cut.isprintable():
+        cut = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return cut[:most]
+
+
+_response = msgspec.json.Decoder(_Response)
+_labels = msgspec.json.Decoder(dict[str, str])
+_ESCAPED = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def labels_of(text: bytes) -> dict[str, str]:
+    """One series' labels; none where they cannot be read."""
+    try:
+        return _labels.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def readable(body: bytes) -> bytes:
+    """The body with U+FFFD for every byte that is no UTF-8, and every escape of half a character:
+    labels are anybody's, and one of them must not cost all the others."""
+    if not body.isascii():
+        body = body.decode("utf-8", "replace").encode()
+    if _SURROGATE.search(body) is None:
+        return body
+    return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
+
+
+NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
+def decode(body: bytes, where: str) -> Answer:
+    """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
+    try:
+        found = _response.decode(readable(body))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = f"{shown(str(error))}: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
+    except RecursionError:
+        what = f"nested too deeply: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
+    if found.status != "success" or found.data is None:
+        raise TelemetryError(
+            "status", f"{where}: {shown(found.kind)}: {shown(found.error or found.status)}"
+        )
+    if found.data.kind not in {"matrix", "vector"}:
+        raise TelemetryError("garbage", f"{where}: answered a {shown(found.data.kind)}, no series")
+    series = found.data.result
+    texts = [bytes(one.values or one.value) for one in series]
+    if any(text[:1] not in {b"[", b""} for text in texts):
+        raise TelemetryError("garbage", f"{where}: samples that are no list")
+    samples, counts = _numbers(texts, found.data.kind == "matrix", where)
+    warnings = tuple(shown(one) for one in found.warnings[:_MOST_WARNINGS])
+    labels = [bytes(one.metric) for one in series]
+    return Answer(labels, counts, samples[0::2], samples[1::2], warnings)
+
+
+def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:
+    """All numbers of all series in a row, and how many samples each series has."""
+    brackets = 1 if nested else 0
+    counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
+    kept = b",".join(text for text, count in zip(texts, counts.tolist(), strict=True) if count > 0)
+    plain = kept.translate(None, _DROP)
+    try:
+        samples = np.fromstring(plain, dtype=np.float64, sep=",")
+    except ValueError:
+        samples = np.zeros(0)
+    if len(samples) != 2 * int(counts.clip(0).sum()):
+        raise TelemetryError("garbage", f"{where}: samples that are no pairs of numbers")
+    return samples, counts.clip(0)

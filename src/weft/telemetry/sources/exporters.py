@@ -1,0 +1,212 @@
+"""Straight from the nodes' exporters, for small clusters without a metrics server.
+
+Every exporter is asked once a tick; what it answers is one sample of each of its series, as of the
+moment of the question. Series become labels and numbers as a metrics server would tell them, with
+the node's name among the labels, so that everything behind is the same.
+
+An exporter is believed about its own node alone: whatever its page calls the node, it is the one
+that was asked, and a series about a card of another node is refused.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.telemetry.meaning.join import Devices
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    MIG_LABELS,
+    MIG_UUID_LABELS,
+    NODE_LABELS,
+    UUID_LABELS,
+    Alias,
+    Metric,
+)
+from weft.telemetry.sources.answers import Answer, TelemetryError, labels_of, shown
+from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.transport import NOBODY, Access, Direct, Limits
+
+PORT = 9400
+"""dcgm-exporter's."""
+MOST_MIB = 16
+_AT_ONCE = 32
+_TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
+_LABEL = re.compile(rf"(?<!\w)([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*=[ \t]*{_TEXT}")
+_INNER = re.compile(
+    rf"\{{((?:[ \t]*(?:\w++|{_TEXT})[ \t]*=[ \t]*{_TEXT}[ \t]*(?:,|(?=\}})))*+)[ \t]*\}}"
+)
+_NO_TEXT = "\ufffd"
+_ESCAPE = re.compile(r"\\(.)")
+_WHOSE = (*UUID_LABELS, *MIG_LABELS, *MIG_UUID_LABELS)
+
+
+Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""An exporter's address → HTTP status and body; raises nothing but `TelemetryError`."""
+
+
+class Known(NamedTuple):
+    """What names mean, and the ledger's GPUs."""
+
+    aliases: Mapping[str, Alias] = ALIASES
+    devices: Callable[[], Devices] = lambda: Devices([])
+
+
+USUALLY = Known()
+"""The usual names, and no GPUs."""
+
+
+class Exporters:
+    """A `Source` over the exporters of `targets()`: node name → address of its metrics page.
+
+    `fetch` reads the pages, where they are not reached from here by their addresses.
+    """
+
+    def __init__(
+        self, targets: Callable[[], Mapping[str, str]], *, timeout_s: float = 5.0,
+        access: Access = NOBODY, fetch: Fetch | None = None,
+        known: Known = USUALLY,
+    ) -> None:  # fmt: skip
+        """`BadInputError` names a file of `access` that is missing or wrong."""
+        self._targets, self._known = targets, known
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._direct = None if fetch else Direct("", access, Limits(timeout_s, MOST_MIB))
+        self._fetch = fetch
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """One sample of everything; what was before now nobody has kept."""
+        wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
+        told = await asyncio.gather(
+            *(self._ask(node, url, wanted) for node, url in self._targets().items())
+        )
+        devices = self._known.devices()
+        answers = [
+            of_node(answer, asked.about, devices) for answer, asked in told if answer is not None
+        ]
+        return Reading(answers, [asked for _, asked in told], "exporters")
+
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """Nothing: applications are not asked one by one."""
+        return Reading([], [])
+
+    async def close(self) -> None:
+        """Give back connections."""
+        if self._direct is not None:
+            await self._direct.close()
+
+    async def _ask(
+        self, node: str, url: str, wanted: frozenset[str]
+    ) -> tuple[Answer | None, Asked]:
+        began = time.monotonic()
+        answer, error = None, None
+        try:
+            async with self._turns:
+                at_s = time.time()
+                status, body = await self._page(url)
+            if status != 200:
+                kind = "refused" if status in {401, 403} else "status"
+                raise TelemetryError(kind, f"{url}: {status}")
+            answer = parse(body, node, at_s, wanted, url)
+        except TelemetryError as wrong:
+            error = wrong
+        except Exception as wrong:  # a page that trips us up is that page's trouble
+            text = f"{url}: {shown(f'{type(wrong).__name__}: {wrong}')}"
+            error = TelemetryError("garbage", text)
+        return answer, Asked(node, time.monotonic() - began, error)
+
+    async def _page(self, url: str) -> tuple[int, bytes]:
+        if self._direct is None:
+            assert self._fetch is not None
+            return await self._fetch(url)
+        status, body = await self._direct.get(url)
+        if status == 401:
+            self._direct.refused()
+        return status, body
+
+
+def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> Answer:
+    """The wanted series of a page in Prometheus' text format, or in OpenMetrics.
+
+    A time on the line itself (milliseconds; seconds in OpenMetrics, which ends by saying so) counts
+    instead of `at_s`. The page's own words for the node are left out. `TelemetryError`: a line that
+    is no series, for then nothing on the page can be trusted; one with bytes that are no UTF-8 is
+    passed over instead, for those are somebody's label.
+    """
+    labels: list[bytes] = []
+    times: list[float] = []
+    values: list[float] = []
+    per_s = 1 if body[-64:].rstrip().endswith(b"\n# EOF") else 1000
+    # Not splitlines(): a label's text may hold whatever else Unicode takes for the end of a line.
+    for line in body.decode("utf-8", "replace").split("\n"):
+        named = _NAME.match(line)
+        if named is None or named[1] not in wanted:
+            continue
+        try:
+            inner, number, told_s = _sample(line, named.end(), per_s)
+        except ValueError:
+            if _NO_TEXT in line:
+                continue
+            text = f"{where}: no series: {shown(line)}"
+            raise TelemetryError("garbage", text) from None
+        values.append(number)
+        times.append(at_s if told_s is None else told_s)
+        found = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
+        for label in NODE_LABELS:
+            found.pop(label, None)
+        labels.append(msgspec.json.encode({"__name__": named[1], **found, "node": node}))
+    ones = np.ones(len(labels), dtype=np.int64)
+    return Answer(labels, ones, np.array(times), np.array(values))
+
+
+def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
+    """The text of the labels, the value, and its own time in seconds; `ValueError`: no series.
+
+    `at` is behind the name. What stands behind `#` is an exemplar, and none of the sample.
+    """
+    inner = ""
+    if line[at : at + 1] == "{":
+        found = _INNER.match(line, at)
+        if found is None:
+            raise ValueError
+        inner, at = found[1], found.end()
+    number, *told = line[at:].partition("#")[0].split()
+    return inner, float(number), float(told[0]) / per_s if told else None
+
+
+def of_node(answer: Answer, node: str, devices: Devices) -> Answer:
+    """The node's answer without a word on other nodes' cards.
+
+    Such a series keeps nothing but the reason, so that it is counted as one that nobody has.
+    """
+    verdicts: dict[tuple[str | None, ...], str] = {}
+    kept = []
+    for text in answer.labels:
+        labels = labels_of(text)
+        whose = tuple(map(labels.get, _WHOSE))
+        if whose not in verdicts:
+            verdicts[whose] = _refused(labels, node, devices)
+        if verdicts[whose]:
+            told = {"__name__": labels["__name__"], "page": node, "refused": verdicts[whose]}
+            kept.append(msgspec.json.encode(told))
+        else:
+            kept.append(text)
+    return answer._replace(labels=kept)
+
+
+def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:
+    """Why this is none of the node's series; "" where it may be."""
+    for label in (*UUID_LABELS, *MIG_UUID_LABELS):
+        uuid = labels.get(label, "")
+        row = devices.find({"UUID": uuid, "node": node}) if uuid else None
+        if isinstance(row, int) and devices.gpus[row][0] != node:
+            return f"{uuid} is of node {devices.gpus[row][0]}"
+    return ""
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]

@@ -1,0 +1,138 @@
+"""Prometheus' HTTP API, and what speaks it too: Thanos, Mimir, VictoriaMetrics.
+
+One query a metric and tick for the whole cluster, all names of the metric at once:
+
+    {__name__=~"DCGM_FI_DEV_FB_USED|dcgm_fb_used|…"}[45s]
+
+asks for the samples themselves with their own times: an instant vector would say the time of the
+question instead, up to five minutes after the sample. Nothing is asked a second time in a tick: the
+next tick asks further back. Every answer is limited in time and size.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft.model import BadInputError
+from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric, names_of
+from weft.telemetry.sources.answers import Answer, TelemetryError, decode, shown
+from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.transport import Access, Direct, Limits, Transport
+
+_AT_ONCE = 4
+
+
+class PrometheusOptions(Access, frozen=True):
+    """How the server is asked.
+
+    `url` is what stands before /api/v1. `timeout_s` is for one answer, `most_mib` its size.
+    `partial`: Thanos may leave out stores that do not answer, and says so in a warning.
+    `selector` goes into every query: `cluster="a"` where one server serves several clusters.
+    """
+
+    url: str
+    timeout_s: float = 10.0
+    most_mib: int = 256
+    partial: bool = False
+    selector: str = ""
+
+
+class Prometheus:
+    """A `Source`. `async with`, or `close` at the end."""
+
+    def __init__(
+        self, options: PrometheusOptions, aliases: Mapping[str, Alias] = ALIASES,
+        transport: Transport | None = None,
+    ) -> None:  # fmt: skip
+        """`BadInputError` names a file that is missing or wrong, or an address that is none.
+
+        Without a `transport` the server is asked at `options.url` itself.
+        """
+        self.options, self.aliases = options, aliases
+        self._url = options.url.rstrip("/")
+        if not re.match(r"https?://[^/\s]+", options.url):
+            raise BadInputError("telemetry.url", f"{options.url!r} is no http:// or https:// URL")
+        limits = Limits(options.timeout_s, options.most_mib)
+        self._transport = transport or Direct(self._url, options, limits)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def __aenter__(self) -> "Prometheus":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self._transport.close()
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """All samples of these metrics of the last `back_s` seconds; one question a metric."""
+        told = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
+        answers = [answer for answer, _ in told if answer]
+        return Reading(answers, [asked for _, asked in told], self._url)
+
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """All samples of the metrics of these names, whatever they mean; one question."""
+        selector = _selector(names, self.options.selector)
+        answer, asked = await self._answered(selector, back_s, "progress")
+        return Reading([answer] if answer else [], [asked], self._url)
+
+    async def query(self, query: str, time_s: float | None = None) -> Answer:
+        """One instant query; `TelemetryError` where it has no answer."""
+        form = {"query": query} | ({"time": f"{time_s:.3f}"} if time_s is not None else {})
+        return await self._decoded("/api/v1/query", form)
+
+    async def query_range(self, query: str, start_s: float, end_s: float, step_s: float) -> Answer:
+        """One range query."""
+        form = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}",
+                "step": f"{step_s:g}"}  # fmt: skip
+        return await self._decoded("/api/v1/query_range", form)
+
+    def selector(self, *metrics: Metric) -> str:
+        """What finds every series of these metrics, in one query."""
+        names = (name for metric in metrics for name in names_of(metric, self.aliases))
+        return _selector(names, self.options.selector)
+
+    async def _ask(self, metric: Metric, back_s: float) -> tuple[Answer | None, Asked]:
+        return await self._answered(self.selector(metric), back_s, metric)
+
+    async def _answered(
+        self, selector: str, back_s: float, about: str
+    ) -> tuple[Answer | None, Asked]:
+        began = time.monotonic()
+        answer, error = None, None
+        try:
+            answer = await self.query(f"{selector}[{max(1, round(back_s))}s]")
+        except TelemetryError as wrong:
+            error = wrong
+        return answer, Asked(about, time.monotonic() - began, error)
+
+    async def _decoded(self, path: str, form: dict[str, str]) -> Answer:
+        where = self._url + path
+        form["timeout"] = f"{self.options.timeout_s:g}s"
+        # Thanos' own words; it leaves stores out unless it is told not to. Others pass them by.
+        form |= {"partial_response": str(self.options.partial).lower(), "dedup": "true"}
+        async with self._turns:
+            status, body = await self._transport.ask(path, form)
+        if status == 401:
+            self._transport.refused()
+        _check(status, body, where)
+        return await asyncio.to_thread(decode, body, where)
+
+
+def _selector(names: Iterable[str], more: str) -> str:
+    every = "|".join(re.escape(name) for name in names)
+    return f'{{__name__=~"{every}"{f", {more}" if more else ""}}}'
+
+
+def _check(status: int, body: bytes, where: str) -> None:
+    """Whether there is an answer in it; 4xx of the API carry its own words in JSON."""
+    if status in {401, 403}:
+        raise TelemetryError("refused", f"{where}: {status}: not let in; check the credentials")
+    if status == 200:
+        return
+    if body.lstrip().startswith(b"{"):
+        decode(body, f"{where}: {status}")
+    raise TelemetryError("status", f"{where}: {status}: {shown(body)}")

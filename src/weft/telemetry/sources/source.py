@@ -1,0 +1,53 @@
+"""What a source of numbers offers, whoever it is: a metrics server, or the exporters themselves."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from weft.telemetry.meaning.metric_names import Metric
+from weft.telemetry.sources.answers import Answer, TelemetryError
+
+DEFAULT_METRICS = (
+    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
+    Metric.GPU_UTIL_RATIO, Metric.MEMORY_COPY_RATIO, Metric.GRAPHICS_ACTIVE_RATIO,
+    Metric.SM_ACTIVE_RATIO, Metric.SM_OCCUPANCY_RATIO, Metric.TENSOR_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO, Metric.PCIE_SENT_BYTES_PER_S, Metric.PCIE_RECEIVED_BYTES_PER_S,
+    Metric.POWER_W, Metric.POWER_LIMIT_W, Metric.ENCODER_RATIO, Metric.DECODER_RATIO,
+    Metric.SM_CLOCK_MHZ,
+)  # fmt: skip
+"""What is asked for. Energy is left out: a counter of all time does not fit into float32."""
+
+
+class Asked(NamedTuple):
+    """How one question went: what about, how long it took, and what was wrong, if anything."""
+
+    about: str
+    took_s: float
+    error: TelemetryError | None = None
+
+
+class Reading(NamedTuple):
+    """What came back in one tick; what is missing from it is among `asked` with its error.
+
+    `where` names who was asked, for people.
+    """
+
+    answers: list[Answer]
+    asked: list[Asked]
+    where: str = ""
+
+
+class Source(Protocol):
+    """Where samples come from."""
+
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        """All samples of the last `back_s` seconds, or what can be had of them. Never raises."""
+        ...
+
+    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+        """The same of metrics that mean nothing to Weft, by name, in one question; nothing where
+        only GPUs' exporters are asked."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...

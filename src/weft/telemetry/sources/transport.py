@@ -1,0 +1,161 @@
+"""How a question gets to a metrics server: over HTTP, as whoever the configuration says we are.
+
+Every answer is limited in time and size, and whatever goes wrong is one `TelemetryError`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import aiohttp
+import msgspec
+
+from weft.kube.client import read_body
+from weft.kube.clock import SystemClock
+from weft.kube.credentials import Credentials, Fixed, PasswordFile, TokenFile
+from weft.kube.errors import OversizedError
+from weft.kube.tls import client_tls, load_certificate
+from weft.model import BadInputError
+from weft.telemetry.sources.answers import TelemetryError, shown
+
+MIB = 1 << 20
+_MOST_SHOWN = 500
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, and whom to believe. Files are PEM, but for the password and the token.
+
+    `headers` go with every question. `verify`: whether the server's certificate is looked at.
+    """
+
+    username: str = ""
+    password_file: str = ""
+    bearer_token_file: str = ""
+    authority_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    verify: bool = True
+    headers: dict[str, str] = {}
+
+    def credentials(self) -> Credentials:
+        """What goes into the Authorization header; files are read again as they are replaced."""
+        if self.bearer_token_file:
+            path, where = Path(self.bearer_token_file), "telemetry.bearerTokenFile"
+            return TokenFile(path, SystemClock(), where)
+        if self.username:
+            path, where = Path(self.password_file), "telemetry.passwordFile"
+            return PasswordFile(path, SystemClock(), where, self.username)
+        return Fixed()
+
+    def tls(self) -> ssl.SSLContext:
+        """The server's authority and our own certificate; `BadInputError` names a wrong file."""
+        authority = _file(self.authority_file, "telemetry.authorityFile")
+        context = client_tls(authority, "telemetry.authorityFile", verify=self.verify)
+        if self.certificate_file:
+            certificate = _file(self.certificate_file, "telemetry.certificateFile")
+            key = _file(self.key_file, "telemetry.keyFile")
+            load_certificate(context, certificate, key, "telemetry.certificateFile")
+        return context
+
+
+class Limits(NamedTuple):
+    """Of one answer."""
+
+    timeout_s: float = 10.0
+    most_mib: int = 256
+
+
+NOBODY, USUAL = Access(), Limits()
+"""No credentials; what is enough for one answer."""
+
+
+class Transport(Protocol):
+    """Takes questions to one server. Raises nothing but `TelemetryError`."""
+
+    async def ask(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+        """HTTP status and body of the answer to `form`, at `path` below the server's address."""
+        ...
+
+    def refused(self) -> None:
+        """The server said 401."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class Direct:
+    """A `Transport` to a server that can be reached from here; questions are sent by POST."""
+
+    def __init__(self, url: str, access: Access, limits: Limits = USUAL) -> None:
+        """`BadInputError` names a file that is missing or wrong. `url` has no slash at its end."""
+        self._url, self._limits, self._extra = url, limits, access.headers
+        self._credentials = access.credentials()
+        self._tls = True if url.startswith("http://") else access.tls()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+        """By POST: a question may be longer than an address."""
+        return await self._send("POST", self._url + path, form)
+
+    async def get(self, url: str) -> tuple[int, bytes]:
+        """A page, wherever it is."""
+        return await self._send("GET", url, None)
+
+    def refused(self) -> None:
+        """Look for other credentials before the next question."""
+        self._credentials.refused()
+
+    async def close(self) -> None:
+        """Give back connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _send(
+        self, method: str, url: str, form: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        limits = self._limits
+        try:
+            told = await self._credentials.authorization()
+            headers = {**self._extra, **({"Authorization": told} if told else {})}
+            async with (
+                asyncio.timeout(limits.timeout_s),
+                self._open().request(
+                    method, url, data=form, headers=headers, allow_redirects=False
+                ) as answer,
+            ):
+                return answer.status, await read_body(answer, limits.most_mib * MIB)
+        except OversizedError as error:
+            raise oversized(url, limits.most_mib) from error
+        except TimeoutError as error:
+            text = f"{url}: no answer in {limits.timeout_s:g} s"
+            raise TelemetryError("timeout", text) from error
+        except (aiohttp.ClientError, OSError, BadInputError) as error:
+            text = f"{url}: {shown(str(error), _MOST_SHOWN) or type(error).__name__}"
+            raise TelemetryError("unreachable", text) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            limits = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.timeout_s)
+            self._session = aiohttp.ClientSession(
+                timeout=limits, connector=aiohttp.TCPConnector(ssl=self._tls)
+            )
+        return self._session
+
+
+def oversized(where: str, most_mib: int) -> TelemetryError:
+    """More came than is taken."""
+    return TelemetryError("oversized", f"{where}: the answer has more than {most_mib} MiB")
+
+
+def _file(path: str, where: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadInputError(where, f"cannot read {path}: {error.strerror}") from error

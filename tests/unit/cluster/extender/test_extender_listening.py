@@ -1,0 +1,56 @@
+"""Which ports are opened."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from extender_world import ROUTES, StubCluster
+
+from weft.cluster.extender import listeners
+from weft.cluster.extender.listeners import Listening, listen
+from weft.cluster.extender.server import Server
+from weft.cluster.extender.service import Extender
+from weft.model import BadInputError
+
+
+def opened(wish: Listening) -> list[int]:
+    async def main() -> list[int]:
+        server = Server(Extender(StubCluster()), ROUTES)
+        try:
+            return await listen(server, wish)
+        finally:
+            await server.close()
+
+    return asyncio.run(main())
+
+
+def test_one_port_or_the_originals_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = opened(Listening("127.0.0.1", 0)), opened(Listening("127.0.0.1", 0))
+    monkeypatch.setattr(listeners, "ORIGINAL_PORTS", (first[0], second[0]))
+    both = [first[0], second[0]]
+    assert opened(Listening("127.0.0.1", first[0], original_ports=True)) == both
+
+
+def test_the_originals_ports_are_what_they_were() -> None:
+    assert listeners.ORIGINAL_PORTS == (39999, 12345)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    async def main() -> None:
+        server = Server(Extender(StubCluster()), ROUTES)
+        try:
+            (port,) = await listen(server, Listening("127.0.0.1", 0))
+            with pytest.raises(BadInputError, match=f"port {port}"):
+                await listen(server, Listening("127.0.0.1", port))
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wish", [Listening(certificate=Path("a")), Listening(client_authority=Path("a"))]
+)
+def test_half_a_wish_for_tls_is_named(wish: Listening) -> None:
+    with pytest.raises(BadInputError, match="certificate"):
+        opened(wish)

@@ -1,0 +1,116 @@
+"""Scheduler processes on a fake API server, for the tests beside this file."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from weft.cluster.control.event_reporter import Teller
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.scheduler.leader_label import ROLE, Role
+from weft.cluster.scheduler.process import Process
+from weft.core.framework import Profile
+from weft.core.policies.fgd import Fgd
+from weft.kube.bind import BindOptions
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.kube.lease import Elector, LeaseOptions
+from weft.testing.api_server import FakeApiServer
+
+GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
+LEASE = LeaseOptions(duration_s=3, renew_s=0.1, request_timeout_s=0.3, margin_s=0.1)
+BINDING = BindOptions(request_timeout_s=1)
+
+
+def add_node(server: FakeApiServer) -> None:
+    has: dict[str, Any] = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {
+        "name": "n",
+        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+    }
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+    # A Lease without a holder, as Weft's manifests bring it: taken at once.
+    server.add("leases", {"metadata": {"name": "weft", "namespace": "kube-system"}, "spec": {}})
+
+
+def add_pod(server: FakeApiServer, name: str) -> None:
+    asks = {"limits": {"weft.dev/gpu-memory": "4000"}}
+    spec = {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]}
+    server.add("pods", {"metadata": {"name": name, "namespace": "d"}, "spec": spec})
+
+
+def add_own_pod(server: FakeApiServer, name: str, role: str = "") -> None:
+    meta = {"name": name, "namespace": "weft", "labels": {ROLE: role} if role else {}}
+    spec = {"nodeName": "elsewhere", "containers": [{"name": "weft"}]}
+    server.add("pods", {"metadata": meta, "spec": spec})
+
+
+class Running:
+    """One process; `stop()` is its SIGTERM."""
+
+    def __init__(self, client: ApiClient, name: str) -> None:
+        self.elector = Elector(client, name, LEASE)
+        self.live = Cluster(
+            client, [Profile("weft", [Fgd()])], binding=BINDING, may_bind=self.elector.may_bind
+        )
+        role = Role(client, "weft", name)
+        process = Process(self.live, Teller(self.live, client, name), role, self.elector)
+        self._told = asyncio.Event()
+        self.task = asyncio.ensure_future(process.run(self._until_told()))
+
+    async def _until_told(self) -> None:
+        await self._told.wait()
+
+    async def stop(self) -> None:
+        self._told.set()
+        await self.task
+
+
+@contextlib.asynccontextmanager
+async def world() -> AsyncIterator[tuple[FakeApiServer, Callable[[str], Running]]]:
+    async with FakeApiServer() as server, contextlib.AsyncExitStack() as stack:
+        add_node(server)
+        started: list[Running] = []
+        clients = []
+        for _ in range(2):
+            client = ApiClient(Endpoint(server.url, Fixed()))
+            clients.append(await stack.enter_async_context(client))
+
+        def start(name: str) -> Running:
+            started.append(Running(clients[len(started)], name))
+            return started[-1]
+
+        try:
+            yield server, start
+        finally:
+            for one in started:
+                one.task.cancel()
+            await asyncio.gather(*(one.task for one in started), return_exceptions=True)
+
+
+def plays(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test of an asynchronous story, which must end."""
+
+    def test() -> None:
+        asyncio.run(asyncio.wait_for(story(), 30))
+
+    test.__name__ = story.__name__
+    return test
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+def node_of(server: FakeApiServer, name: str) -> str:
+    found: str = server.get("pods", name, "d")["spec"].get("nodeName", "")
+    return found
+
+
+def role_of(server: FakeApiServer, name: str) -> str:
+    found: str = server.get("pods", name, "weft")["metadata"]["labels"].get(ROLE, "")
+    return found

@@ -1,0 +1,133 @@
+"""A live cluster on a fake API server, with the scheduler's own pages on a real socket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.http.access import Door
+from weft.cluster.scheduler.connection import HttpOptions
+from weft.cluster.scheduler.explanation import Explanation
+from weft.cluster.scheduler.metrics import Metrics
+from weft.cluster.scheduler.pages import Pages
+from weft.core.framework import Policy, Profile
+from weft.core.ledger import STRICT, Limits
+from weft.core.policies.best_fit import BestFit
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.testing.api_server import FakeApiServer
+
+MIB = 16_000
+Json = dict[str, Any]
+
+
+def inventory(gpus: int, model: str = "") -> str:
+    cards = [{"index": index, "memory_mib": MIB, "model": model} for index in range(gpus)]
+    return msgspec.json.encode({"gpus": cards}).decode()
+
+
+def add_node(
+    server: FakeApiServer, name: str, gpus: int = 2, *, ready: bool = True,
+    advertised_mib: int | None = None,
+) -> None:  # fmt: skip
+    """`advertised_mib`: how many weft.dev/gpu-memory a device plugin advertises there, if any."""
+    has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    if advertised_mib is not None:
+        has["weft.dev/gpu-memory"] = str(advertised_mib)
+    ready_now = {"type": "Ready", "status": "True" if ready else "Unknown"}
+    meta = {
+        "name": name,
+        "annotations": {"weft.dev/inventory": inventory(gpus), "weft.dev/delivers": "by-name"}
+        if gpus
+        else {},
+    }
+    status = {"allocatable": has, "conditions": [ready_now]}
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+
+
+def add_pod(
+    server: FakeApiServer, name: str, memory_mib: int | str = 0, *, by: str = "weft",
+    meta: Json | None = None, **spec: Any,
+) -> str:  # fmt: skip
+    """A pod of namespace d; its UID."""
+    asks = {"limits": {"weft.dev/gpu-memory": str(memory_mib)}} if memory_mib else {}
+    whole = {"schedulerName": by, "containers": [{"name": "c", "resources": asks}], **spec}
+    head = {"name": name, "namespace": "d", **(meta or {})}
+    return str(server.add("pods", {"metadata": head, "spec": whole})["metadata"]["uid"])
+
+
+class World:
+    """The pages are served from the beginning; `sync` and `lead` are the cluster's own steps."""
+
+    def __init__(
+        self, server: FakeApiServer, client: ApiClient, options: HttpOptions, policy: Policy,
+        limits: Limits, address: str = "127.0.0.1", door: Door | None = None,
+    ) -> None:  # fmt: skip
+        self.server = server
+        self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
+        self.metrics = Metrics(self.live)
+        self.pages = Pages(
+            self.live, [self.metrics], address=address, port=0, options=options, door=door
+        )
+        self.session: aiohttp.ClientSession
+
+    async def lead(self) -> None:
+        await self.live.start()
+        await self.live.lead(afresh=False)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what the watch will bring; the test's own time-out ends it."""
+        while not holds():
+            await asyncio.sleep(0.005)
+
+    def bound(self, name: str) -> bool:
+        """Whether the watch has shown it."""
+        pod = self.live.pod("d", name)
+        return pod is not None and bool(pod.spec.node_name)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"http://127.0.0.1:{self.pages.port}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def explain(self, name: str) -> Explanation:
+        status, text = await self.get(f"/explain/pods/d/{name}")
+        assert status == 200, text
+        return msgspec.json.decode(text, type=Explanation)
+
+    async def samples(self) -> dict[tuple[str, ...], float]:
+        """Every sample by its name and labels, as Prometheus reads them."""
+        status, text = await self.get("/metrics")
+        assert status == 200, text
+        return {
+            (one.name, *(f"{key}={value}" for key, value in sorted(one.labels.items()))): one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        }
+
+
+@contextlib.asynccontextmanager
+async def world(
+    options: HttpOptions | None = None, policy: Policy | None = None, limits: Limits = STRICT,
+    address: str = "127.0.0.1", door: Door | None = None,
+) -> AsyncIterator[World]:  # fmt: skip
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, Fixed())) as client,
+        aiohttp.ClientSession() as session,
+    ):
+        it = World(
+            server, client, options or HttpOptions(), policy or BestFit(), limits, address, door
+        )
+        it.session = session
+        await it.pages.start()
+        try:
+            yield it
+        finally:
+            await it.pages.close()
+            await it.live.stop()

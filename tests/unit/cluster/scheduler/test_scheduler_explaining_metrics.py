@@ -1,0 +1,138 @@
+"""`weft explain pod` of a live cluster: the metrics behind a decision, and without them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import numpy as np
+from scheduler_world import World, add_node, add_pod, world
+
+from weft.cli.explain_pod import live_lines
+from weft.cluster.scheduler.explain_service import Explainer
+from weft.core.engine import SignalsChanged
+from weft.core.framework.signals import FRESH, STALE, snapshot
+from weft.core.policies.load_aware import LoadAware
+
+GPUS = [("a", 0), ("b", 0)]
+
+
+def measured(it: World, version: int, sm: list[float], age: int = FRESH) -> None:
+    """The GPUs of a and b are looked at, now."""
+    ages = np.full(2, age, dtype=np.int8)
+    columns = {"sm_active_ratio": (np.array(sm), ages), "dram_active_ratio": (np.array(sm), ages)}
+    at_ns = int(it.live.client.clock.monotonic() * 1e9)
+    it.live.handle(SignalsChanged(snapshot(version, at_ns, GPUS, columns)))
+
+
+async def text_of(it: World, name: str) -> str:
+    status, body = await it.get(f"/explain/pods/d/{name}")
+    assert status == 200
+    return "\n".join(live_lines(body.encode()))
+
+
+def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with world(policy=LoadAware()) as it:
+            for name in ("a", "b"):
+                add_node(it.server, name, gpus=1)
+            await it.lead()
+            await check(it)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
+    async def check(it: World) -> None:
+        measured(it, 1, [0.5, 0.125], STALE)
+        add_pod(it.server, "p", 1_000)
+        await it.until(lambda: it.bound("p"))
+        measured(it, 2, [0.25, 0.99])
+        found = await it.explain("p")
+        assert found.node == "b"
+        assert found.metrics is not None
+        (gpu,) = found.metrics.gpus
+        values = {one.column: (one.value, one.age) for one in gpu.readings}
+        assert values["sm_active_ratio"] == (0.125, "STALE"), "as it was then"
+        assert 0 <= found.metrics.looked_s < 30
+        assert found.metrics.without is not None
+        assert found.metrics.without.node == "a"
+        text = await text_of(it, "p")
+        assert "metrics of GPU 0, looked at " in text
+        assert "s before: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE" in text
+        assert "without metrics, decided again now: a, GPU 0" in text
+        assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+    on_cluster(check)
+
+
+def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
+    async def check(it: World) -> None:
+        for name in ("p", "q"):
+            add_pod(it.server, name, 9_000)
+            await it.until(lambda name=name: it.bound(name))
+        measured(it, 1, [0.91, 0.95])
+        uid = add_pod(it.server, "waits", 1_000)
+        await it.until(lambda: uid in it.live.engine.queue)
+        found = await it.explain("waits")
+        assert (found.state, found.text) == ("pending", "fits nowhere")
+        assert found.metrics is not None
+        assert found.metrics.kept_out_gpus == 2
+        text = await text_of(it, "waits")
+        assert "metrics keep it off 2 GPUs that would take it:" in text
+        assert "a GPU 0: sm_active_ratio 0.91, dram_active_ratio 0.91" in text
+        assert "without metrics: a, GPU 0" in text
+        assert it.live.engine.profiles["weft"].lead.signals is it.live.engine.signals
+
+    on_cluster(check)
+
+
+def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
+    async def check(it: World) -> None:
+        for name in ("p", "q"):
+            add_pod(it.server, name, 9_000)
+            await it.until(lambda name=name: it.bound(name))  # type: ignore[misc]
+        measured(it, 1, [0.91, 0.95])
+        uid = add_pod(it.server, "waits", 1_000)
+        await it.until(lambda: uid in it.live.engine.queue)
+        times = iter(range(1_000))
+
+        def clock() -> float:
+            if next(times) == 1:  # the first step is over
+                measured(it, 2, [0.91, 0.2])
+            return 0.0
+
+        found = await Explainer(it.live, clock=clock).explain("d", "waits")
+        assert found is not None
+        assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
+        assert found.metrics is not None
+        assert found.metrics.without is not None
+        assert found.metrics.without.node == "a"
+        (gpu,) = found.metrics.gpus
+        assert gpu.readings[0].value == 0.2
+
+    on_cluster(check)
+
+
+def test_a_pod_placed_before_anybody_looked_has_no_old_readings() -> None:
+    async def check(it: World) -> None:
+        add_pod(it.server, "p", 1_000)
+        await it.until(lambda: it.bound("p"))
+        measured(it, 1, [0.5, 0.125])
+        found = await it.explain("p")
+        assert found.metrics is not None
+        assert found.metrics.gpus == ()
+        text = await text_of(it, "p")
+        assert "metrics of GPU" not in text
+        assert "without metrics, decided again now: the same place" in text
+
+    on_cluster(check)
+
+
+def test_without_a_look_nothing_is_said_of_metrics() -> None:
+    async def check(it: World) -> None:
+        add_pod(it.server, "p", 1_000)
+        await it.until(lambda: it.bound("p"))
+        assert (await it.explain("p")).metrics is None
+        assert "metrics" not in await text_of(it, "p")
+
+    on_cluster(check)

@@ -1,0 +1,137 @@
+"""Metrics say what happened: read by Prometheus' own parser, held against the cluster."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from scheduler_world import World, add_node, add_pod, world
+
+from weft.cluster.extender.metrics import Metrics as ExtenderMetrics
+from weft.cluster.scheduler.metrics import Metrics
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
+
+
+def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with world() as it:
+            await check(it)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_what_happened_is_what_is_told() -> None:
+    async def check(it: World) -> None:
+        add_node(it.server, "n")
+        add_node(it.server, "plain", gpus=0)
+        for number in range(3):
+            add_pod(it.server, f"p{number}", 4_000)
+        add_pod(it.server, "large", 20_000)
+        add_pod(it.server, "gated", 4_000, schedulingGates=[{"name": "g"}])
+        add_pod(it.server, "bad", "much")
+        await it.live.start()
+        assert (await it.samples())["leader_election_master_status", "name=weft"] == 0
+        await it.live.lead(afresh=False)
+        await it.until(lambda: all(it.bound(f"p{n}") for n in range(3)))
+        found = await it.samples()
+        profile = "profile=weft"
+        attempts = "scheduler_schedule_attempts_total"
+        assert found[attempts, profile, "result=scheduled"] == 3
+        assert found[attempts, profile, "result=unschedulable"] >= 1
+        took = "scheduler_scheduling_attempt_duration_seconds"
+        assert found[f"{took}_count", profile, "result=scheduled"] == 3
+        assert 0 < found[f"{took}_sum", profile, "result=scheduled"] < 10
+        assert found["scheduler_pod_scheduling_sli_duration_seconds_count", "attempts=1"] == 3
+        assert found["scheduler_pod_scheduling_attempts_sum",] == 3
+        assert found["scheduler_pending_pods", "queue=unschedulable"] == 1
+        assert found["scheduler_pending_pods", "queue=gated"] == 1
+        assert found["scheduler_pending_pods", "queue=active"] == 0
+        assert found["scheduler_cache_size", "type=nodes"] == 2
+        assert found["scheduler_cache_size", "type=pods"] == 3
+        assert found["leader_election_master_status", "name=weft"] == 1
+        assert found["weft_binds_total", "outcome=Bound"] == 3
+        assert found["weft_bind_version_retries_total",] == 0
+        assert found["rest_client_requests_total", "code=201", "method=POST"] == 3
+        assert found["weft_watch_lists_total", "resource=pods"] == 1
+        assert found["weft_ready",] == 1
+        assert found["weft_pods_bad",] == 1
+        assert found["weft_pod_faults_total",] == 0
+        assert found["weft_ledger_gpus", "node=n"] == 2
+        assert found["weft_ledger_gpu_memory_capacity_mib", "node=n"] == 32_000
+        assert found["weft_ledger_gpu_memory_used_mib", "node=n"] == 12_000
+        assert found["weft_ledger_gpu_holdings", "node=n"] == 3
+        assert found["weft_ledger_gpus_idle", "node=n"] == 1
+        assert not [key for key in found if "node=plain" in key]
+        assert not [key for key in found if key[0].endswith("_created")]
+        it.server.remove("pods", "p0", "d")
+        it.server.remove("pods", "large", "d")
+        await it.until(lambda: len(it.live.pods.pods) == 4)
+        found = await it.samples()
+        assert found["weft_ledger_gpu_memory_used_mib", "node=n"] == 8_000
+        assert found["scheduler_pending_pods", "queue=unschedulable"] == 0
+        assert not it.metrics._first, "pods that are gone are forgotten"
+
+    on_cluster(check)
+
+
+def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
+    async def check(it: World) -> None:
+        add_node(it.server, "n")
+        add_pod(it.server, "p", 4_000)
+        it.server.fault("status", path="/binding", method="POST", code=400)
+        await it.lead()
+        await it.until(lambda: it.bound("p"))
+        found = await it.samples()
+        attempts = "scheduler_schedule_attempts_total"
+        assert found[attempts, "profile=weft", "result=error"] == 1
+        assert found[attempts, "profile=weft", "result=scheduled"] == 1
+        assert found["weft_binds_total", "outcome=Refused"] == 1
+        assert found["scheduler_pod_scheduling_sli_duration_seconds_count", "attempts=2"] == 1
+        waited = found["scheduler_pod_scheduling_sli_duration_seconds_sum", "attempts=2"]
+        assert 1 <= waited < 10, "the back-off of a second is part of it"
+
+    on_cluster(check)
+
+
+def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
+    async def check(it: World) -> None:
+        add_node(it.server, "n")
+        add_pod(it.server, "p", 4_000)
+        await it.lead()
+        await it.until(lambda: it.bound("p"))
+        assert not [key for key in await it.samples() if "gpu=0" in key]
+        it.pages.collectors[:] = [Metrics(it.live, per_gpu=True)]
+        found = await it.samples()
+        used = [found["weft_ledger_one_gpu_memory_used_mib", f"gpu={g}", "node=n"] for g in (0, 1)]
+        assert sorted(used) == [0, 4_000]
+
+    on_cluster(check)
+
+
+def test_one_page_tells_of_both_hosts() -> None:
+    async def check(it: World) -> None:
+        extender = ExtenderMetrics()
+        extender.answered("/weft", "filter", "ok", 0.003)
+        it.pages.collectors.append(extender)
+        found = await it.samples()
+        labels = ("path=/weft", "result=ok", "verb=filter")
+        assert found["weft_extender_requests_total", *labels] == 1
+        assert "weft_ready" in {key[0] for key in found}
+
+    on_cluster(check)
+
+
+def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
+    async def check(it: World) -> None:
+        it.pages.collectors[:] = [Metrics(it.live, per_gpu=True)]
+        _, text = await it.get("/metrics")
+        told = {
+            family.name + ("_total" if family.type == "counter" else "")
+            for family in text_string_to_metric_families(text)
+        }
+        page, _, _ = (DOCS / "metrics.md").read_text().partition("## How fast pods go")
+        assert told == set(re.findall(r"^\| `([a-z_]+)`", page, flags=re.MULTILINE))
+
+    on_cluster(check)

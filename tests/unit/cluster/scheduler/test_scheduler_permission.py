@@ -1,0 +1,101 @@
+"""Who has a pod explained: this machine, or whom the API server lets; nobody else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from scheduler_world import World, add_pod, world
+
+from weft.cluster.http.access import Door
+from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
+from weft.testing.addresses import own_address
+
+USER = f"system:serviceaccount:weft-system:{ACCOUNT}"
+PAGE = "/explain/pods/d/a"
+
+
+def from_elsewhere(
+    check: Callable[[World, str], Awaitable[None]], door: Door | None = None
+) -> None:
+    """The pages listen on all addresses, and are asked at one that is not loopback."""
+    host = own_address() or pytest.skip("this machine has no address but loopback")
+
+    async def main() -> None:
+        async with world(address="0.0.0.0", door=door) as it:
+            add_pod(it.server, "a", 100)
+            await it.lead()
+            await check(it, f"http://{host}:{it.pages.port}")
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def asked(it: World, url: str, token: str = "", **headers: str) -> tuple[int, str]:
+    if token:
+        headers[TOKEN_HEADER] = token
+    async with it.session.get(url, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+def test_without_a_token_only_health_and_counts_are_told() -> None:
+    async def check(it: World, base: str) -> None:
+        for page in ("/healthz", "/livez", "/readyz", "/metrics"):
+            assert (await asked(it, base + page))[0] == 200
+        for name in ("a", "none"):
+            status, text = await asked(it, f"{base}/explain/pods/d/{name}")
+            assert status == 401, "whether there is such a pod is not told either"
+            assert "--url by a port-forward" in text
+        async with it.session.head(base + PAGE) as answer:
+            assert answer.status == 401
+        asked_of_api = {what for what in it.server.requests if "review" in what}
+        assert not asked_of_api, "who shows nothing costs the API server nothing"
+        assert (await it.get(PAGE))[0] == 200, "this machine needs no token"
+
+    from_elsewhere(check)
+
+
+def test_a_token_for_explain_of_somebody_who_may() -> None:
+    async def check(it: World, base: str) -> None:
+        access = it.server.access
+        good = access.token(USER, AUDIENCE)
+        status, text = await asked(it, base + PAGE, good)
+        assert status == 403
+        assert f"{USER} may not get {PAGE}" in text
+        access.rights.add((USER, "/explain/pods/other/"))
+        assert (await asked(it, base + PAGE, good))[0] == 403
+        access.rights.add((USER, "/explain/"))
+        assert (await asked(it, base + PAGE, good))[0] == 200
+        assert (await asked(it, base + PAGE, "", Authorization=f"Bearer {good}"))[0] == 401
+
+    from_elsewhere(check)
+
+
+@pytest.mark.parametrize("wrong", ["another audience", "forged", "no token", "an endless one"])
+def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
+    async def check(it: World, base: str) -> None:
+        it.server.access.rights.add((USER, "/explain/"))
+        token = {
+            "another audience": it.server.access.token(USER, "https://kubernetes.default.svc"),
+            "forged": "e30.e30.e30", "no token": "a b", "an endless one": "e30.e30." + "x" * 7_000,
+        }[wrong]  # fmt: skip
+        assert (await asked(it, base + PAGE, token))[0] == 401
+
+    from_elsewhere(check)
+
+
+@pytest.mark.parametrize("path", ["tokenreviews", "subjectaccessreviews"])
+def test_an_api_server_that_does_not_say_lets_nobody_in(path: str) -> None:
+    async def check(it: World, base: str) -> None:
+        it.server.access.rights.add((USER, "/explain/"))
+        it.server.fault("status", path=path, method="POST", times=99, code=403)
+        status, text = await asked(it, base + PAGE, it.server.access.token(USER, AUDIENCE))
+        assert status == 503
+        assert "does not say whether you may" in text
+
+    from_elsewhere(check)
+
+
+def test_everybody_is_answered_where_that_is_what_was_said() -> None:
+    async def check(it: World, base: str) -> None:
+        assert (await asked(it, base + PAGE))[0] == 200
+
+    from_elsewhere(check, Door(anyone=True))

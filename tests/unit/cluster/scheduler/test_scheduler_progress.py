@@ -1,0 +1,105 @@
+"""What the pages say of how fast pods go, and the sentences that `weft explain pod` makes of it."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from scheduler_world import World, add_node, add_pod, world
+
+from weft.cli.explain_pod import live_lines
+from weft.cluster.scheduler.explanation import Explanation
+from weft.cluster.stores.slowdown_store import Remembering
+from weft.cluster.telemetry.slowdown_metrics import ObservedMetrics
+from weft.cluster.telemetry.slowdown_observer import Apart, Observing, Progress
+from weft.cluster.telemetry.solo_rates import Solos
+from weft.core.framework.interference import Interference
+from weft.telemetry.sources.source import Reading
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "metrics.md"
+
+
+class Silent:
+    """A source that knows nothing."""
+
+    async def read(self, *_: Any) -> Reading:
+        return Reading([], [])
+
+    async def series(self, *_: Any) -> Reading:
+        return Reading([], [])
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def observing(it: World) -> Observing:
+    remembering = Remembering(it.live.client, None, Interference(0))
+    return Observing(it.live, Silent(), remembering, Solos())
+
+
+def test_explain_tells_what_was_seen_last() -> None:
+    async def life() -> None:
+        async with world() as it:
+            add_node(it.server, "n", gpus=1)
+            await it.lead()
+            uid = add_pod(it.server, "serve", 2_000)
+            await it.until(lambda: it.bound("serve"))
+            assert (await it.explain("serve")).progress is None
+            seen = Progress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
+            it.pages.explainer.progress_of = {uid: seen}.get
+            assert (await it.explain("serve")).progress == seen
+
+    asyncio.run(asyncio.wait_for(life(), 30))
+
+
+def lines_of(**seen: Any) -> list[str]:
+    told = Explanation("d", "serve", "u", "bound", "is bound on n", "weft", True,
+                       progress=Progress(**seen))  # fmt: skip
+    return live_lines(msgspec.json.encode(told))[2:]
+
+
+def test_progress_in_words() -> None:
+    assert lines_of(
+        source="progress", slowdown=1.566, rate_per_s=61.3, alone_per_s=96.0, age_s=9.4, bound=1.1,
+        broken=1, windows=3, held_back="nobody goes: why",
+        apart=(Apart("train", "T4", 1_440.0), Apart("", "", 59.0)),
+    ) == [
+        "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
+        "  at most 1.10 times slower is allowed; broken in 1 of the last 3 looks",
+        "  nobody goes: why",
+        "  kept apart from train on T4 for 24 min",
+        "  kept apart from pods of no known application for 59 s",
+    ]  # fmt: skip
+
+
+def test_guesses_latencies_and_problems_in_words() -> None:
+    seen = {"source": "sm-active", "slowdown": 1.3, "p99_ms": 93.0, "slo_ms": 80.0}
+    assert lines_of(**seen, problem="wrong") == [
+        "  progress: nobody counts it; by its GPU's SM_ACTIVE 1.30 times slower than alone, a "
+        "guess on which nobody acts",
+        "  p99 93 ms, SLO 80 ms: late",
+        "  note: wrong",
+    ]
+    assert lines_of(p99_ms=3.0, slo_ms=80.0) == ["  p99 3 ms, SLO 80 ms: in time"]
+    assert lines_of() == []
+
+
+def test_every_metric_is_told_and_described() -> None:
+    async def life() -> None:
+        async with world() as it:
+            it.pages.collectors.append(ObservedMetrics(observing(it)))
+            add_node(it.server, "n")
+            await it.lead()
+            it.live.recall.slow["evicted"] = 2
+            told = await it.samples()
+            assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
+            assert told["weft_recalls_total", "outcome=evicted"] == 0
+            for source in ("progress", "sm-active", "none"):
+                assert told["weft_observed_pods", f"source={source}"] == 0
+            assert told["weft_observed_writes_total", "outcome=written"] == 0
+            names = {name for name, *_ in told if name.startswith("weft_observed")}
+            described = set(re.findall(r"`(weft_observed\w+)`", DOCS.read_text()))
+            assert names | {"weft_observed_unjoined_series"} == described
+
+    asyncio.run(asyncio.wait_for(life(), 30))

@@ -1,0 +1,217 @@
+"""Decisions of a running scheduler on record: replayed alike, and a full disk ends no scheduler."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from process_world import add_node, add_pod, node_of, plays, until
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.scheduler.explain_service import Explainer
+from weft.core.engine import SignalsChanged
+from weft.core.framework import Profile
+from weft.core.framework.signals import FRESH, snapshot
+from weft.core.policies.catalog import built_in
+from weft.core.policies.fgd import Fgd
+from weft.core.record import Header, Lines, PolicyUse, ProfileUse, read, replay
+from weft.core.record.side import side_of
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.model import BadInputError
+from weft.testing.api_server import FakeApiServer
+
+HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
+
+
+def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    path.write_text("an older file")
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            assert str(path) in await recording.start()
+            await live.start()
+            await live.lead(afresh=False)
+            for number in range(9):
+                add_pod(server, f"p{number}")
+            await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
+            await live.stop()
+            await recording.close()
+
+    story()
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical, verdict
+    assert verdict.decisions >= 9
+    assert (tmp_path / "decisions.jsonl.previous").read_text() == "an older file"
+
+
+def look(version: int, gpus: int = 200) -> SignalsChanged:
+    """Large enough for a folder of its own."""
+    rng, fresh = np.random.default_rng(version), np.full(gpus, FRESH, dtype=np.int8)
+    columns = {f"column-{n}": (rng.random(gpus), fresh) for n in range(3)}
+    return SignalsChanged(snapshot(version, 0, [("n", n) for n in range(gpus)], columns))
+
+
+def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            await live.start()
+            for version in (1, 2):
+                live.handle(look(version))
+            await live.stop()
+            await recording.close()
+
+    for run in range(3):
+        story()
+        assert len(list(side_of(path).iterdir())) == 2
+        assert replay(*read(path), built_in().create).identical
+        previous = tmp_path / "decisions.jsonl.previous"
+        assert previous.exists() == (run > 0)
+        if run:
+            assert replay(*read(previous), built_in().create).identical
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_signals_that_cannot_be_written_end_the_record_before_the_line_that_needs_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            side_of(path).write_text("in the way")
+            await live.start()
+            live.handle(look(1))
+            await until(lambda: bool(recording.failed))
+            live.handle(look(2))
+            await live.stop()
+            await recording.close()
+
+    story()
+    assert replay(*read(path), built_in().create).identical
+    assert "SignalsKept" not in path.read_text()
+
+
+def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
+    """A live explanation tries things out on the ledger; the replay knows nothing of it."""
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            await live.start()
+            await live.lead(afresh=False)
+            for number in range(9):
+                add_pod(server, f"p{number}")
+            await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
+            waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
+            found = await Explainer(live).explain("d", f"p{waits}")
+            assert found is not None
+            assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
+            server.remove("pods", f"p{(waits + 1) % 9}", "d")
+            await until(lambda: bool(node_of(server, f"p{waits}")))
+            await live.stop()
+            await recording.close()
+
+    story()
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical, verdict
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            await Recording(live, HEADER, tmp_path / "no" / "such" / "folder").start()
+
+    with pytest.raises(BadInputError, match="--decisions"):
+        story()
+
+
+def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path)
+            await recording.start()
+            path.unlink()
+            path.mkdir()  # nothing can be appended to a folder
+            await live.start()
+            await live.lead(afresh=False)
+            add_pod(server, "p")
+            await until(lambda: bool(recording.failed))
+            add_pod(server, "q")
+            await until(lambda: node_of(server, "q") == "n")
+            await live.stop()
+            await recording.close()
+
+    story()
+
+
+def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+
+    @plays
+    async def story() -> None:
+        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+            add_node(server)
+            live = Cluster(client, [Profile("weft", [Fgd()])])
+            recording = Recording(live, HEADER, path, most_mib=1)
+            await recording.start()
+            await live.start()
+            await live.lead(afresh=False)
+            for version in range(1, 7):
+                live.handle(look(version, gpus=10_000))
+            await until(lambda: bool(recording.failed))
+            add_pod(server, "q")
+            await until(lambda: node_of(server, "q") == "n")
+            await live.stop()
+            await recording.close()
+
+    story()
+    files = [path, *side_of(path).iterdir()]
+    assert 600_000 < sum(file.stat().st_size for file in files) <= 1 << 20
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical
+    kept = path.read_text().count("SignalsKept")
+    assert len(files) == 1 + kept
+    assert 0 < kept < 6
+    (said,) = [r.getMessage() for r in caplog.records if "not recorded any more" in r.getMessage()]
+    assert "1 MiB" in said
+    assert "--decisions-mib" in said
+
+
+def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:
+    lines = Lines(side_of(tmp_path / "d"), most_bytes=0)
+    lines.take(1 << 60)
+    lines.take(1 << 60)
+    assert lines.size == 1 << 61

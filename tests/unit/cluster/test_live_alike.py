@@ -1,0 +1,85 @@
+"""A pod that asks like another is not read again, and is itself all the same."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from weft.cluster.state.parse_cache import LARGE_BYTES, Alike
+from weft.dialects.dialect import Settings
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Constraints, HostPort, PodRequest, Shape
+
+ANY = Constraints()
+EARLY, LATE = "2026-01-31T08:00:00Z", "2026-01-31T08:00:05Z"
+
+
+class Reader:
+    """Says who was read last."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def __call__(self, pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
+        self.read.append(pod.metadata.name)
+        if pod.spec.priority == -1:
+            raise BadInputError("spec.priority", "is -1")
+        return PodRequest(pod.metadata.uid, pod.metadata.name, Shape(constraints=constraints))
+
+
+def pod(name: str, created: str = EARLY, **more: Any) -> Pod:
+    meta = {"name": name, "namespace": "d", "uid": f"u-{name}", "creationTimestamp": created}
+    meta |= {key: more.pop(key) for key in ("labels", "annotations") if key in more}
+    return msgspec.convert({"metadata": meta, "spec": {"schedulerName": "weft", **more}}, Pod)
+
+
+def test_pods_alike_are_read_once_and_keep_their_names() -> None:
+    reader = Reader()
+    alike = Alike(reader)
+    first = alike.read(pod("a"), Settings(), ANY)
+    second = alike.read(pod("b", LATE), Settings(), ANY)
+    assert reader.read == ["a"]
+    assert (second.uid, second.name, second.namespace) == ("u-b", "b", "d")
+    assert second.created_ns - first.created_ns == 5 * 10**9
+    assert second.shape is first.shape
+
+
+@pytest.mark.parametrize(
+    ("other", "settings", "constraints"),
+    [
+        (pod("b", priority=3), Settings(), ANY),
+        (pod("b", labels={"x": "y"}), Settings(), ANY),
+        (pod("b", annotations={"x": "y"}), Settings(), ANY),
+        (pod("b"), Settings(gpushare_unit="MiB"), ANY),
+        (pod("b"), Settings(), Constraints(ports=(HostPort(80),))),
+    ],
+)
+def test_any_other_word_is_read(other: Pod, settings: Settings, constraints: Constraints) -> None:
+    reader = Reader()
+    alike = Alike(reader)
+    alike.read(pod("a"), Settings(), ANY)
+    assert alike.read(other, settings, constraints).shape.constraints == constraints
+    assert reader.read == ["a", "b"]
+
+
+def test_what_cannot_be_read_is_told_each_time() -> None:
+    alike = Alike(Reader())
+    for name in ("a", "b"):
+        with pytest.raises(BadInputError, match="priority"):
+            alike.read(pod(name, priority=-1), Settings(), ANY)
+
+
+def test_only_so_many_are_kept() -> None:
+    reader = Reader()
+    alike = Alike(reader, keep=2)
+    for priority in (1, 2, 3, 3, 1):
+        alike.read(pod(f"p{priority}", priority=priority), Settings(), ANY)
+    assert reader.read == ["p1", "p2", "p3", "p1"]
+
+
+def test_large_pods_are_read_anew_for_they_would_fill_the_memory() -> None:
+    reader = Reader()
+    alike = Alike(reader)
+    for name in ("a", "b"):
+        alike.read(pod(name, annotations={"note": "x" * LARGE_BYTES}), Settings(), ANY)
+    assert reader.read == ["a", "b"]

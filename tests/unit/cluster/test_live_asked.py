@@ -1,0 +1,77 @@
+"""A pod that kube-scheduler asks about: what it has judged itself is not judged again."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster.state.pod_reader import read, read_asked
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Engine, NodesChanged
+from weft.core.engine.questions import which_fit
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
+from weft.dialects.dialect import Settings
+from weft.kube.pods import Pod
+from weft.model import Node, PodRequest, Taint
+from weft.model.constraints import CORDON
+from weft.testing import node
+
+TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+ANTI = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+SPECS = {
+    "nodeSelector": {"zone": "b"},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}
+        },
+        "podAntiAffinity": ANTI,
+        "podAffinity": ANTI,
+    },
+    "topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "unbound"}}],
+    "resourceClaims": [{"name": "claim"}],
+}
+taints = st.lists(
+    st.sampled_from([CORDON, Taint("gpu", "NoExecute"), Taint("spot", "PreferNoSchedule")]),
+    unique=True, max_size=2,
+)  # fmt: skip
+drawn = st.tuples(taints, st.booleans(), st.sampled_from(["a", "b"]), st.sampled_from([100, 4000]))
+
+
+def pod(fields: list[str]) -> Pod:
+    limits = {"elasticgpu.io/gpu-memory": "500", "cpu": "2"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+           "spec": spec | {field: SPECS[field] for field in fields}}  # fmt: skip
+    return msgspec.convert(raw, Pod)
+
+
+def fits(nodes: list[Node], asked: PodRequest) -> list[str]:
+    profile = Profile("p", [built_in().create("best-fit")])
+    engine = Engine([profile])
+    engine.handle(NodesChanged(tuple(nodes)), 0)
+    return which_fit(engine, profile, asked, [one.name for one in nodes]).fits
+
+
+@given(st.lists(drawn, max_size=6), st.sets(st.sampled_from(sorted(SPECS))))
+def test_it_fits_where_it_would_if_there_were_nothing_but_room(
+    draws: list[tuple[list[Taint], bool, str, int]], fields: set[str]
+) -> None:
+    plain, dressed = [], []
+    for number, (own, away, zone, memory) in enumerate(draws):
+        bare = node(f"n{number}", gpus=1, memory_mib=memory)
+        plain.append(bare)
+        dressed.append(
+            msgspec.structs.replace(bare, taints=tuple(own), keeps_away=away, labels={"zone": zone})
+        )
+    asked = pod(sorted(fields))
+    want = fits(plain, read(pod([]), Settings(), VolumeView()))
+    assert fits(dressed, read_asked(asked, Settings())) == want
+
+
+def test_by_itself_weft_would_judge_them() -> None:
+    away = msgspec.structs.replace(node("n", gpus=1, memory_mib=4000), keeps_away=True)
+    assert fits([away], read(pod([]), Settings(), VolumeView())) == []
+    for field in SPECS:
+        plain = node("n", gpus=1, memory_mib=4000)
+        assert fits([plain], read(pod([field]), Settings(), VolumeView())) == []

@@ -1,0 +1,57 @@
+"""A pod that is edited while Weft decides about it: what is bound is what it asks for now."""
+
+import asyncio
+import json
+import random
+
+import pytest
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.framework import Profile
+from weft.core.policies.best_fit import BestFit
+from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_server import FakeApiServer
+from weft.testing.api_time import LoopClock, run
+
+GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
+EACH = "genius/gpu-memory-each"
+
+
+async def shares(refused: int) -> list[int]:
+    """The MiB that are bound for a pod that first asks 8000, then 2000; both states come at once.
+
+    The first `refused` bindings are held back, as by a leader whose lease runs out.
+    """
+    server = FakeApiServer()
+    has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU, "weft.dev/delivers": "by-name"}}
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+    asked = 0
+
+    def may_bind(_: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > refused
+
+    line = Line(server, delay=lambda: 0, lag=lambda: 1)
+    async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
+        live = Cluster(client, [Profile("weft", [BestFit()])], may_bind=may_bind)
+        await live.start()
+        await live.lead(afresh=False)
+        await asyncio.sleep(1)
+        labels = {"genius/gpu-number": "1", EACH: "8000"}
+        spec = {"schedulerName": "weft", "containers": [{"name": "c"}]}
+        server.add("pods", {"metadata": {"name": "p", "labels": labels}, "spec": spec})
+        server.update("pods", "p", {"metadata": {"labels": {EACH: "2000"}}})
+        await asyncio.sleep(30)
+        bound = server.get("pods", "p")
+        assert bound["spec"]["nodeName"] == "n"
+        marks = json.loads(bound["metadata"]["annotations"]["weft.dev/placement"])
+        await live.stop()
+        return [share[2] for share in marks["shares"]]
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_binding_carries_the_version_that_was_decided_about(refused: int) -> None:
+    assert run(shares(refused)) == [2000]

@@ -1,0 +1,94 @@
+"""The engine on a fake API server: pods get bound with their marks, and a restart finds them."""
+
+import asyncio
+import datetime
+from typing import Any
+
+from weft.cluster.control.live_cluster import Cluster
+from weft.core.framework import Profile
+from weft.core.policies.fgd import Fgd
+from weft.kube.client import ApiClient
+from weft.kube.clock import SystemClock
+from weft.kube.config import Endpoint
+from weft.kube.credentials import Fixed
+from weft.testing.api_server import FakeApiServer
+
+GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
+
+
+def add(server: FakeApiServer) -> None:
+    has: dict[str, Any] = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {
+        "name": "n",
+        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+    }
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+    asks = {"limits": {"weft.dev/gpu-memory": "4000"}}
+    spec = {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]}
+    for number in range(10):
+        server.add("pods", {"metadata": {"name": f"p{number}", "namespace": "d"}, "spec": spec})
+
+
+async def life() -> None:
+    async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        add(server)
+        first = Cluster(client, [Profile("weft", [Fgd()])])
+        await first.start()
+        await first.lead(afresh=False)
+        while first._binding:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        held = {uid: h.placement for uid, h in first.engine.ledger.holdings.items()}
+        assert len(held) == 8
+        assert list(first.engine.ledger.table.memory_used) == [16000, 16000]
+        await first.stop()
+        second = Cluster(client, [Profile("weft", [Fgd()])])
+        await second.start()
+        assert {u: h.placement for u, h in second.engine.ledger.holdings.items()} == held
+        await second.stop()
+
+
+def test_pods_are_bound_without_overbooking_and_a_restart_rebuilds_the_ledger() -> None:
+    asyncio.run(asyncio.wait_for(life(), 20))
+
+
+class Booted(SystemClock):
+    """10,000 s after boot it is a quarter of an hour past midnight, and stays so."""
+
+    def monotonic(self) -> float:
+        return 10_000.0
+
+    def wall(self) -> datetime.datetime:
+        return datetime.datetime(2026, 1, 1, 0, 15, tzinfo=datetime.UTC)
+
+
+async def restarted() -> int:
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, Fixed()), clock=Booted()) as client,
+    ):
+        add(server)
+        uid = server.get("pods", "p0", "d")["metadata"]["uid"]
+        marks = {
+            "weft.dev/placement": f'{{"pod":"{uid}","node":"n","shares":[[0,1,4000,0,""]]}}',
+            "weft.dev/expected-duration": "1h",
+        }
+        at = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T00:05:00Z",
+        }
+        change = {"metadata": {"annotations": marks}, "spec": {"nodeName": "n"}}
+        server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
+        live = Cluster(client, [Profile("weft", [Fgd()])])
+        await live.start()
+        (stay,) = live.engine.stays.on(("n", 1))
+        await live.stop()
+        return stay.since_ns
+
+
+def test_after_a_restart_pods_are_as_old_as_the_api_says() -> None:
+    """Ten minutes, on a clock that counts from boot."""
+    since_ns = asyncio.run(asyncio.wait_for(restarted(), 20))
+    assert since_ns == (10_000 - 600) * 10**9

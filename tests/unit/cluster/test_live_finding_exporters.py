@@ -1,0 +1,106 @@
+"""Finding the nodes' exporters, and whom of several pods on a node to believe."""
+
+import itertools
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from finding_world import USED, Clock, cluster, kinds, run
+
+from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish, targets
+from weft.cluster.telemetry.server_discovery import AGAIN_S
+from weft.kube.services import ServingPod
+from weft.model import Gpu, Node
+from weft.telemetry.meaning.join import Devices, Joiner
+from weft.telemetry.sources.exporters import Known
+from weft.testing.exporter import PlayedGpu, page
+
+
+def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:
+    ports = more.get("ports", [{"name": "metrics", "containerPort": 9400}])
+    return {
+        "metadata": {"name": name, "namespace": more.get("at", "gpu"),
+                     "labels": {"app.kubernetes.io/name": "dcgm-exporter"},
+                     "ownerReferences": [{"kind": more.get("owner", "DaemonSet"), "name": "e",
+                                          "controller": True}]},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "ports": ports}]},
+        "status": {"phase": more.get("phase", "Running"), "podIP": more.get("ip", "10.0.0.1"),
+                   "conditions": [{"type": "Ready", "status": more.get("ready", "True")}]},
+    }  # fmt: skip
+
+
+def test_an_exporter_is_asked_at_its_pods_address() -> None:
+    pods = [
+        exporter("b-old", "b", ready="False"), exporter("b-new", "b", ip="fd00::7"),
+        exporter("a", "a", ports=[{"name": "grpc", "containerPort": 1}, {
+            "name": "https-metrics", "containerPort": 9443}]),
+        exporter("c", "c", ports=[]), exporter("gone", "d", phase="Failed"),
+        exporter("nowhere", ""), exporter("z-second", "a"),
+    ]  # fmt: skip
+    found = targets(msgspec.convert(pods, list[ServingPod]))
+    assert found == {
+        "a": "https://10.0.0.1:9443/metrics",
+        "b": "http://[fd00::7]:9400/metrics",
+        "c": "http://10.0.0.1:9400/metrics",
+    }
+
+
+@pytest.mark.parametrize("stray", [
+    {"owner": "ReplicaSet"}, {"owner": "DaemonSet"},  # on one node, where the other is on all
+])  # fmt: skip
+def test_a_stray_pod_that_is_called_so_displaces_no_daemonset(stray: dict[str, Any]) -> None:
+    pods = [exporter(f"e-{node}", node, at="gpu-operator") for node in "nmo"]
+    pods.append(exporter("a", "n", at="a-tenant", ip="10.6.6.6", **stray))
+    for order in itertools.permutations(pods):
+        found = targets(msgspec.convert(order, list[ServingPod]))
+        assert found == dict.fromkeys("mno", "http://10.0.0.1:9400/metrics")
+
+
+def test_many_pods_that_no_daemonset_made_displace_none_that_one_made() -> None:
+    pods = [exporter("e", "n", at="gpu-operator")]
+    pods += [exporter(node, node, at="a-tenant", ip="10.6.6.6", owner="Job") for node in "nmo"]
+    pods.append(exporter("a", "n", at="gpu-operator", ip="10.7.7.7", owner="Job"))
+    found = targets(msgspec.convert(pods, list[ServingPod]))
+    assert found["n"] == "http://10.0.0.1:9400/metrics"
+
+
+def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
+    devices = Devices([Node("a", (Gpu(0, 16_000, uuid="GPU-a"),)),
+                       Node("b", (Gpu(0, 16_000, uuid="GPU-b"),))])  # fmt: skip
+
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            servers.api.add("pods", exporter("e", "a"), "gpu")
+            servers.pages["e"] = page([PlayedGpu("b", 0, uuid="GPU-b", used_mib=9000)])
+            wish = ExporterWish(proxied=True, known=Known(devices=lambda: devices))
+            source = DiscoveredExporters(client, wish, Clock())
+            reading = await source.read([USED], 45)
+            assert [Joiner(devices).join(answer) for answer in reading.answers] == [[]]
+            await source.close()
+
+    run(story())
+
+
+def test_exporters_are_found_by_their_pods_and_looked_for_again() -> None:
+    async def story() -> None:
+        async with cluster() as (servers, client):
+            clock = Clock()
+            source = DiscoveredExporters(client, ExporterWish(proxied=True), clock)
+            assert kinds(await source.read([USED], 45)) == {"nobody"}
+            servers.api.add("pods", exporter("e", "a"), "gpu")
+            servers.pages["e"] = page([PlayedGpu("a", 1, used_mib=700)])
+            assert kinds(await source.read([USED], 45)) == {"nobody"}
+            clock.now += AGAIN_S
+            reading = await source.read([USED], 45)
+            assert kinds(reading) == set()
+            assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
+            assert json.loads(reading.answers[0].labels[0])["node"] == "a"
+            servers.api.fault("status", method="GET", path="pods", code=403)
+            clock.now += AGAIN_S
+            reading = await source.read([USED], 45)
+            assert kinds(reading) == {"nobody"}  # told, but those that are known are asked
+            assert len(reading.answers) == 1
+            await source.close()
+
+    run(story())

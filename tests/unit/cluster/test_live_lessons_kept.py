@@ -1,0 +1,168 @@
+"""What was learnt of pods that ran out of memory, as it is kept in the ConfigMap."""
+
+import json
+import logging
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from lessons_world import JOB, KEY, NAMED, entry, holders, lesson, made_by, put, scene, stored
+from live_world import api, bind, node, pod, run, until
+
+from weft.cluster.stores.oom_history_store import entry_of, key_of
+from weft.core.engine import Lesson
+from weft.core.engine.oom_history import MOST
+
+
+def test_two_that_write_at_once_join_what_they_know() -> None:
+    async def life() -> None:
+        async with api() as server:
+            put(server, d__Job__other=lesson("d/Job/other"))
+            async with scene(server) as made:
+                await made.bound("a")
+                put(server, d__Job__train=lesson(least_mib=7_000, ends=["x"], note="mine"), new="?")
+                made.fails("a")
+                await until(lambda: (e := entry(server)) and e.times == 2)
+                found = json.loads(stored(server)[KEY])
+                assert (found["least_mib"], found["note"]) == (7_000, "mine")
+                assert found["ends"][0] == "x"
+                assert made.known[JOB].times == 2
+                assert made.known["d/Job/other"] == Lesson(1, 1_000)
+                assert stored(server)["new"] == "?"
+                assert made.live.lessons.counts["conflict"] == 1
+
+    run(life())
+
+
+BROKEN = {
+    "d.Job.train": "{",
+    "d.Job.a": "[]",
+    "d.Job.b": lesson("d/Job/c"),
+    "d.Job.d": lesson("d/Job/d", times=-1),
+    "d.Job.e": lesson("d/Job/e", least_mib=2**40),
+    "README": "lessons of Weft",
+}
+
+
+def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+    async def life() -> None:
+        async with api() as server:
+            good = {"d.Job.good": lesson("d/Job/good")}
+            server.add("configmaps", {"metadata": NAMED, "data": {**BROKEN, **good}})
+            async with scene(server) as made:
+                assert made.known == {"d/Job/good": Lesson(1, 1_000)}
+                await made.bound("a")
+                made.fails("a")
+                server.add("pods", made_by(pod("b", 2_000), name="next"))
+                await until(lambda: (p := made.live.pod("d", "b")) and p.spec.node_name)
+                made.fails("b")
+                await until(lambda: entry(server, "d/Job/next"))
+                assert {key: stored(server)[key] for key in BROKEN} == BROKEN
+                assert made.live.lessons.unreadable == BROKEN.keys()
+                assert made.known[JOB].times == 1
+                put(server, d__Job__train=lesson(least_mib=9_000))  # somebody mended it
+                server.add("pods", made_by(pod("c", 2_000), name="next"))
+                await until(lambda: (p := made.live.pod("d", "c")) and p.spec.node_name)
+                made.fails("c")
+                await until(lambda: made.live.lessons.unreadable == BROKEN.keys() - {KEY})
+                assert made.known[JOB].least_mib == 9_000
+
+    with caplog.at_level(logging.WARNING, "weft.cluster"):
+        run(life())
+    said = [r.getMessage() for r in caplog.records if "is no lesson" in r.getMessage()]
+    assert len(said) == len(BROKEN)
+
+
+def test_of_too_many_workloads_the_one_that_failed_least_recently_goes() -> None:
+    async def life() -> None:
+        async with api() as server:
+            data = {
+                key_of(f"d/Job/j{n}"): lesson(f"d/Job/j{n}", at=f"2025-01-01T00:{n:04}:00Z")
+                for n in range(MOST)
+            }
+            server.add("configmaps", {"metadata": NAMED, "data": {**data, "README": "?"}})
+            async with scene(server) as made:
+                await made.bound("a")
+                made.fails("a")
+                await until(lambda: entry(server))
+                gone = data.keys() - stored(server).keys()
+                assert gone == {key_of("d/Job/j0")}
+                assert "d/Job/j0" not in made.known
+                assert "README" in stored(server)
+
+    run(life())
+
+
+def test_ends_that_come_together_are_one_write() -> None:
+    async def life() -> None:
+        async with api(node(count=8)) as server, scene(server) as made:
+            for number in range(8):
+                await made.bound(f"p{number}")
+            for number in range(8):
+                made.fails(f"p{number}")
+            await until(lambda: made.live.ends.count == 8)
+            await until(lambda: (e := entry(server)) and e.times == 2)
+            assert made.live.lessons.counts["written"] <= 2
+
+    run(life())
+
+
+def test_nothing_is_written_without_the_lease() -> None:
+    async def life() -> None:
+        allowed: list[bool] = []
+        may: Callable[[float], bool] = lambda _: bool(allowed)  # noqa: E731
+        async with api() as server, scene(server, may_bind=may) as made:
+            server.add("pods", made_by(pod("a", 2_000)))
+            bind(server, "a", 0, "2026-01-01T00:00:01Z", memory_mib=2_000)
+            await until(lambda: holders(made))
+            made.fails("a")
+            await until(lambda: made.known.get(JOB))
+            slept = len(made.live.client.clock.slept)  # type: ignore[attr-defined]
+            await until(lambda: len(made.live.client.clock.slept) > slept + 3)  # type: ignore[attr-defined]
+            assert stored(server) == {}
+            allowed.append(True)
+            await until(lambda: entry(server))
+
+    run(life())
+
+
+def test_keys_are_valid_short_and_each_workloads_own() -> None:
+    names = [
+        "ml/Deployment/web", "ml/Deployment/web.v2", "ml.v2/Deployment/web", "ml/Job/" + "a" * 250,
+        "ml/Job/" + "a" * 251, "ml/application/my app", "ml/application/my-app",
+        "ml/application/my_app", "ml/application/a/b", "ml/application/日本", "ml/application/..",
+        "/x/y", "u-1",
+    ]  # fmt: skip
+    keys = [key_of(name) for name in names]
+    assert keys[0] == "ml.Deployment.web"
+    assert len(set(keys)) == len(names)
+    for key in keys:
+        assert len(key) <= 253
+        assert key.replace("-", "").replace("_", "").replace(".", "").isascii()
+        assert key.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        assert not key.startswith(".")
+
+
+def test_only_who_decides_lets_the_successor_go_first() -> None:
+    """A follower's lessons hold, but the queue's head is for pods that it saw end while it led."""
+
+    async def life() -> None:
+        async with (
+            api() as server, scene(server) as leader, scene(server, lead=False) as follower,
+        ):  # fmt: skip
+            await leader.bound("a")
+            leader.fails("a")
+            for one in (leader, follower):
+                await until(lambda one=one: one.known.get(JOB))  # type: ignore[misc]
+            successor = leader.live.parse(leader.live.pod("d", "a"))  # type: ignore[arg-type]
+            assert successor.workload == JOB
+            assert leader.live.engine.lessons.goes_first(successor)
+            assert not follower.live.engine.lessons.goes_first(successor)
+
+    run(life())
+
+
+def test_a_lesson_nested_too_deeply_is_none_of_ours() -> None:
+    deep = "[" * 5000 + "]" * 5000
+    with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
+        entry_of("a", '{"workload": "a", "times": 1, "least_mib": 1, "more": ' + deep + "}")

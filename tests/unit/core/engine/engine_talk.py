@@ -1,0 +1,65 @@
+"""Talking to an engine in few words: what came back, and a policy that watches and holds."""
+
+from weft.core.engine import Bind, Command, Engine, PodAdded, PodBound, Unschedulable, Wake
+from weft.core.framework import Policy, Profile
+from weft.core.policies.first_fit import FirstFit
+from weft.model import Node, PodRequest
+from weft.testing import node
+
+SECOND = 1_000_000_000
+
+
+def engine_of(*nodes: Node, policies: tuple[Policy, ...] = (), **options: int) -> Engine:
+    return Engine([Profile("weft", policies or (FirstFit(),))], nodes, **options)
+
+
+def one_card(name: str = "a", **told: int) -> Node:
+    """A node with a single 16 GiB card."""
+    return node(name, gpus=1, **told)
+
+
+def places(commands: list[Command]) -> dict[str, str]:
+    """Pods to bind and their nodes."""
+    return {c.pod.uid: c.placement.node for c in commands if isinstance(c, Bind)}
+
+
+def refused(commands: list[Command]) -> list[str]:
+    """Pods found unschedulable, in order."""
+    return [c.pod.uid for c in commands if isinstance(c, Unschedulable)]
+
+
+def decided(commands: list[Command]) -> list[str]:
+    """Pods that had a turn, in order."""
+    return [c.pod.uid for c in commands if isinstance(c, Bind | Unschedulable)]
+
+
+def wakes(commands: list[Command]) -> list[int]:
+    return [c.at_ns for c in commands if isinstance(c, Wake)]
+
+
+def bind(engine: Engine, pod: PodRequest, now_ns: int = 0) -> str:
+    """Add a pod, carry its binding out; the node it is on."""
+    found = places(engine.handle(PodAdded(pod), now_ns))
+    engine.handle(PodBound(pod.uid), now_ns)
+    return found[pod.uid]
+
+
+class Watcher(FirstFit):
+    """Holds every pod at permit for `wait_ns` (0: not at all) and keeps what it is told."""
+
+    name = "watcher"
+
+    def __init__(self, wait_ns: int = 0) -> None:
+        self.wait_ns = wait_ns
+        self.told: list[str] = []
+        self.asked = 0
+
+    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
+        self.asked += 1
+        return self.wait_ns
+
+    def reserved(self, pod: PodRequest, node: str) -> None:
+        self.told.append(f"{pod.uid} reserved on {node}")
+
+    def unreserved(self, pod: PodRequest, node: str) -> None:
+        self.told.append(f"{pod.uid} lost {node}")

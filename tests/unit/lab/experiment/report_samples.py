@@ -1,0 +1,58 @@
+"""Small results with numbers that tests can reckon by hand."""
+
+from collections.abc import Mapping, Sequence
+
+from weft.lab.experiment.statistics import summarise
+from weft.lab.simulate.results import Results, Run, Waits
+
+SEEDS = (42, 43, 44)
+CEILINGS: Mapping[str, Sequence[float]] = {
+    "fgd": (95.0, 95.4, 95.2),
+    "best-fit": (93.0, 93.2, 93.1),
+    "random": (86.0, 87.0, 86.5),
+}
+
+
+def run(policy: str, seed: int, ceiling: float, **changes: object) -> Run:
+    """A run that follows demand up to `ceiling` percent and stays there until 130."""
+    failed = round((130 - ceiling) * 10)
+    values: dict[str, object] = {
+        "policy": policy,
+        "seed": seed,
+        "arrived_percent": 130.0,
+        "gpu_allocation_percent": ceiling,
+        "gpu_fragmentation_percent": round(100 - ceiling - 0.25, 2),
+        "fragmentation_of_idle_percent": 90.0,
+        "used_gpu_milli": round(ceiling * 80),
+        "failed_pods": failed,
+        "pods": 1300,
+        "curve": {str(x): min(float(x), ceiling) for x in range(0, 131)},
+        "fragmentation_curve": {str(x): 14 - x / 130 * (ceiling - 86) for x in range(0, 131)},
+        "by_model": {"G2": ceiling, "T4": ceiling - 10, "A10": 50.0},
+        "unscheduled": {"too few idle GPUs": failed - 40, "insufficient cpu": 40},
+        "cpu_s": 0.5,
+        "wall_s": 0.6,
+    }
+    return Run(**(values | changes))  # type: ignore[arg-type]
+
+
+def results(ceilings: Mapping[str, Sequence[float]] = CEILINGS, **changes: object) -> Results:
+    """One run a policy and seed."""
+    runs = [
+        run(policy, seed, ceiling, **changes)
+        for policy, values in ceilings.items()
+        for seed, ceiling in zip(range(42, 42 + len(values)), values, strict=True)
+    ]
+    return Results(runs, summarise(runs))
+
+
+def timed() -> Results:
+    """Two policies that make pods wait; everybody has left at the end."""
+    runs = [
+        run(policy, seed, 80.0, waits=Waits(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0,
+                                            61.5, 9000.0),
+            gpu_allocation_percent=0.0, by_model={"G2": 0.0}, arrived_percent=4000.0)
+        for policy, mean in (("slow", 20.0), ("quick", 10.0))
+        for seed in SEEDS
+    ]  # fmt: skip
+    return Results(runs, summarise(runs))

@@ -1,0 +1,294 @@
+import builtins
+import html.parser
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from report_samples import CEILINGS, results, run, timed
+
+from weft.lab.experiment import report as report_module
+from weft.lab.experiment.figures import NAMES
+from weft.lab.experiment.report import write_report
+from weft.lab.experiment.statistics import summarise
+from weft.lab.simulate.results import Results
+from weft.model import BadInputError
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags nest, and collects tables as lists of rows of cell texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._table: list[list[str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.attributes += [(tag, name, value) for name, value in found.items()]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self._table = self.tables[found["aria-label"]] = []
+        elif tag == "tr":
+            self._table.append([])
+        elif tag in ("td", "th"):
+            self._table[-1].append("")
+        if tag == "p" and "class" in found:
+            self.texts[found["class"]] = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th", "span") and self._table:
+            self._table[-1][-1] += data
+        if self.open and self.open[-1] == "p" and self.texts:
+            self.texts[list(self.texts)[-1]].append(data)
+
+    def text(self, kind: str) -> str:
+        return "".join(self.texts[kind]).replace("\xa0", " ")
+
+
+def write(directory: Path, what: Results | None = None, **options: object) -> Page:
+    path = write_report(
+        what or results(), directory, title="Title", subtitle="weft simulate …", **options
+    )
+    assert path == directory / "report.html"
+    page = Page(path.read_text("utf-8"))
+    assert page.open == []
+    return page
+
+
+def test_the_folder_holds_the_page_and_four_figures_and_nothing_else(tmp_path):
+    write(tmp_path / "new" / "report")
+    names = sorted(file.name for file in (tmp_path / "new" / "report").iterdir())
+    assert names == sorted(["report.html", *(f"{name}.svg" for name in NAMES)])
+
+
+def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
+    page = write(tmp_path, models_gpus={"G2": 900, "T4": 90, "A10": 10})
+    assert page.text("lead") == "fgd allocates 95.20 % of the GPUs when demand equals capacity."
+    # Differences are 2.0, 2.2 and 2.1: mean 2.1, half-width 4.303 × 0.1 / √3.
+    assert "2.10 points more than best-fit (95 % interval 1.85 to 2.35, 3 paired" in page.text(
+        "rest"
+    )
+    assert "On 1,000 GPUs that is 21.0 more at work." in page.text("rest")
+
+
+def test_a_lead_that_may_be_chance_is_not_called_one(tmp_path):
+    page = write(tmp_path, results({"a": (90.0, 91.0, 92.0), "b": (91.0, 90.0, 91.8)}))
+    assert page.text("lead") == "a and b come out level."
+    assert "interval −" in page.text("rest")
+
+
+def test_equal_policies_are_level(tmp_path):
+    page = write(tmp_path, results({"a": (90.0, 91.0), "b": (90.0, 91.0)}))
+    assert page.text("lead") == "a and b come out level."
+
+
+def test_one_seed_claims_no_interval(tmp_path):
+    page = write(tmp_path, results({"a": (90.0,), "b": (89.0,)}))
+    assert "in one seed: not enough for an interval" in page.text("rest")
+    assert page.tables["Policies compared"][1][2] == "90.00"
+
+
+def test_one_policy_is_reported_without_a_rival(tmp_path):
+    page = write(tmp_path, results({"fgd": (95.0, 95.4)}))
+    assert page.text("lead").startswith("fgd allocates 95.20 %")
+
+
+def test_without_full_demand_the_end_decides(tmp_path):
+    page = write(tmp_path, results(curve={"0": 1.0, "50": 50.0}))
+    assert page.text("lead").endswith("of the GPUs at the end.")
+    assert page.tables["Policies compared"][1][2] == "–"
+
+
+def test_the_numbers_in_the_table_are_the_results(tmp_path):
+    what = results()
+    head, *rows = write(tmp_path, what).tables["Policies compared"]
+    assert head[1:4] == ["Seeds", "Allocated at 100 % demand, %", "Allocated at the end, %"]
+    assert [row[0] for row in rows] == ["fgd", "best-fit", "random"]
+    for row, summary in zip(rows, what.summary, strict=True):
+        assert row[1] == "3"
+        assert row[2] == f"{summary.at_100_percent:.2f} ± {summary.at_100_ci95:.2f}"
+        assert row[3] == (
+            f"{summary.gpu_allocation_percent:.2f} ± {summary.gpu_allocation_ci95:.2f}"
+        )
+        assert row[4] == (
+            f"{summary.gpu_fragmentation_percent:.2f} ± {summary.gpu_fragmentation_ci95:.2f}"
+        )
+        assert row[5].startswith(f"{summary.failed_pods:.1f} ± ")
+        assert row[6] == "0.50 ± 0.00"
+
+
+def test_every_run_is_listed(tmp_path):
+    what = results()
+    _, *rows = write(tmp_path, what).tables["All runs"]
+    shown = [(row[0], int(row[1]), float(row[5])) for row in rows]
+    assert shown == [(r.policy, r.seed, r.gpu_allocation_percent) for r in what.runs]
+
+
+def test_reasons_are_means_over_all_seeds(tmp_path):
+    runs = [run("a", 1, 90.0, unscheduled={"x": 3}), run("a", 2, 90.0, unscheduled={})]
+    table = write(tmp_path, Results(runs, summarise(runs))).tables
+    assert table["Pods without a place, by reason"] == [["Policy", "x", "all"], ["a", "1.5", "1.5"]]
+
+
+def test_timed_runs_are_ranked_by_their_waits(tmp_path):
+    page = write(tmp_path, timed())
+    assert page.text("lead") == "quick starts pods after a mean wait of 11.0 s."
+    assert page.text("rest").startswith("10.0 s less than slow")
+    head, first, _ = page.tables["Policies compared"]
+    cells = dict(zip(head, first, strict=True))
+    assert cells["Mean wait, s"].startswith("11.0 ± ")
+    assert cells["p99 wait, s"].startswith("200.0")
+    assert cells["Allocated over time, %"].startswith("61.50")
+    assert "Allocated at the end, %" not in cells
+
+
+def test_without_timing_no_cpu_seconds_are_shown(tmp_path):
+    page = write(tmp_path, results(cpu_s=None, wall_s=None))
+    assert "CPU, s" not in page.tables["Policies compared"][0]
+    assert "CPU, s" not in page.tables["All runs"][0]
+
+
+def test_nothing_is_loaded_from_anywhere(tmp_path):
+    page = write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert {value for _, name, value in page.attributes if "://" in value} == {
+        "http://www.w3.org/2000/svg"
+    }
+    assert not {name for _, name, _ in page.attributes} & {"src", "href", "srcset", "onload"}
+    assert not re.search(r"url\(|@import|<script|<link|<img", text)
+
+
+def test_names_and_reasons_are_escaped(tmp_path):
+    evil = '<script>alert("1")</script>&'
+    what = results({evil: (90.0, 91.0), "b": (80.0, 81.0)}, unscheduled={"<b>full</b> & more": 2})
+    write_report(what, tmp_path, title=evil, subtitle=evil)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "<script" not in text
+    assert "<b>" not in text
+    page = Page(text)
+    assert page.tables["Policies compared"][1][0] == evil
+    assert page.tables["Pods without a place, by reason"][0][1] == "<b>full</b> & more"
+
+
+def test_every_figure_is_named_and_inlined(tmp_path):
+    page = write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    ids = {value for _, name, value in page.attributes if name == "id"}
+    for name in NAMES:
+        svg = (tmp_path / f"{name}.svg").read_text("utf-8")
+        assert svg in text
+        assert {name, f"{name}-title", f"{name}-description"} <= ids
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        write(tmp_path / name)
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_page_has_a_dark_and_a_printed_form(tmp_path):
+    write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "prefers-color-scheme:dark" in text
+    assert "@media print" in text
+
+
+def test_a_new_report_replaces_the_old_and_leaves_other_files_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    write(tmp_path, results({"old": (50.0,)}))
+    write(tmp_path)
+    assert "old" not in Page((tmp_path / "report.html").read_text()).text("lead")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_png_figures_of_an_older_report_go(tmp_path):
+    (tmp_path / "allocation.png").write_bytes(b"old numbers")
+    (tmp_path / "photo.png").write_bytes(b"mine")
+    write(tmp_path)
+    assert not (tmp_path / "allocation.png").exists()
+    assert (tmp_path / "photo.png").exists()
+
+
+def test_when_drawing_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
+    write(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def fail(*_: object) -> str:
+        raise RuntimeError("no page today")
+
+    monkeypatch.setattr(report_module, "page", fail)
+    with pytest.raises(RuntimeError):
+        write(tmp_path, results({"new": (60.0,)}))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_when_the_disk_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
+    write(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    calls = []
+
+    def full(handle: int, mode: str) -> object:
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return builtins.open(handle, mode)
+
+    monkeypatch.setattr(report_module.os, "fdopen", full)
+    with pytest.raises(BadInputError, match="No space left on device"):
+        write(tmp_path, results({"new": (60.0,)}))
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "report").write_text("")
+    with pytest.raises(BadInputError, match=r"report: is a file; name a folder"):
+        write(tmp_path / "report")
+
+
+def test_no_runs_are_an_error(tmp_path):
+    with pytest.raises(BadInputError, match="no run"):
+        write_report(Results([], []), tmp_path, title="", subtitle="")
+
+
+def test_png_without_matplotlib_names_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BadInputError, match=r"pip install 'weft\[png\]'"):
+        write(tmp_path / "r", png=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_png_copies_are_written_on_request(tmp_path):
+    pytest.importorskip("matplotlib")
+    write(tmp_path, results({"fgd": (95.0, 95.4), "$x_1$": (90.0, 91.0)}), png=True)
+    for name in NAMES:
+        start = (tmp_path / f"{name}.png").read_bytes()[:24]
+        assert start[:8] == b"\x89PNG\r\n\x1a\n"
+        assert int.from_bytes(start[16:20], "big") == 1920
+
+
+def test_the_report_reads_what_the_simulator_prints(tmp_path):
+    printed = msgspec.json.encode(results())
+    write(tmp_path, msgspec.json.decode(printed, type=Results))
+    assert set(CEILINGS) == {
+        row[0]
+        for row in Page((tmp_path / "report.html").read_text()).tables["Policies compared"][1:]
+    }

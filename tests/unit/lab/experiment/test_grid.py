@@ -1,0 +1,138 @@
+"""The grid: the same results for any number of processes, and a decisions file whole or not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from weft.core.framework import Policy
+from weft.core.policies.catalog import built_in
+from weft.core.policies.first_fit import FirstFit
+from weft.core.record import read, replay
+from weft.lab.experiment.grid import Grid, run_cell, run_grid
+from weft.lab.simulate.arrivals import draw
+from weft.lab.simulate.openb import TracePod, shape_of
+from weft.lab.simulate.scenario import Scenario
+from weft.model import BadInputError
+from weft.testing import node
+
+PODS = [
+    TracePod(f"p{i}", shape_of(100, 100, gpus, milli), gpus, milli, i, i + 20, i)
+    for i, (gpus, milli) in enumerate([(1, 500), (1, 1000), (2, 1000), (1, 300)] * 5)
+]
+WORLD = Scenario([node(f"n{i}", gpus=2, model="T4") for i in range(4)], PODS)
+
+
+class FailingError(Exception):
+    """What a broken policy raises."""
+
+
+class Broken(FirstFit):
+    """Fails in the middle of a run."""
+
+    name = "broken"
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    def score_nodes(self, query):  # type: ignore[no-untyped-def]
+        self.left -= 1
+        if self.left == 0:
+            raise FailingError("in the middle")
+
+
+def make(name: str) -> Policy:
+    return Broken() if name == "broken" else built_in().create(name)
+
+
+def grid(*policies: str, seeds: int = 2, **options: object) -> Grid:
+    arrivals = tuple(
+        draw(PODS, 4, WORLD.capacity_milli, seed, 1.3) for seed in range(42, 42 + seeds)
+    )
+    return Grid(WORLD, policies, arrivals, make, timing=False, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["inflation", "timed"])
+def test_one_process_and_two_give_equal_results(mode: str) -> None:
+    wanted = grid("best-fit", "random", "fgd", mode=mode)
+    one, two = run_grid(wanted, 1), run_grid(wanted, 2)
+    assert one == two
+    assert msgspec.json.encode(one) == msgspec.json.encode(two)
+    assert [(run.policy, run.seed) for run in one.runs] == [
+        (policy, seed) for policy in ("best-fit", "random", "fgd") for seed in (42, 43)
+    ]
+    assert [summary.policy for summary in one.summary] == ["best-fit", "random", "fgd"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_is_told_after_each_run(jobs: int) -> None:
+    told: list[tuple[str, int, int]] = []
+    run_grid(grid("best-fit", "spread"), jobs, lambda *what: told.append(what))
+    assert sorted(told) == sorted(told, key=lambda what: (what[0], what[1]))
+    assert [done for _, _, done in told] == [1, 2, 3, 4]
+
+
+def test_an_error_in_another_process_arrives_here() -> None:
+    with pytest.raises(FailingError, match="in the middle"):
+        run_grid(grid("best-fit", "broken"), 2)
+
+
+# --- the decisions file ----------
+
+
+@pytest.mark.parametrize("mode", ["inflation", "timed"])
+def test_a_recorded_run_replays_alike(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "decisions.jsonl"
+    wanted = grid("best-fit", seeds=1, mode=mode, decisions=path)
+    results = run_grid(wanted, 1)
+    assert [path] == list(tmp_path.iterdir())
+    verdict = replay(*read(path), built_in().create)
+    assert verdict.identical
+    assert verdict.decisions >= results.runs[0].pods
+
+
+def test_a_run_that_fails_leaves_no_file_and_spoils_no_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    with pytest.raises(FailingError):
+        run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("older")
+    with pytest.raises(FailingError):
+        run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
+    assert path.read_text() == "older"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    class FullError(OSError):
+        pass
+
+    class Full(FirstFit):
+        name = "full"
+
+        def score_nodes(self, query):  # type: ignore[no-untyped-def]
+            raise OSError(28, "No space left on device")
+
+    path = tmp_path / "decisions.jsonl"
+    wanted = msgspec.structs.replace(
+        grid("full", seeds=1, decisions=path), make_policy=lambda _: Full()
+    )
+    with pytest.raises(BadInputError, match="cannot be written: No space left on device"):
+        run_cell(wanted, ("full", 0))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["missing/file", "file/below", "folder"])
+def test_places_that_cannot_be_written_are_named(tmp_path: Path, where: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    path = tmp_path / where
+    with pytest.raises(BadInputError) as caught:
+        run_cell(grid("best-fit", seeds=1, decisions=path), ("best-fit", 0))
+    assert str(caught.value).startswith(f"{path}: cannot be written: ")
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(BadInputError, match="cannot be written: Is a directory"):
+        run_cell(grid("best-fit", seeds=1, decisions=Path()), ("best-fit", 0))

@@ -1,0 +1,79 @@
+"""Means and intervals against numbers worked out by hand."""
+
+import pytest
+
+from weft.lab.experiment.statistics import mean_ci95, summarise
+from weft.lab.simulate.results import Run, Waits
+
+
+def run(policy: str, seed: int, allocation: float, **other: object) -> Run:
+    told: dict[str, object] = {
+        "policy": policy, "seed": seed, "arrived_percent": 130.0,
+        "gpu_allocation_percent": allocation, "gpu_fragmentation_percent": 10.0,
+        "fragmentation_of_idle_percent": 50.0, "used_gpu_milli": 1, "failed_pods": seed,
+        "pods": 10, "curve": {"100": allocation - 2}, "fragmentation_curve": {}, "by_model": {},
+        "unscheduled": {},
+    } | other  # fmt: skip
+    return Run(**told)  # type: ignore[arg-type]
+
+
+def waits(mean_s: float) -> Waits:
+    return Waits(1, 0, mean_s, mean_s, mean_s, mean_s, mean_s, 1.0, 1.0)
+
+
+def test_a_single_value_has_no_interval() -> None:
+    assert mean_ci95([5.0]) == (5.0, 0.0)
+
+
+def test_student_s_interval_of_two_and_of_five_values() -> None:
+    """1, 3: deviation √2, half-width 12.706·√2/√2. 1..5: deviation √2.5, 2.776·√2.5/√5."""
+    assert mean_ci95([1.0, 3.0]) == pytest.approx((2.0, 12.706))
+    assert mean_ci95([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3.0, 1.96293), abs=1e-5)
+
+
+def test_ten_seeds_use_nine_degrees_of_freedom() -> None:
+    values = [float(i) for i in range(10)]
+    assert mean_ci95(values) == pytest.approx((4.5, 2.262 * 3.0276504 / 10**0.5), abs=1e-6)
+
+
+def test_beyond_the_table_t_stays_right_to_a_third_of_a_percent() -> None:
+    flat = [0.0, 1.0] * 15
+    for extra, t in (([0.5], 2.042), ([0.5, 0.5], 2.0395)):
+        values = flat + extra
+        n, mean = len(values), 0.5
+        deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
+        assert mean_ci95(values) == pytest.approx((mean, t * deviation / n**0.5), rel=3e-3)
+
+
+def test_equal_values_are_certain() -> None:
+    assert mean_ci95([7.0] * 4) == (7.0, 0.0)
+
+
+def test_one_summary_a_policy_in_order_of_appearance() -> None:
+    runs = [run("b", 1, 90.0), run("a", 1, 80.0), run("b", 2, 94.0), run("a", 2, 80.0)]
+    b, a = summarise(runs)
+    assert (b.policy, b.seeds, b.gpu_allocation_percent, b.gpu_allocation_ci95) == (
+        "b", 2, 92.0, 25.412,
+    )  # fmt: skip
+    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 25.412, 1.5)
+    assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.0)
+    assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.0)
+    assert (a.mean_wait_s, a.cpu_s) == (None, None)
+
+
+def test_runs_that_never_reach_100_percent_have_no_value_there() -> None:
+    (summary,) = summarise([run("a", 1, 80.0, curve={"99": 1.0})])
+    assert (summary.at_100_percent, summary.at_100_ci95) == (None, None)
+    (some,) = summarise([run("a", 1, 80.0, curve={"99": 1.0}), run("a", 2, 80.0)])
+    assert (some.at_100_percent, some.at_100_ci95) == (78.0, 0.0)
+
+
+def test_waits_and_times_are_averaged_where_there_are_any() -> None:
+    (summary,) = summarise([
+        run("a", 1, 80.0, waits=waits(1.0), cpu_s=0.5), run("a", 2, 80.0, waits=waits(2.0)),
+    ])  # fmt: skip
+    assert (summary.mean_wait_s, summary.cpu_s) == (1.5, 0.5)
+
+
+def test_no_runs_no_summaries() -> None:
+    assert summarise([]) == []

@@ -1,0 +1,64 @@
+"""Measuring that is stopped from outside: nobody is left behind, and what was measured is kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from measuring_world import alive, played
+
+from weft.lab.profiling.runlog import read
+
+PATIENCE_S = 30.0
+
+
+def until(wanted: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nobody_is_left_behind_and_nothing_measured_is_lost(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    program, pids, folder = played(tmp_path), tmp_path / "pids", tmp_path / "out"
+    command = [
+        sys.executable, "-m", "weft.cli.main", "profile", "measure", str(folder), "--device", "cpu",
+        "--python", str(program), "--workload", "softmax", "--workload", "copies",
+        "--window-s", "0.3", "--warm-s", "0.1", "--runs", "1000",
+    ]  # fmt: skip
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed cannot tidy up
+    # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    signal.signal(signal.SIGINT, ours)
+    try:
+        log = folder / "runs.jsonl"
+        until(lambda: log.exists() and len(read(log).runs) >= 3)
+        process.send_signal(how)
+        process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    started = [int(line) for line in pids.read_text().split()]
+    assert len(started) >= 2
+    until(lambda: not any(alive(pid) for pid in started))
+    runs = read(log).runs
+    assert len(runs) >= 3
+    assert [run.failure for run in runs if run.failure] == []
+    assert all(900 < rate < 1_100 for run in runs for rate in run.rates)
+    if how is signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+        return
+    assert process.returncode == 130
+    found = json.loads((folder / "dataset.json").read_text())
+    assert {one["application"] for one in found["solo"]} <= {"copies", "softmax"}
+    assert found["solo"] != []
