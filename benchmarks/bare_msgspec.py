@@ -16,8 +16,11 @@ from typing import Any, NamedTuple, dataclass_transform
 
 _REQUIRED: Any = object()
 _SIMPLE: Mapping[Any, tuple[type, ...]] = {
-    str: (str,), int: (int,), float: (int, float), bool: (bool,),
-}  # fmt: skip
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    bool: (bool,),
+}
 
 
 class DecodeError(Exception):
@@ -213,18 +216,23 @@ def _struct(told: Mapping[str, Any], kind: _StructMeta) -> Any:
     unknown = told.keys() - names - ({"type"} if "tag" in kind.options else set())
     if unknown and kind.options.get("forbid_unknown_fields"):
         raise DecodeError(f"has an unknown field {min(unknown)!r}")
-    return kind(**{key: _typed(told[name], hints[key]) for name, key in names.items()
-                   if name in told})  # fmt: skip
+    return kind(
+        **{key: _typed(told[name], hints[key]) for name, key in names.items() if name in told}
+    )
 
 
 def stand_in() -> None:
     """Be msgspec from here on, for whoever imports it."""
     modules: dict[str, dict[str, Callable[..., Any] | type]] = {
-        "msgspec": {"Struct": Struct, "field": field, "DecodeError": DecodeError,
-                    "ValidationError": DecodeError},
+        "msgspec": {
+            "Struct": Struct,
+            "field": field,
+            "DecodeError": DecodeError,
+            "ValidationError": DecodeError,
+        },
         "msgspec.json": {"encode": encode, "decode": decode, "format": format_, "Decoder": Decoder},
         "msgspec.structs": {"replace": replace},
-    }  # fmt: skip
+    }
     for name, members in modules.items():
         module = types.ModuleType(name, __doc__)
         vars(module).update(members)

@@ -22,8 +22,10 @@ class NVMLError(Exception):
     """NVML's word of a call that failed; `value` is its number."""
 
     def __init__(self, value: int) -> None:
-        ours = {_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1",
-                _FUNCTION_NOT_FOUND: "this driver has no such call"}  # fmt: skip
+        ours = {
+            _LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1",
+            _FUNCTION_NOT_FOUND: "this driver has no such call",
+        }
         super().__init__(ours.get(value, f"error {value}"))
         self.value = value
         if _library is not None and value not in ours:
@@ -41,8 +43,12 @@ class _Utilization(ctypes.Structure):
 
 
 class _Process(ctypes.Structure):
-    _fields_ = (("pid", c_uint), ("usedGpuMemory", c_ulonglong),
-                ("gpuInstanceId", c_uint), ("computeInstanceId", c_uint))  # fmt: skip
+    _fields_ = (
+        ("pid", c_uint),
+        ("usedGpuMemory", c_ulonglong),
+        ("gpuInstanceId", c_uint),
+        ("computeInstanceId", c_uint),
+    )
 
 
 class _Support(ctypes.Structure):
@@ -50,20 +56,32 @@ class _Support(ctypes.Structure):
 
 
 class _Told(ctypes.Structure):
-    _fields_ = (("shortName", ctypes.c_char_p), ("longName", ctypes.c_char_p),
-                ("unit", ctypes.c_char_p))  # fmt: skip
+    _fields_ = (
+        ("shortName", ctypes.c_char_p),
+        ("longName", ctypes.c_char_p),
+        ("unit", ctypes.c_char_p),
+    )
 
 
 class _Metric(ctypes.Structure):
-    _fields_ = (("metricId", c_uint), ("nvmlReturn", c_uint), ("value", c_double),
-                ("metricInfo", _Told))  # fmt: skip
+    _fields_ = (
+        ("metricId", c_uint),
+        ("nvmlReturn", c_uint),
+        ("value", c_double),
+        ("metricInfo", _Told),
+    )
 
 
 class c_nvmlGpmMetricsGet_t(ctypes.Structure):  # noqa: N801 - pynvml's name of it
     """What is asked of two samples; a driver knows 98 metrics or more."""
 
-    _fields_ = (("version", c_uint), ("numMetrics", c_uint), ("sample1", c_void_p),
-                ("sample2", c_void_p), ("metrics", _Metric * 512))  # fmt: skip
+    _fields_ = (
+        ("version", c_uint),
+        ("numMetrics", c_uint),
+        ("sample1", c_void_p),
+        ("sample2", c_void_p),
+        ("metrics", _Metric * 512),
+    )
 
 
 def _call(name: str, *args: Any) -> None:

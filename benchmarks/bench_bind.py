@@ -47,11 +47,15 @@ def requests_for(pods: list[Pod]) -> list[BindRequest]:
     marks = {"weft.dev/placement": "0:16160:1000@node-00001/" + "x" * 120, "example.com/a": "b"}
     return [
         BindRequest(
-            "default", pod.metadata.name, pod.metadata.uid, "node-00001", marks,
+            "default",
+            pod.metadata.name,
+            pod.metadata.uid,
+            "node-00001",
+            marks,
             resource_version=pod.metadata.resource_version,
         )
         for pod in pods
-    ]  # fmt: skip
+    ]
 
 
 async def many(work: Callable[[BindRequest], Awaitable[None]], todo: list[BindRequest]) -> float:

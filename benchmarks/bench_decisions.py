@@ -57,11 +57,13 @@ def a_snapshot(names: list[str]) -> SignalsChanged:
     gpus = [(name, gpu) for name in names for gpu in range(GPUS)]
     fresh = np.full(len(gpus), FRESH, dtype=np.int8)
     values = {
-        "sm_active_ratio": rng.random(len(gpus)), "dram_active_ratio": rng.random(len(gpus)) / 2,
-        "memory_used_mib": rng.random(len(gpus)) * 20_000.0, "power_w": rng.random(len(gpus)) * 250,
+        "sm_active_ratio": rng.random(len(gpus)),
+        "dram_active_ratio": rng.random(len(gpus)) / 2,
+        "memory_used_mib": rng.random(len(gpus)) * 20_000.0,
+        "power_w": rng.random(len(gpus)) * 250,
         "memory_free_mib.last": rng.random(len(gpus)) * 12_000.0 + 2_000.0,
         "power_limit_w": np.full(len(gpus), 250.0),
-    }  # fmt: skip
+    }
     columns = {name: (column, fresh) for name, column in values.items()}
     return SignalsChanged(snapshot(1, 0, gpus, columns))
 
@@ -107,10 +109,14 @@ class World:
             begin = ledger.table.start[row]
             claim = shape.claims[0]
             room = [
-                g for g in range(GPUS)
-                if (ledger.table.state[begin + g].idle if claim.whole
-                    else ledger.table.state[begin + g].milli >= claim.milli)
-            ]  # fmt: skip
+                g
+                for g in range(GPUS)
+                if (
+                    ledger.table.state[begin + g].idle
+                    if claim.whole
+                    else ledger.table.state[begin + g].milli >= claim.milli
+                )
+            ]
             if len(room) < claim.count:
                 continue
             self.seq += 1
@@ -166,10 +172,14 @@ def measure(policy: str, nodes: int, kind: str, decisions: int, checks: int) -> 
             times.append(took)
     ms = np.array(times) * 1e3
     row: dict[str, object] = {
-        "policy": policy, "nodes": nodes, "gpus": nodes * GPUS, "shapes": kind,
-        "decisions": len(times), "median_ms": round(float(np.median(ms)), 4),
+        "policy": policy,
+        "nodes": nodes,
+        "gpus": nodes * GPUS,
+        "shapes": kind,
+        "decisions": len(times),
+        "median_ms": round(float(np.median(ms)), 4),
         "p99_ms": round(float(np.percentile(ms, 99)), 4),
-    }  # fmt: skip
+    }
     if policy not in NAIVE:
         return row
     naive = naive_times(world, start, history, checks)
@@ -177,13 +187,15 @@ def measure(policy: str, nodes: int, kind: str, decisions: int, checks: int) -> 
         "naive_scan_median_ms": round(float(np.median(naive)) * 1e3, 4),
         "speedup": round(float(np.median(naive) * 1e3 / np.median(ms)), 1),
         "placements_equal_to_naive": len(naive),
-    }  # fmt: skip
+    }
 
 
 def naive_times(
-    world: World, start: list[Placement],
-    history: list[tuple[list[str], Shape, Placement | None]], checks: int,
-) -> list[float]:  # fmt: skip
+    world: World,
+    start: list[Placement],
+    history: list[tuple[list[str], Shape, Placement | None]],
+    checks: int,
+) -> list[float]:
     """Go through the same states the naive way; compare and time `checks` of the decisions."""
     reference = NaiveCluster(len(world.names), GPUS, 128_000, 800_000, world.typical)
     rows = {name: row for row, name in enumerate(world.names)}

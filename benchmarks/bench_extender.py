@@ -89,10 +89,11 @@ class Memory:
 def pod_of(number: int) -> dict[str, object]:
     resources = {"elasticgpu.io/gpu-memory": str(2048 + 1024 * (number % 20)), "cpu": "500m"}
     container = {
-        "name": "main", "image": "registry.example.com/model:1",
+        "name": "main",
+        "image": "registry.example.com/model:1",
         "resources": {"limits": resources, "requests": resources},
         "env": [{"name": f"V{n}", "value": "x" * 40} for n in range(30)],
-    }  # fmt: skip
+    }
     meta = {"name": f"p{number}", "namespace": "ns", "uid": f"u{number}", "resourceVersion": "1"}
     return {"metadata": meta, "spec": {"containers": [container]}, "status": {"phase": "Pending"}}
 

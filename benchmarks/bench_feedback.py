@@ -81,9 +81,10 @@ def mixed(jobs: tuple[Job, ...], seed: int) -> tuple[Job, ...]:
     dice = random.Random(f"weft-critical-{seed}")
     return tuple(
         msgspec.structs.replace(job, job_class=LATENCY_CRITICAL)
-        if dice.random() < CRITICAL_SHARE else job
+        if dice.random() < CRITICAL_SHARE
+        else job
         for job in jobs
-    )  # fmt: skip
+    )
 
 
 def run_cell(asked: Asked, cell: Cell) -> Found:
@@ -93,18 +94,26 @@ def run_cell(asked: Asked, cell: Cell) -> Found:
     critical = {job.uid for job in jobs if job.job_class == LATENCY_CRITICAL}
     run = run_shared(
         SharedScenario(
-            pairs.cluster(asked.load.gpus, asked.card), jobs, asked.table.truth(), seed=cell.seed,
-            inputs={INPUT: to_input(told)}, measured=False, feedback=ARMS[cell.arm],
+            pairs.cluster(asked.load.gpus, asked.card),
+            jobs,
+            asked.table.truth(),
+            seed=cell.seed,
+            inputs={INPUT: to_input(told)},
+            measured=False,
+            feedback=ARMS[cell.arm],
         ),
         built_in().from_spec(asked.policy),
-    )  # fmt: skip
+    )
     jct = {one.uid: one.jct_s for one in run.outcomes if one.jct_s is not None}
     return Found(
-        run.critical_slow_percent or 0.0, run.jct_mean_s,
+        run.critical_slow_percent or 0.0,
+        run.jct_mean_s,
         statistics.fmean(jct[uid] for uid in jct if uid in critical),
         statistics.fmean(jct[uid] for uid in jct if uid not in critical),
-        run.relieved, run.lost_s, run.unfinished,
-    )  # fmt: skip
+        run.relieved,
+        run.lost_s,
+        run.unfinished,
+    )
 
 
 def compare(asked: Asked, seeds: int, jobs: int) -> dict[str, list[Found]]:

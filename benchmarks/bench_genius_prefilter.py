@@ -60,9 +60,14 @@ def values(found: list[str]) -> bytes:
 def card(node: str, gpu: str, metrics: list[str]) -> Iterator[dict[str, str]]:
     for name in metrics:
         yield {
-            "__name__": name, "kubernetes_node": node, "id": gpu, "uuid": f"GPU-{node}-{gpu}",
-            "model": "Tesla V100-SXM2-32GB", "instance": f"{node}:9909", "job": "gpu-metrics",
-        }  # fmt: skip
+            "__name__": name,
+            "kubernetes_node": node,
+            "id": gpu,
+            "uuid": f"GPU-{node}-{gpu}",
+            "model": "Tesla V100-SXM2-32GB",
+            "instance": f"{node}:9909",
+            "job": "gpu-metrics",
+        }
 
 
 class Playing(asyncio.Protocol):
@@ -215,8 +220,10 @@ def looking(policy: str, nodes: int, decisions: int) -> dict[str, float]:
         took, _ = world.arrive(world.rng.choice(world.shapes))
         if index >= decisions // 4:
             times.append(took * 1e3)
-    return {"ms": round(float(np.median(times)), 4),
-            "p99_ms": round(float(np.percentile(times, 99)), 4)}  # fmt: skip
+    return {
+        "ms": round(float(np.median(times)), 4),
+        "p99_ms": round(float(np.percentile(times, 99)), 4),
+    }
 
 
 def main() -> None:

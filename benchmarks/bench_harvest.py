@@ -56,14 +56,20 @@ SURE = {3: 31.6, 5: 8.61}
 BY_TREND = ("kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe")
 """Who reads how memory went over the window."""
 SM, DRAM, UTIL, POWER = (
-    Metric.SM_ACTIVE_RATIO, Metric.DRAM_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO, Metric.POWER_W,
-)  # fmt: skip
+    Metric.SM_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO,
+    Metric.GPU_UTIL_RATIO,
+    Metric.POWER_W,
+)
 UNREAD = {
-    "genius": (SM, DRAM, UTIL), "horus": (DRAM, POWER),
-    "nano-load-binpack": (DRAM, POWER), "nano-load-spread": (DRAM, POWER),
-    "kube-knots-cbp": (POWER,), "kube-knots-pp": (POWER,),
+    "genius": (SM, DRAM, UTIL),
+    "horus": (DRAM, POWER),
+    "nano-load-binpack": (DRAM, POWER),
+    "nano-load-spread": (DRAM, POWER),
+    "kube-knots-cbp": (POWER,),
+    "kube-knots-pp": (POWER,),
     "ferikoglou-safe": (SM, DRAM, UTIL, POWER),
-}  # fmt: skip
+}
 """Metrics that a policy does not read, nor any that is doubted because of them (doubts.py)."""
 LONG_NS = 120 * SECOND_NS
 
@@ -107,9 +113,16 @@ def answer(_: object, ask: Ask) -> SharedRun:
     lends = built_in().from_spec(ask.policy).harvests
     watching = Watching(forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND)
     made = Study(
-        (ask.policy,), (ask.percent,), (ask.seed,), built_in().from_spec, ask.policy, ask.gpus,
-        ask.mix, watching, ask.faults,
-    )  # fmt: skip
+        (ask.policy,),
+        (ask.percent,),
+        (ask.seed,),
+        built_in().from_spec,
+        ask.policy,
+        ask.gpus,
+        ask.mix,
+        watching,
+        ask.faults,
+    )
     return run_cell(made, Cell(ask.percent, ask.policy, ask.seed))
 
 
@@ -170,10 +183,12 @@ def useful(options: argparse.Namespace) -> list[dict[str, Any]]:
             | {"evictions": mine.evictions, "best_possible_percent": bound.percent}
             | {"gap_to_best": msgspec.to_builtins(mine.gap_to_best)}
         )
-        print(f"{percent:>4} %  p99 {change.percent:+6.1f} % [{change.low_percent:+.1f}, "
-              f"{change.high_percent:+.1f}]  bar {BARS.get(percent, 0.0):+.0f} %  best possible "
-              f"{bound.percent:+.1f} %  OOMs {mine.ooms:.1f}  {'met' if met else 'MISSED'}",
-              flush=True)  # fmt: skip
+        print(
+            f"{percent:>4} %  p99 {change.percent:+6.1f} % [{change.low_percent:+.1f}, "
+            f"{change.high_percent:+.1f}]  bar {BARS.get(percent, 0.0):+.0f} %  best possible "
+            f"{bound.percent:+.1f} %  OOMs {mine.ooms:.1f}  {'met' if met else 'MISSED'}",
+            flush=True,
+        )
     return rows
 
 
@@ -181,9 +196,10 @@ def safe(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each policy, cell and level; equal runs are made once."""
     known: dict[Ask, SharedRun] = {}
     wanted = [
-        cell for cell in safe_cells()
+        cell
+        for cell in safe_cells()
         if not options.cell or any(part in cell[0] for part in options.cell)
-    ]  # fmt: skip
+    ]
     for policy in options.policy:
         for name, faults, gpus, mix in wanted[:3] if options.quick else wanted:
             for percent in options.percent:
@@ -224,10 +240,13 @@ def compared(mine: list[SharedRun], base: list[SharedRun]) -> dict[str, Any]:
     unfinished = sum(run.unfinished for run in mine)
     met = change.high_percent <= MOST_SLOWER and ooms <= ooms_of_binpack and not unfinished
     return {
-        "met": met, "mean_change": msgspec.to_builtins(change), "ooms": ooms,
-        "ooms_of_binpack": ooms_of_binpack, "unfinished": unfinished,
+        "met": met,
+        "mean_change": msgspec.to_builtins(change),
+        "ooms": ooms,
+        "ooms_of_binpack": ooms_of_binpack,
+        "unfinished": unfinished,
         "evictions": sum(run.evictions for run in mine) / len(mine),
-    }  # fmt: skip
+    }
 
 
 def told(row: dict[str, Any]) -> str:

@@ -53,8 +53,17 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measured:
         names = ("sm_active_ratio", "dram_active_ratio", "tensor_active_ratio")
         features = {f"{name}.mean": float(u) for name, u in zip(names, used, strict=True)}
         batch = 8.0 * 2**size
-        solos.append(Solo(f"job-{family}-{batch:g}", "made-up", "mps", f"job-{family}", batch,
-                          float(50 / used[0] / 2**size), features))  # fmt: skip
+        solos.append(
+            Solo(
+                f"job-{family}-{batch:g}",
+                "made-up",
+                "mps",
+                f"job-{family}",
+                batch,
+                float(50 / used[0] / 2**size),
+                features,
+            )
+        )
         asked.append(used)
     runs = []
 
@@ -113,8 +122,10 @@ def worlds(count: int) -> None:
         held, ratio = [], []
         for _ in range(count):
             sizes, middles = rng.choice([25, 90, 128], size=groups), apart * draw(groups)
-            scores = [middle + rng.normal(size=size) * rng.uniform(0.4, 1.3)
-                      for middle, size in zip(middles, sizes, strict=True)]  # fmt: skip
+            scores = [
+                middle + rng.normal(size=size) * rng.uniform(0.4, 1.3)
+                for middle, size in zip(middles, sizes, strict=True)
+            ]
             bounds = []
             for out in range(groups):
                 others = [one for at, one in enumerate(scores) if at != out]
@@ -122,21 +133,30 @@ def worlds(count: int) -> None:
             pooled, bound = np.concatenate(scores), np.repeat(bounds, sizes)
             held.append(float((pooled <= bound).mean()))
             ratio.append(float(bound.mean()) / float(np.quantile(pooled, 0.9)))
-        print(f"{groups} groups, {shape}, {apart} apart: held {np.mean(held):.3f}, below 0.87 in "
-              f"{np.mean(np.array(held) < 0.87):.2f}, width {np.median(ratio):.2f} of hindsight's",
-              flush=True)  # fmt: skip
+        print(
+            f"{groups} groups, {shape}, {apart} apart: held {np.mean(held):.3f}, below 0.87 in "
+            f"{np.mean(np.array(held) < 0.87):.2f}, width {np.median(ratio):.2f} of hindsight's",
+            flush=True,
+        )
 
 
 def row(one: Result) -> dict[str, object]:
     ours = one.methods["weft"]
     found: dict[str, object] = {
-        "source": one.source, "gpu_model": one.gpu_model, "split": one.split,
-        "mae": round(ours.mae, 4), "mape": round(ours.mape, 4), "r2": round(ours.r2, 3),
-        "p95": round(ours.p95, 4), "coverage": round(ours.coverage, 3),
+        "source": one.source,
+        "gpu_model": one.gpu_model,
+        "split": one.split,
+        "mae": round(ours.mae, 4),
+        "mape": round(ours.mape, 4),
+        "r2": round(ours.r2, 3),
+        "p95": round(ours.p95, 4),
+        "coverage": round(ours.coverage, 3),
         "coverage_95": [round(end, 3) for end in one.interval],
-        "width": round(ours.width, 4), "hindsight_width": round(ours.hindsight_width, 4),
-        "in_sample_width": round(one.in_sample_width, 4), "calibrated": round(one.calibrated, 3),
-    }  # fmt: skip
+        "width": round(ours.width, 4),
+        "hindsight_width": round(ours.hindsight_width, 4),
+        "in_sample_width": round(one.in_sample_width, 4),
+        "calibrated": round(one.calibrated, 3),
+    }
     for name, score in one.methods.items():
         if name != "weft":
             found[f"{name}_mae"], found[f"{name}_mape"] = round(score.mae, 4), round(score.mape, 4)

@@ -55,9 +55,15 @@ def loaded(policy: str, nodes: int, busy: float, rng: random.Random) -> tuple[En
                 for _ in range(2 if rng.random() < PAIRS else 1):
                     pod = a_pod(rng, -len(held))
                     uid = f"old-{len(held)}"
-                    place = Placement(uid, node.name, (Share(0, gpu, 4096, 0),), 1000, 1024,
-                                      application=pod.shape.application,
-                                      job_class=pod.shape.job_class)  # fmt: skip
+                    place = Placement(
+                        uid,
+                        node.name,
+                        (Share(0, gpu, 4096, 0),),
+                        1000,
+                        1024,
+                        application=pod.shape.application,
+                        job_class=pod.shape.job_class,
+                    )
                     engine.ledger.adopt(place)
                     held.append(uid)
     return engine, held
@@ -84,9 +90,10 @@ def measure(policy: str, nodes: int, decisions: int, waiting: int) -> dict[str, 
         engine.handle(PodGone(held.pop()), number)
     late = sorted(took[len(took) // 5 :])
     return {
-        "median_us": 1e6 * late[len(late) // 2], "p99_us": 1e6 * late[int(0.99 * len(late))],
+        "median_us": 1e6 * late[len(late) // 2],
+        "p99_us": 1e6 * late[int(0.99 * len(late))],
         "placed": placed,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -98,8 +105,9 @@ def main() -> None:
     for policy in ("interference", "coscheml", "lucid", "fgd"):
         for waiting in (0, 16) if policy == "interference" else (0,):
             name = f"{policy}, {waiting} wait" if waiting else policy
-            found[name] = measure(policy, asked.nodes, asked.decisions // (4 if waiting else 1),
-                                  waiting)  # fmt: skip
+            found[name] = measure(
+                policy, asked.nodes, asked.decisions // (4 if waiting else 1), waiting
+            )
             print(name, {key: round(value) for key, value in found[name].items()}, flush=True)
     out = Path("build/bench")
     out.mkdir(parents=True, exist_ok=True)

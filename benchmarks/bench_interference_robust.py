@@ -71,9 +71,16 @@ def main() -> None:
             pairs.Load(rate, GPUS, JOBS, job_class=asked.job_class) for rate in asked.load or LOADS
         )
         study = Study(
-            table, card, tuple(asked.policy or POLICIES), loads, tuple(range(asked.seeds)), make,
-            MISSING, NOISE, asked.predictor,
-        )  # fmt: skip
+            table,
+            card,
+            tuple(asked.policy or POLICIES),
+            loads,
+            tuple(range(asked.seeds)),
+            make,
+            MISSING,
+            NOISE,
+            asked.predictor,
+        )
         found[name] = run_study(study, asked.jobs)
         encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
         (out / f"interference-{asked.name}.json").write_bytes(encoded)

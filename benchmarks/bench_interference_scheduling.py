@@ -62,8 +62,17 @@ def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
             table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
             loads = tuple(pairs.Load(rate, job_class=asked.job_class) for rate in LOADS)
             policies = (*BASELINES, ours, ORACLE)
-            study = Study(table, card, policies, loads, seeds, make, ours, asked.predictor,
-                          watched=asked.watched)  # fmt: skip
+            study = Study(
+                table,
+                card,
+                policies,
+                loads,
+                seeds,
+                make,
+                ours,
+                asked.predictor,
+                watched=asked.watched,
+            )
             levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
             keep(part, found)
             print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
@@ -80,8 +89,16 @@ def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
                 pairs.Load(rate, expected_error=wrong) for wrong in WRONG for rate in LOADS
             )
             policies = (asked.ours, f"{asked.ours}:overlap=false")
-            study = Study(table, card, policies, loads, tuple(range(asked.seeds)), make, asked.ours,
-                          asked.predictor)  # fmt: skip
+            study = Study(
+                table,
+                card,
+                policies,
+                loads,
+                tuple(range(asked.seeds)),
+                make,
+                asked.ours,
+                asked.predictor,
+            )
             levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
             keep(part, found)
             print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)

@@ -62,9 +62,14 @@ def partly(name: str, dice: Random, gpus: int = 8) -> Iterator[Event]:
     """Pods on the node: about half of each GPU, all different."""
     for gpu in range(gpus):
         yield PodSeenBound(
-            placement(f"{name}-{gpu}", name, gpu, memory_mib=dice.randint(2_000, 12_000),
-                      milli=dice.choice([0, 100, 300]))
-        )  # fmt: skip
+            placement(
+                f"{name}-{gpu}",
+                name,
+                gpu,
+                memory_mib=dice.randint(2_000, 12_000),
+                milli=dice.choice([0, 100, 300]),
+            )
+        )
 
 
 def slightly_different(worst: Worst, world: Random) -> None:
@@ -89,8 +94,9 @@ def ordinary_elastic(worst: Worst, world: Random) -> None:
         for event in partly(f"n{number}", world):
             worst(event, 0)
     for number in range(20):
-        claims = [GpuClaim(memory=Memory("mib", world.randint(500, 4_000)), milli=100)
-                  for _ in range(4)]  # fmt: skip
+        claims = [
+            GpuClaim(memory=Memory("mib", world.randint(500, 4_000)), milli=100) for _ in range(4)
+        ]
         worst(PodAdded(pod(f"p{number}", claims=claims)), 1)
 
 
@@ -109,11 +115,16 @@ def hopeless(worst: Worst, world: Random) -> None:
             odd = gpu % 2
             worst(
                 PodSeenBound(
-                    placement(f"h{number}-{gpu}", f"n{number}", gpu,
-                              memory_mib=16_000 if odd else 1_000, milli=100 if odd else 900)
+                    placement(
+                        f"h{number}-{gpu}",
+                        f"n{number}",
+                        gpu,
+                        memory_mib=16_000 if odd else 1_000,
+                        milli=100 if odd else 900,
+                    )
                 ),
                 0,
-            )  # fmt: skip
+            )
     for number in range(5):
         worst(PodSeenBound(placement(f"x{number}", f"n{number}", 0, memory_mib=5)), 0)
     for number in range(5_000):
@@ -134,15 +145,15 @@ CASES: dict[str, tuple[list[Node], Callable[[Worst, Random], Any]]] = {
     "9 GPUs, 8 cards x 7 MIG": ([node("n0", gpus=8, mig=7)], many_instances(9)),
     "12 containers, one partly used node": ([node("n0", gpus=8)], partly_used),
     "4 containers, 100 partly used nodes": (
-        [node(f"n{i}", gpus=8) for i in range(100)], ordinary_elastic
+        [node(f"n{i}", gpus=8) for i in range(100)],
+        ordinary_elastic,
     ),
     "256 containers, 20 partly used nodes": (
-        [node(f"n{i}", gpus=8) for i in range(20)], most_containers
+        [node(f"n{i}", gpus=8) for i in range(20)],
+        most_containers,
     ),
-    "5,000 hopeless pods, 1,000 nodes": (
-        [node(f"n{i}", gpus=8) for i in range(1_000)], hopeless
-    ),
-}  # fmt: skip
+    "5,000 hopeless pods, 1,000 nodes": ([node(f"n{i}", gpus=8) for i in range(1_000)], hopeless),
+}
 READING = "5,000 containers, read"
 
 

@@ -30,20 +30,32 @@ from weft.telemetry.sources.answers import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = (
-    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
-    Metric.GPU_UTIL_RATIO, Metric.SM_ACTIVE_RATIO, Metric.SM_OCCUPANCY_RATIO,
-    Metric.TENSOR_ACTIVE_RATIO, Metric.DRAM_ACTIVE_RATIO, Metric.POWER_W, Metric.SM_CLOCK_MHZ,
-)  # fmt: skip
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.MEMORY_RESERVED_MIB,
+    Metric.GPU_UTIL_RATIO,
+    Metric.SM_ACTIVE_RATIO,
+    Metric.SM_OCCUPANCY_RATIO,
+    Metric.TENSOR_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO,
+    Metric.POWER_W,
+    Metric.SM_CLOCK_MHZ,
+)
 SAMPLES, STEP_S, CARD_MIB, NAIVE_GPUS = 20, 15.0, 40_000, 200
 START_S = 1_700_000_000.0
 
 
 def cluster(gpus: int) -> list[Node]:
     return [
-        Node(f"node-{n:04d}", tuple(Gpu(i, CARD_MIB, "A100", f"GPU-{n:08x}-0000-{i:04x}")
-                                    for i in range(min(8, gpus - 8 * n))))
+        Node(
+            f"node-{n:04d}",
+            tuple(
+                Gpu(i, CARD_MIB, "A100", f"GPU-{n:08x}-0000-{i:04x}")
+                for i in range(min(8, gpus - 8 * n))
+            ),
+        )
         for n in range((gpus + 7) // 8)
-    ]  # fmt: skip
+    ]
 
 
 def samples(gpus: int, ticks: int) -> dict[Metric, np.ndarray]:
@@ -53,9 +65,14 @@ def samples(gpus: int, ticks: int) -> dict[Metric, np.ndarray]:
     for metric in METRICS:
         waves = rng.uniform(0.2, 0.8, (gpus, 1)) + rng.normal(0, 0.01, (gpus, SAMPLES + ticks))
         share = np.clip(waves, 0.001, 0.95)
-        scale = {Metric.MEMORY_FREE_MIB: 1, Metric.MEMORY_USED_MIB: 18_000,
-                 Metric.MEMORY_RESERVED_MIB: 600, Metric.GPU_UTIL_RATIO: 100,
-                 Metric.POWER_W: 400, Metric.SM_CLOCK_MHZ: 1980}  # fmt: skip
+        scale = {
+            Metric.MEMORY_FREE_MIB: 1,
+            Metric.MEMORY_USED_MIB: 18_000,
+            Metric.MEMORY_RESERVED_MIB: 600,
+            Metric.GPU_UTIL_RATIO: 100,
+            Metric.POWER_W: 400,
+            Metric.SM_CLOCK_MHZ: 1980,
+        }
         values = share * scale.get(metric, 1)
         found[metric] = np.round(values, 6 if metric not in scale else 0)
     taken = found[Metric.MEMORY_USED_MIB] + found[Metric.MEMORY_RESERVED_MIB]
@@ -70,14 +87,22 @@ def body(metric: Metric, values: np.ndarray, nodes: list[Node], first: int, last
     for n, node in enumerate(nodes):
         for gpu in node.gpus:
             labels = {
-                "__name__": name, "DCGM_FI_DRIVER_VERSION": "550.54.15", "Hostname": node.name,
-                "UUID": gpu.uuid, "container": "exporter", "device": f"nvidia{gpu.index}",
-                "endpoint": "metrics", "gpu": str(gpu.index),
+                "__name__": name,
+                "DCGM_FI_DRIVER_VERSION": "550.54.15",
+                "Hostname": node.name,
+                "UUID": gpu.uuid,
+                "container": "exporter",
+                "device": f"nvidia{gpu.index}",
+                "endpoint": "metrics",
+                "gpu": str(gpu.index),
                 "instance": f"10.0.{n // 256}.{n % 256}:9400",
-                "job": "dcgm-exporter", "modelName": "NVIDIA A100-SXM4-40GB",
-                "namespace": "gpu-operator", "pci_bus_id": "00000000:07:00.0",
-                "pod": f"dcgm-exporter-{n:05d}", "service": "dcgm-exporter",
-            }  # fmt: skip
+                "job": "dcgm-exporter",
+                "modelName": "NVIDIA A100-SXM4-40GB",
+                "namespace": "gpu-operator",
+                "pci_bus_id": "00000000:07:00.0",
+                "pod": f"dcgm-exporter-{n:05d}",
+                "service": "dcgm-exporter",
+            }
             told = ",".join(
                 f'[{START_S + STEP_S * k - 1.234 - n % 10:.3f},"{values[row, k]:g}"]'
                 for k in range(first, last)
@@ -187,11 +212,16 @@ def main() -> None:
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     usual = {key: numbers.median(tick[key] for tick in ticks) for key in first}
     result = {
-        "gpus": told.gpus, "metrics": len(METRICS), "columns": len(view.source.columns),
-        "usual_tick_cpu_s": usual, "first_look_cpu_s": first, "naive_look_cpu_s": naive_s,
+        "gpus": told.gpus,
+        "metrics": len(METRICS),
+        "columns": len(view.source.columns),
+        "usual_tick_cpu_s": usual,
+        "first_look_cpu_s": first,
+        "naive_look_cpu_s": naive_s,
         "largest_relative_difference": difference,
-        "peak_mib": peak_mib, "before_first_look_mib": before_mib,
-    }  # fmt: skip
+        "peak_mib": peak_mib,
+        "before_first_look_mib": before_mib,
+    }
     for key, value in result.items():
         print(f"{key}: {value}")
     assert difference < 1e-6, "the naive means differ"

@@ -48,8 +48,17 @@ def inputs() -> tuple[list[str], Path, Path, Path | None]:
 
 def whole_process(options: list[str], policy: str) -> dict[str, object]:
     """Run `weft simulate` in a process of its own and read what the system says it cost."""
-    command = [sys.executable, "-m", "weft.cli.main", "simulate", *options, "--policy", policy,
-               "--output", "json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "weft.cli.main",
+        "simulate",
+        *options,
+        "--policy",
+        policy,
+        "--output",
+        "json",
+    ]
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -58,10 +67,13 @@ def whole_process(options: list[str], policy: str) -> dict[str, object]:
     assert status == 0, f"{policy} ended with {status}"
     run = json.loads(text)["runs"][0]
     return {
-        "policy": policy, "pods": run["pods"], "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-        "wall_s": round(time.perf_counter() - begin, 3), "peak_mib": round(usage.ru_maxrss / 1024),
+        "policy": policy,
+        "pods": run["pods"],
+        "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+        "wall_s": round(time.perf_counter() - begin, 3),
+        "peak_mib": round(usage.ru_maxrss / 1024),
         "allocation_percent": run["gpu_allocation_percent"],
-    }  # fmt: skip
+    }
 
 
 def naive_cpu_per_pod(world: Scenario, order: Arrivals, policy: str) -> float:

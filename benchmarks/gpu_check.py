@@ -41,10 +41,19 @@ assert float((side @ side)[0, 0]) == 64
 """
 """Some builds of PyTorch see a GPU that they have no code for: an answer of it is wanted."""
 WORKLOADS = (
-    "resnet-train", "mobilenet-train", "encoder-train", "decoder-infer-1", "decoder-infer-32",
-    "dlrm-train", "lstm-train", "gemm-bf16", "elementwise", "tiny-kernels", "input-train",
+    "resnet-train",
+    "mobilenet-train",
+    "encoder-train",
+    "decoder-infer-1",
+    "decoder-infer-32",
+    "dlrm-train",
+    "lstm-train",
+    "gemm-bf16",
+    "elementwise",
+    "tiny-kernels",
+    "input-train",
     "resnet-infer-1",
-)  # fmt: skip
+)
 """One of each character: all of them would take an hour."""
 
 
@@ -183,8 +192,10 @@ def _install(packages: Sequence[str], deadline_s: float) -> str:
         raise StepError(f"no time is left to install {packages[0]}: raise GPU_CHECK_S")
     say(f"installing {', '.join(packages)} into {folder}")
     python = str(folder / "bin" / "python")
-    for command in ([sys.executable, "-m", "venv", str(folder)],
-                    [python, "-m", "pip", "install", "--quiet", *packages]):  # fmt: skip
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "--quiet", *packages],
+    ):
         began = time.monotonic()
         code, told = ended(command, left_s)
         left_s -= time.monotonic() - began
@@ -207,11 +218,23 @@ def measure(plan: Plan, argv: Sequence[str]) -> int:
     else:
         say("no nvidia-cuda-mps-control: MPS is left out")
     command = [
-        plan.weft, str(ROOT / "benchmarks" / "gpu_measure.py"), str(plan.out),
-        "--python", plan.torch, "--gpu", gpu(), "--window-s", "1.5", "--warm-s", "0.7",
-        "--budget-s", f"{left_s - 15:.0f}", *shares,
-        *(word for name in WORKLOADS for word in ("--workload", name)), *argv,
-    ]  # fmt: skip
+        plan.weft,
+        str(ROOT / "benchmarks" / "gpu_measure.py"),
+        str(plan.out),
+        "--python",
+        plan.torch,
+        "--gpu",
+        gpu(),
+        "--window-s",
+        "1.5",
+        "--warm-s",
+        "0.7",
+        "--budget-s",
+        f"{left_s - 15:.0f}",
+        *shares,
+        *(word for name in WORKLOADS for word in ("--workload", name)),
+        *argv,
+    ]
     code, _ = ended(command, left_s + RESERVE_S / 2, shown=True)
     if code != 0:
         say(f"measuring ended with {code}")
@@ -233,12 +256,16 @@ def summarise(out: Path) -> str:
         speeds = sorted(one["speed"] for one in coruns)
         told = f"{isolation}: {len(solos)} alone, {len(coruns)} beside another"
         if speeds:
-            told += (f"; speed {speeds[0]:.2f} to {speeds[-1]:.2f}, "
-                     f"median {speeds[len(speeds) // 2]:.2f}")  # fmt: skip
+            told += (
+                f"; speed {speeds[0]:.2f} to {speeds[-1]:.2f}, "
+                f"median {speeds[len(speeds) // 2]:.2f}"
+            )
         lines.append(told)
     for one in found.get("infeasible", []):
-        lines.append(f"infeasible: {' + '.join(one['applications'])} ({one['isolation']}): "
-                     f"{one['failed']}: {one['reason']}")  # fmt: skip
+        lines.append(
+            f"infeasible: {' + '.join(one['applications'])} ({one['isolation']}): "
+            f"{one['failed']}: {one['reason']}"
+        )
     if not found.get("solo"):
         raise StepError("nothing was measured:\n" + "\n".join(lines))
     return "\n".join(lines) + "\n"
@@ -251,10 +278,13 @@ def ended(command: Sequence[str], timeout_s: float, *, shown: bool = False) -> t
     """
     try:
         process = subprocess.Popen(
-            command, start_new_session=True, text=True,
-            stdin=subprocess.DEVNULL, stdout=None if shown else subprocess.PIPE,
+            command,
+            start_new_session=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=None if shown else subprocess.PIPE,
             stderr=None if shown else subprocess.STDOUT,
-        )  # fmt: skip
+        )
     except OSError as error:
         return 127, str(error)
     try:

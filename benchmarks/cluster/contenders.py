@@ -149,9 +149,20 @@ def _settings(percent: int = 0) -> dict[str, Any]:
 def _extended(url: str, dialects: str) -> dict[str, Any]:
     """What `weft extender config` prints, with the client's limit lifted."""
     printed = subprocess.run(
-        [sys.executable, "-m", "weft.cli.main", "extender", "config", "--dialects", dialects,
-         "--url", url],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "weft.cli.main",
+            "extender",
+            "config",
+            "--dialects",
+            dialects,
+            "--url",
+            url,
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     told: dict[str, Any] = yaml.safe_load(printed.stdout)
     return {"extenders": told["extenders"], "profiles": told["profiles"], **_settings()}

@@ -14,13 +14,19 @@ WHOLE, SHARE = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 def node(name: str, pods: int = 110) -> Manifest:
     """64 CPUs, 256 GiB and 8 cards, which NVIDIA's feature discovery describes by labels."""
     has = {
-        "cpu": "64", "memory": "256Gi", "pods": str(pods), WHOLE: str(GPUS),
-        SHARE: str(CARD_GIB * GPUS), "aliyun.com/gpu-count": str(GPUS),
-    }  # fmt: skip
+        "cpu": "64",
+        "memory": "256Gi",
+        "pods": str(pods),
+        WHOLE: str(GPUS),
+        SHARE: str(CARD_GIB * GPUS),
+        "aliyun.com/gpu-count": str(GPUS),
+    }
     labels = {
-        "kubernetes.io/hostname": name, "nvidia.com/gpu.count": str(GPUS),
-        "nvidia.com/gpu.memory": str(CARD_MIB), "nvidia.com/gpu.product": MODEL,
-    }  # fmt: skip
+        "kubernetes.io/hostname": name,
+        "nvidia.com/gpu.count": str(GPUS),
+        "nvidia.com/gpu.memory": str(CARD_MIB),
+        "nvidia.com/gpu.product": MODEL,
+    }
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     return {
         "apiVersion": "v1",
@@ -38,9 +44,7 @@ def pod(name: str, scheduler: str, gpu: tuple[str, int] = (WHOLE, 1)) -> Manifes
     """One container with 100m, 128 MiB and a GPU, or with a share of one (gpushare's, GiB)."""
     resource, amount = gpu
     asked = {"cpu": "100m", "memory": "128Mi", resource: str(amount)}
-    container = {
-        "name": "main", "image": "none", "resources": {"requests": asked, "limits": asked}
-    }  # fmt: skip
+    container = {"name": "main", "image": "none", "resources": {"requests": asked, "limits": asked}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -35,9 +35,14 @@ def request_for(pod: Pod, node: Node, gpu: int) -> BindRequest:
     marks = write(asked, placement, node, time.time_ns())
     meta = pod.metadata
     return BindRequest(
-        meta.namespace, meta.name, meta.uid, node.name, marks.annotations, marks.labels,
+        meta.namespace,
+        meta.name,
+        meta.uid,
+        node.name,
+        marks.annotations,
+        marks.labels,
         meta.resource_version,
-    )  # fmt: skip
+    )
 
 
 async def main() -> None:

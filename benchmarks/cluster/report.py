@@ -27,9 +27,17 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 QUICK = Sizes(
-    runs=1, nodes=50, pods=100, many_nodes=100, many_nodes_pods=50, extender_pods=50,
-    burst_pods=50, scale_pods=400, scale_s=5, small_burst_pods=40,
-)  # fmt: skip
+    runs=1,
+    nodes=50,
+    pods=100,
+    many_nodes=100,
+    many_nodes_pods=50,
+    extender_pods=50,
+    burst_pods=50,
+    scale_pods=400,
+    scale_s=5,
+    small_burst_pods=40,
+)
 
 
 class Bar(NamedTuple):

@@ -53,11 +53,14 @@ def scale(stage: Stage, sizes: Sizes) -> Row:
     finally:
         server.stop(timeout_s=20)
     figures = {
-        "ready_s": round(ready_s, 2), "cpu_to_ready_s": round(start_cpu_s, 2),
+        "ready_s": round(ready_s, 2),
+        "cpu_to_ready_s": round(start_cpu_s, 2),
         "leading_s": round(leading_s, 2),
-        "rss_mb": now_mb, "most_rss_mb": most_mb,
-        "events_per_s": round(rate, 1), "cores_under_traffic": round(busy, 3),
-    }  # fmt: skip
+        "rss_mb": now_mb,
+        "most_rss_mb": most_mb,
+        "events_per_s": round(rate, 1),
+        "cores_under_traffic": round(busy, 3),
+    }
     bars = [
         Bar.at_most("start to ready, seconds", ready_s, 15),
         Bar.at_most("most resident memory, MB", most_mb, 600),
@@ -136,8 +139,13 @@ async def _report(client: ApiClient, sizes: Sizes, number: int) -> None:
     turn = number // 2
     if number % 2:
         path = NODES.of("", node_name(turn % sizes.many_nodes), "status")
-        beat = {"type": "Ready", "status": "True", "reason": "KubeletReady",
-                "message": f"report {number}", "lastHeartbeatTime": said_at}  # fmt: skip
+        beat = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": f"report {number}",
+            "lastHeartbeatTime": said_at,
+        }
         status: dict[str, object] = {"conditions": [beat]}
     else:
         path = PODS.of(NAMESPACE, f"pod-{turn % sizes.scale_pods:05d}", "status")

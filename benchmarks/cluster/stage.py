@@ -56,9 +56,11 @@ class Stage:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plane.__exit__(kind, error, trace)
 
     def run(self, work: Callable[[ApiClient], Awaitable[T]]) -> T:

@@ -66,9 +66,7 @@ async def serve(kubeconfig: Path) -> None:
                 told = filtered(body) if verb == "filter" else prioritized(body)
             return web.Response(body=told, content_type="application/json")
 
-        server = await asyncio.get_running_loop().create_server(
-            web.Server(answer), "127.0.0.1", 0
-        )  # fmt: skip
+        server = await asyncio.get_running_loop().create_server(web.Server(answer), "127.0.0.1", 0)
         print(f"port {server.sockets[0].getsockname()[1]}", flush=True)
         await server.serve_forever()
 

@@ -136,11 +136,8 @@ class ApiProxy:
         path.write_text(json.dumps(found))
         return path
 
-    def hold(
-        self, method: str, part: str, when: When, *, count: int = 1, skip: int = 0
-    ) -> Held:  # fmt: skip
-        """Hold `count` requests with this method and `part` in path and query, after `skip` more.
-        """  # fmt: skip
+    def hold(self, method: str, part: str, when: When, *, count: int = 1, skip: int = 0) -> Held:
+        """Hold `count` requests with this method and `part` in the path, after `skip` more."""
         held = Held(method, part, when, count, skip)
         with self._lock:
             self._holds.append(held)

@@ -40,9 +40,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def control_plane(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+    tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
-) -> Iterator[ControlPlane]:  # fmt: skip
+) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver, running. Their logs are shown with a test that fails."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 

@@ -237,9 +237,12 @@ class ControlPlane:
         """Weft's lease is there, and nobody's: who wants it next need not wait it out."""
         for item in (
             {"kind": "Namespace", "metadata": {"name": _SYSTEM}},
-            {"apiVersion": _LEASES, "kind": "Lease",
-             "metadata": {"name": "weft", "namespace": _SYSTEM}},
-        ):  # fmt: skip
+            {
+                "apiVersion": _LEASES,
+                "kind": "Lease",
+                "metadata": {"name": "weft", "namespace": _SYSTEM},
+            },
+        ):
             try:
                 self.api.create(item)
             except ApiError as error:

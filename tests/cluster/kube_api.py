@@ -77,9 +77,14 @@ class Api:
         return items
 
     def patch(
-        self, kind: str, name: str, change: Object, namespace: str | None = None,
-        version: str = "v1", part: str = "",
-    ) -> Object:  # fmt: skip
+        self,
+        kind: str,
+        name: str,
+        change: Object,
+        namespace: str | None = None,
+        version: str = "v1",
+        part: str = "",
+    ) -> Object:
         """Merge `change` into an object, or into its `part`, such as "status"."""
         path = f"{self.path(kind, namespace, version)}/{name}" + (f"/{part}" if part else "")
         return self._object("PATCH", path, change, content=_MERGE)
@@ -130,9 +135,15 @@ class Api:
     # --- watching --------------------------------------------------------------------------------
 
     def watch(
-        self, kind: str, namespace: str | None = None, version: str = "v1", *,
-        since: str | None = None, timeout_s: float = PATIENCE_S, **query: str,
-    ) -> Generator[Event, None, None]:  # fmt: skip
+        self,
+        kind: str,
+        namespace: str | None = None,
+        version: str = "v1",
+        *,
+        since: str | None = None,
+        timeout_s: float = PATIENCE_S,
+        **query: str,
+    ) -> Generator[Event, None, None]:
         """Events after resourceVersion `since` (without: what there is, then what changes).
 
         It ends when the server ends it or nothing more came in time; a version that is too old is
@@ -158,9 +169,15 @@ class Api:
             connection.close()
 
     def wait_for(
-        self, wanted: Callable[[Objects], T], kind: str, namespace: str | None = None,
-        version: str = "v1", *, timeout_s: float = PATIENCE_S, **query: str,
-    ) -> T:  # fmt: skip
+        self,
+        wanted: Callable[[Objects], T],
+        kind: str,
+        namespace: str | None = None,
+        version: str = "v1",
+        *,
+        timeout_s: float = PATIENCE_S,
+        **query: str,
+    ) -> T:
         """What `wanted` says of all objects of a kind as soon as that is true, by list and watch.
 
         It goes on through broken connections and through a restart of the API server.
@@ -200,10 +217,15 @@ class Api:
     # --- requests --------------------------------------------------------------------------------
 
     def request(
-        self, method: str, path: str, body: Object | None = None, *,
-        content: str = _JSON, query: dict[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        content: str = _JSON,
+        query: dict[str, str] | None = None,
         timeout_s: float = PATIENCE_S,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """One request; the answer's JSON, or its text where it is none. ApiError from 400 on."""
         headers = {**self._headers, "Content-Type": content}
         data = None if body is None else json.dumps(body).encode()

@@ -84,24 +84,27 @@ class Site:
     def options(self, **other: object) -> PrometheusOptions:
         """How the guarded one is asked by those it lets in."""
         how: dict[str, object] = {
-            "url": f"https://127.0.0.1:{self.port}", "username": USER,
+            "url": f"https://127.0.0.1:{self.port}",
+            "username": USER,
             "password_file": str(self.folder / "password"),
             "authority_file": str(self.authority.pair.certificate),
-            "certificate_file": str(self.client.certificate), "key_file": str(self.client.key),
+            "certificate_file": str(self.client.certificate),
+            "key_file": str(self.client.key),
             "timeout_s": 1,
-        }  # fmt: skip
+        }
         return PrometheusOptions(**(how | other))  # type: ignore[arg-type]
 
     def _web(self) -> dict[str, object]:
         pair = self.authority.server("prometheus")
         return {
             "tls_server_config": {
-                "cert_file": str(pair.certificate), "key_file": str(pair.key),
+                "cert_file": str(pair.certificate),
+                "key_file": str(pair.key),
                 "client_auth_type": "RequireAndVerifyClientCert",
                 "client_ca_file": str(self.authority.pair.certificate),
             },
             "basic_auth_users": {USER: _HASHED},
-        }  # fmt: skip
+        }
 
     def _server(self, program: str, name: str, listen: str, web: object) -> Server:
         folder = self.folder / name
@@ -112,17 +115,26 @@ class Site:
             for number, stage in enumerate(self.stages)
         ]
         config, web_config = folder / "prometheus.yml", folder / "web.yml"
-        config.write_text(yaml.safe_dump({
-            "global": {"scrape_interval": "500ms", "scrape_timeout": "400ms"},
-            "scrape_configs": [{"job_name": "dcgm-exporter", "static_configs": targets}],
-        }))  # fmt: skip
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "global": {"scrape_interval": "500ms", "scrape_timeout": "400ms"},
+                    "scrape_configs": [{"job_name": "dcgm-exporter", "static_configs": targets}],
+                }
+            )
+        )
         web_config.write_text(yaml.safe_dump(web))
         return Server(
-            [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
-             f"--web.config.file={web_config}", f"--web.listen-address={listen}",
-             "--log.level=warn"],
+            [
+                program,
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.config.file={web_config}",
+                f"--web.listen-address={listen}",
+                "--log.level=warn",
+            ],
             folder / "prometheus.log",
-        )  # fmt: skip
+        )
 
 
 def ready(url: str) -> bool:
@@ -212,31 +224,47 @@ class Scene:
 
 
 def node(name: str, uuids: list[str]) -> dict[str, object]:
-    gpus = [{"index": i, "memory_mib": CARD_MIB, **({"uuid": uuid} if uuid else {})}
-            for i, uuid in enumerate(uuids)]  # fmt: skip
+    gpus = [
+        {"index": i, "memory_mib": CARD_MIB, **({"uuid": uuid} if uuid else {})}
+        for i, uuid in enumerate(uuids)
+    ]
     return {
-        "metadata": {"name": name,
-                     "annotations": {"weft.dev/inventory": json.dumps({"gpus": gpus}),
-                                     "weft.dev/delivers": "by-name"}},
+        "metadata": {
+            "name": name,
+            "annotations": {
+                "weft.dev/inventory": json.dumps({"gpus": gpus}),
+                "weft.dev/delivers": "by-name",
+            },
+        },
         "spec": {},
-        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
-                   "conditions": [{"type": "Ready", "status": "True"}]},
-    }  # fmt: skip
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
 
 
 def resident(server: FakeApiServer, name: str) -> str:
     """A pod on GPU 0 of node a; its UID."""
     asks = {"limits": {"weft.dev/gpu-memory": "3000"}}
-    server.add("pods", {
-        "metadata": {"name": name, "namespace": "d"},
-        "spec": {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]},
-    })  # fmt: skip
+    server.add(
+        "pods",
+        {
+            "metadata": {"name": name, "namespace": "d"},
+            "spec": {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]},
+        },
+    )
     uid: str = server.get("pods", name, "d")["metadata"]["uid"]
     mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, ""]]}
-    server.update("pods", name, {
-        "metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}},
-        "spec": {"nodeName": "a"},
-    }, "d")  # fmt: skip
+    server.update(
+        "pods",
+        name,
+        {
+            "metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}},
+            "spec": {"nodeName": "a"},
+        },
+        "d",
+    )
     return uid
 
 

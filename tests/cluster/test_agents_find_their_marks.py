@@ -92,11 +92,19 @@ def elastic_pod(name: str, scheduler: str, *containers: tuple[int, int]) -> Obje
     """A pod whose containers ask for (percent of cores, MiB)."""
     found = pod(name, scheduler, {})
     found["spec"]["containers"] = [
-        {"name": f"c{index}", "image": "none", "resources": {"limits": {
-            key: str(value) for key, value in ((ELASTIC_CORE, core), (ELASTIC_MEMORY, mib)) if value
-        }}}
+        {
+            "name": f"c{index}",
+            "image": "none",
+            "resources": {
+                "limits": {
+                    key: str(value)
+                    for key, value in ((ELASTIC_CORE, core), (ELASTIC_MEMORY, mib))
+                    if value
+                }
+            },
+        }
         for index, (core, mib) in enumerate(containers)
-    ]  # fmt: skip
+    ]
     return found
 
 
@@ -202,8 +210,7 @@ def test_gpushares_plugin_finds_every_pod_and_its_card(
 def test_alnairs_plugin_finds_every_pod(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    """Several pods wait on a node at once. The plugin chooses cards itself; it comes to the same.
-    """  # fmt: skip
+    """Several pods wait on a node. The plugin chooses cards itself; it comes to the same."""
     uuids = {name: [f"GPU-{name}-{card}" for card in range(CARDS)] for name in NAMES}
     for name in NAMES:
         control_plane.create_fake_node(

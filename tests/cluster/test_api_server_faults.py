@@ -47,8 +47,7 @@ def burst(scheduler: str, count: int, first: int = 0) -> Objects:
 
 
 def slowly(tmp_path: Path) -> tuple[str, str]:
-    """Options for a Weft that makes 100 requests a second: whatever befalls, a burst is under way.
-    """  # fmt: skip
+    """Options for a Weft that makes 100 requests a second: a burst is always under way."""
     path = tmp_path / "weft.yaml"
     path.write_text(
         "apiVersion: weft.dev/v1\nkind: WeftConfiguration\nclient: {qps: 100, burst: 20}\n"
@@ -132,8 +131,11 @@ def test_history_is_lost_while_weft_stands_still(
         foreign = pod("foreign", "somebody", {GPU_MEM: CARD_GIB})
         (made,) = control_plane.create_pods(namespace, [foreign])
         free = node_with_an_idle_card(control_plane, namespace)
-        marks = {"ALIYUN_COM_GPU_MEM_IDX": str(free[1]), "ALIYUN_COM_GPU_MEM_POD": str(CARD_GIB),
-                 "ALIYUN_COM_GPU_MEM_DEV": str(CARD_GIB)}  # fmt: skip
+        marks = {
+            "ALIYUN_COM_GPU_MEM_IDX": str(free[1]),
+            "ALIYUN_COM_GPU_MEM_POD": str(CARD_GIB),
+            "ALIYUN_COM_GPU_MEM_DEV": str(CARD_GIB),
+        }
         control_plane.api.bind(made, free[0], marks)
         control_plane.create_pods(namespace, burst("weft", 40, 8))
         lists = proxy.codes("GET", "/pods?limit=").total()
@@ -154,11 +156,14 @@ def node_with_an_idle_card(plane: ControlPlane, namespace: str) -> tuple[str, in
 @pytest.mark.parametrize("form", ["alone", "extender"])
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
 def test_a_pod_is_deleted_while_it_is_bound(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, proxy: ApiProxy,
-    form: str, again: bool,
-) -> None:  # fmt: skip
-    """Its card is free again: the next pod needs the whole of it. Another of its name is another.
-    """  # fmt: skip
+    control_plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    proxy: ApiProxy,
+    form: str,
+    again: bool,
+) -> None:
+    """Its card is free again: the next pod needs all of it. A namesake is another pod."""
     nodes(control_plane, 1)
     scheduler = "weft" if form == "alone" else "default-scheduler"
     cards = [pod(f"card-{i}", scheduler, {GPU_MEM: CARD_GIB}) for i in range(CARDS)]

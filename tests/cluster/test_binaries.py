@@ -56,8 +56,10 @@ def test_what_is_built_is_kept(tmp_path: Path) -> None:
     assert all(path.parent == binaries.cache() for path in found.values())
     assert sorted(os.listdir(binaries.cache())) == [".lock", *sorted(found)]
     assert [text.partition(":")[0] for text in told if text.startswith("built")] == [
-        "built etcd", "built kube-apiserver", "built kube-scheduler"
-    ]  # fmt: skip
+        "built etcd",
+        "built kube-apiserver",
+        "built kube-scheduler",
+    ]
     assert f"gitVersion={binaries.versions()['kubernetes']}" in log.read_text()
     go.unlink()
     assert binaries.find_or_build(pytest.fail) == found

@@ -32,8 +32,10 @@ def test_no_pod_made_after_a_cordon_goes_to_the_node(
                     and (one["spec"].get("nodeName") or one["status"].get("conditions"))
                     for one in pods
                 ),
-                "Pod", namespace, timeout_s=20,
-            )  # fmt: skip
+                "Pod",
+                namespace,
+                timeout_s=20,
+            )
             if api.get("Pod", after, namespace)["spec"].get("nodeName"):
                 late.append(number)
             api.delete("Pod", after, namespace)

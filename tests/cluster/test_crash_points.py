@@ -91,9 +91,13 @@ CRASHES: dict[str, tuple[When, Callable[[Weft, Held], None]]] = {
 @pytest.mark.parametrize("form", ["alone", "extender"])
 @pytest.mark.parametrize("point", CRASHES)
 def test_kill_9_around_a_binding(
-    control_plane: ControlPlane, namespace: str, proxy: ApiProxy, tmp_path: Path,
-    point: str, form: str,
-) -> None:  # fmt: skip
+    control_plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    tmp_path: Path,
+    point: str,
+    form: str,
+) -> None:
     when, crash = CRASHES[point]
     held = proxy.hold("POST", BIND, when, count=4, skip=2)
     scheduler = "weft" if form == "alone" else "default-scheduler"
@@ -114,9 +118,13 @@ def test_kill_9_around_a_binding(
 @pytest.mark.parametrize("listed", LISTS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_kill_9_during_the_first_sync(
-    control_plane: ControlPlane, namespace: str, proxy: ApiProxy, tmp_path: Path,
-    listed: str, when: When,
-) -> None:  # fmt: skip
+    control_plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    tmp_path: Path,
+    listed: str,
+    when: When,
+) -> None:
     """Half of the pods are bound by then; nothing may be decided from half a picture."""
     half = pods()[: PODS // 2]
     with weft(control_plane, tmp_path, ALONE, kubeconfig=proxy.kubeconfig) as first:

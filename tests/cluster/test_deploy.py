@@ -77,8 +77,10 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     mark = {"weft.dev/role": "leader"}
     control_plane.api.wait_for(
         lambda own: any(p["metadata"].get("labels") == mark for p in own),
-        "Pod", "weft-system", timeout_s=10,
-    )  # fmt: skip
+        "Pod",
+        "weft-system",
+        timeout_s=10,
+    )
     # They are created all at once: any of the three may be the one that is refused.
     placed = [
         one["metadata"]["name"]
@@ -88,15 +90,20 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
     ran_out(control_plane, namespace, placed[0])
     control_plane.api.wait_for(
         lambda maps: any(f"{namespace}.Job.train" in (m.get("data") or {}) for m in maps),
-        "ConfigMap", "kube-system", timeout_s=10,
-    )  # fmt: skip
+        "ConfigMap",
+        "kube-system",
+        timeout_s=10,
+    )
     for name in placed:
         control_plane.api.delete("Pod", name, namespace)
     control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=10)
     control_plane.api.wait_for(
         lambda events: {"Scheduled", "FailedScheduling"} <= {event["reason"] for event in events},
-        "Event", namespace, "events.k8s.io/v1", timeout_s=10,
-    )  # fmt: skip
+        "Event",
+        namespace,
+        "events.k8s.io/v1",
+        timeout_s=10,
+    )
     assert process.end(signal.SIGTERM) == 0
     assert not re.search("forbidden|Traceback", process.said), process.said
 
@@ -131,14 +138,21 @@ def test_its_rights_suffice_to_keep_what_was_observed_and_nothing_else(
         api.close()
 
 
-@pytest.mark.parametrize(("verb", "path"), [
-    ("GET", "/api/v1/secrets"), ("GET", "/api/v1/namespaces/kube-system/secrets"),
-    ("GET", "/api/v1/nodes/node-0"), ("PATCH", "/api/v1/nodes/node-0"),
-    ("DELETE", "/api/v1/namespaces/default/pods/p"), ("POST", "/api/v1/namespaces/default/pods"),
-    ("POST", "/api/v1/namespaces/weft-system/serviceaccounts/weft-explain/token"),
-    ("GET", "/api/v1/namespaces/default/configmaps"), ("GET", "/explain/pods/d/p"),
-    ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/weft"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/namespaces/kube-system/secrets"),
+        ("GET", "/api/v1/nodes/node-0"),
+        ("PATCH", "/api/v1/nodes/node-0"),
+        ("DELETE", "/api/v1/namespaces/default/pods/p"),
+        ("POST", "/api/v1/namespaces/default/pods"),
+        ("POST", "/api/v1/namespaces/weft-system/serviceaccounts/weft-explain/token"),
+        ("GET", "/api/v1/namespaces/default/configmaps"),
+        ("GET", "/explain/pods/d/p"),
+        ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/weft"),
+    ],
+)
 def test_it_may_not_do_what_it_does_not_do(
     control_plane: ControlPlane, installed: None, verb: str, path: str
 ) -> None:
@@ -167,8 +181,9 @@ def test_only_the_port_of_health_and_metrics_is_reached_and_nothing_else_is_serv
 
 
 def test_with_its_comments_taken_away_the_extender_answers_certificates_alone() -> None:
-    found = {(item["kind"], item["metadata"]["name"]): item
-             for item in objects("scheduler", "extender")}  # fmt: skip
+    found = {
+        (item["kind"], item["metadata"]["name"]): item for item in objects("scheduler", "extender")
+    }
     shipped = found["ConfigMap", "weft-config"]["data"]["weft.yaml"]
     settings = decode(shipped.replace("#", "").encode(), "weft-config").extender
     assert settings.enabled
@@ -184,8 +199,9 @@ def test_with_its_comments_taken_away_the_extender_answers_certificates_alone() 
 
 
 def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:
-    found = {(item["kind"], item["metadata"]["name"]): item
-             for item in objects("scheduler", "extender")}  # fmt: skip
+    found = {
+        (item["kind"], item["metadata"]["name"]): item for item in objects("scheduler", "extender")
+    }
     template = found["Deployment", "weft-scheduler"]["spec"]["template"]
     labels = template["metadata"]["labels"]
     named = {port["name"] for port in template["spec"]["containers"][0]["ports"]} | {39_999}

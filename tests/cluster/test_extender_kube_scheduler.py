@@ -59,8 +59,10 @@ def configured(url: str, dialects: str, *words: str) -> dict[str, Any]:
     """What the command prints, as a user would pass it on."""
     printed = subprocess.run(
         [sys.executable, "-c", PRINT, "config", "--dialects", dialects, "--url", url, *words],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     found: dict[str, Any] = yaml.safe_load(printed.stdout)
     return found
 

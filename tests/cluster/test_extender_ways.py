@@ -83,9 +83,11 @@ def guarded(
     server = authority.server("weft")
     control_plane.create_fake_node("a", has(), annotations=alnair_marks("a"))
     config = configuration(
-        tmp_path, certificateFile=str(server.certificate), keyFile=str(server.key),
+        tmp_path,
+        certificateFile=str(server.certificate),
+        keyFile=str(server.key),
         clientAuthorityFile=str(authority.pair.certificate),
-    )  # fmt: skip
+    )
     with weft(control_plane, tmp_path, ALONE, "--config", str(config)) as process:
         yield process.url.replace("http://", "https://"), authority
 
@@ -95,8 +97,14 @@ def test_over_tls_with_a_client_certificate(
 ) -> None:
     url, authority = guarded
     own = authority.user("kube-scheduler")
-    words = ("--ca-file", str(authority.pair.certificate), "--cert-file", str(own.certificate),
-             "--key-file", str(own.key))  # fmt: skip
+    words = (
+        "--ca-file",
+        str(authority.pair.certificate),
+        "--cert-file",
+        str(own.certificate),
+        "--key-file",
+        str(own.key),
+    )
     control_plane.start_scheduler(configured(url, "elastic,gpushare", *words))
     control_plane.create_pods(namespace, [pod("e", {ELASTIC: 256}), pod("g", {GPUSHARE: 2})])
     control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=20)
@@ -123,8 +131,7 @@ def test_routes_as_configured(control_plane: ControlPlane, namespace: str, tmp_p
     held = control_plane.api.create(pod("held", {ELASTIC: 2_000}), namespace)
     marks = {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-main": "0"}
     control_plane.api.bind(held, "a", marks)
-    routes = {"/scheduler": "elastic-spread", "/packed": "gpushare",
-              "/gpushare-scheduler": "auto"}  # fmt: skip
+    routes = {"/scheduler": "elastic-spread", "/packed": "gpushare", "/gpushare-scheduler": "auto"}
     config = configuration(tmp_path, routes=routes)
     with weft(control_plane, tmp_path, ALONE, "--config", str(config)) as process:
         for path, gpu in (("/scheduler", "1"), ("/packed", "0")):
@@ -134,8 +141,12 @@ def test_routes_as_configured(control_plane: ControlPlane, namespace: str, tmp_p
             )
             assert found["NodeNames"] == ["a"]
             meta = asked["metadata"]
-            bind = {"PodName": meta["name"], "PodNamespace": namespace, "PodUID": meta["uid"],
-                    "Node": "a"}  # fmt: skip
+            bind = {
+                "PodName": meta["name"],
+                "PodNamespace": namespace,
+                "PodUID": meta["uid"],
+                "Node": "a",
+            }
             assert post(f"{process.url}{path}/bind", bind) == (200, {"Error": ""})
             now = control_plane.api.get("Pod", meta["name"], namespace)
             assert now["metadata"]["annotations"]["elasticgpu.io/container-main"] == gpu
@@ -183,8 +194,12 @@ def test_a_follower_answers_questions_and_binds_nothing(
         assert (code, scores) == (200, [{"Host": "a", "Score": 0}])
         control_plane.api.delete("Pod", "w0", namespace)
         follower.wait_ready(lambda: not full(), 10)
-        bind = {"PodName": "asked", "PodNamespace": namespace, "Node": "a",
-                "PodUID": asked["metadata"]["uid"]}  # fmt: skip
+        bind = {
+            "PodName": "asked",
+            "PodNamespace": namespace,
+            "Node": "a",
+            "PodUID": asked["metadata"]["uid"],
+        }
         for path, status in (("weft", 200), ("scheduler", 500), ("gpushare-scheduler", 500)):
             code, found = post(f"{follower.url}/{path}/bind", bind)
             assert code == status
@@ -202,8 +217,10 @@ class Unfriendly(World):
         spec = super().spec()
         for container in (*spec["containers"][1:], *spec.get("initContainers", ())):
             container.pop("ports", None)  # no port twice in one pod
-        term = {"topologyKey": "kubernetes.io/hostname",
-                "labelSelector": {"matchLabels": {"app": "nobody"}}}  # fmt: skip
+        term = {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {"app": "nobody"}},
+        }
         required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         spec.setdefault("affinity", {})["podAntiAffinity"] = required
         return spec
@@ -221,8 +238,11 @@ def test_what_kube_scheduler_judges_itself_is_not_judged_again(
         )
         theirs = dict(extender.feasible)
     there = [raw["spec"] for raw in control_plane.api.list("Pod", namespace)]
-    kept = {s["nodeName"] for s in there if "nodeName" in s and "podAntiAffinity" in (
-        s.get("affinity") or {})}  # fmt: skip
+    kept = {
+        s["nodeName"]
+        for s in there
+        if "nodeName" in s and "podAntiAffinity" in (s.get("affinity") or {})
+    }
     assert any(kept & names for names in theirs.values()), "the draw proves nothing"
     with weft(control_plane, tmp_path, ALONE, *EXTENDER) as process:
         for raw in control_plane.api.list("Pod", namespace):
@@ -243,9 +263,13 @@ def classes(control_plane: ControlPlane) -> Iterator[None]:
     names = {f"p{value}": value for value in (1, 2, 3, 4, 5, 9)}
     for name, value in names.items():
         control_plane.api.create(
-            {"apiVersion": CLASSES, "kind": "PriorityClass", "metadata": {"name": name},
-             "value": value}
-        )  # fmt: skip
+            {
+                "apiVersion": CLASSES,
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+        )
     yield
     for name in names:
         with contextlib.suppress(ApiError):

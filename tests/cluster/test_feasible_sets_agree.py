@@ -145,8 +145,11 @@ class World:
     def labels(self) -> dict[str, str]:
         """Of a node or a volume: zone and region, as clouds write them and wrote them once."""
         found = {}
-        for label, values, share in ((ZONE, ZONES, 0.6), (BETA_ZONE, ZONES, 0.2),
-                                     (REGION, ("r", "s"), 0.2)):  # fmt: skip
+        for label, values, share in (
+            (ZONE, ZONES, 0.6),
+            (BETA_ZONE, ZONES, 0.2),
+            (REGION, ("r", "s"), 0.2),
+        ):
             if self.some(share):
                 found[label] = self.rng.choice(values)
         return found
@@ -157,22 +160,38 @@ class World:
         if ZONE in labels and self.some(0.5):
             labels[ZONE] = "__".join(self.rng.sample(ZONES, 2))
         spec: Object = {
-            "accessModes": claim["spec"]["accessModes"], "capacity": {"storage": "1Gi"},
-            "hostPath": {"path": "/none"}, "claimRef": {"name": claim["metadata"]["name"],
-                                                        "namespace": "elsewhere"},
-        }  # fmt: skip
+            "accessModes": claim["spec"]["accessModes"],
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": "/none"},
+            "claimRef": {"name": claim["metadata"]["name"], "namespace": "elsewhere"},
+        }
         if self.some(0.4):
-            spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [
-                {"matchExpressions": [self.requirement()]} for _ in range(2)]}}  # fmt: skip
-        return {"kind": "PersistentVolume", "metadata": {"name": name, "labels": labels},
-                "spec": spec}  # fmt: skip
+            spec["nodeAffinity"] = {
+                "required": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [self.requirement()]} for _ in range(2)
+                    ]
+                }
+            }
+        return {
+            "kind": "PersistentVolume",
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
+        }
 
     def claim(self, name: str, volume: str) -> Object:
         mode = "ReadWriteOncePod" if self.some(0.3) else "ReadWriteMany"
         bound = {"pv.kubernetes.io/bind-completed": "yes"}
-        return {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "annotations": bound},
-                "spec": {"volumeName": volume, "accessModes": [mode], "storageClassName": "",
-                         "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
+        return {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "annotations": bound},
+            "spec": {
+                "volumeName": volume,
+                "accessModes": [mode],
+                "storageClassName": "",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
 
     def node(self, index: int) -> dict[str, Any]:
         labels = {"cores": str(self.rng.randrange(9)), **self.labels()}
@@ -180,12 +199,19 @@ class World:
             labels["zone"] = self.rng.choice(ZONES)
         if self.some(0.8):
             labels["disk"] = self.rng.choice(DISKS)
-        room = {"cpu": self.rng.choice(("2", "4")), "memory": self.rng.choice(("2Gi", "8Gi")),
-                "pods": self.rng.choice(("2", "110"))}  # fmt: skip
+        room = {
+            "cpu": self.rng.choice(("2", "4")),
+            "memory": self.rng.choice(("2Gi", "8Gi")),
+            "pods": self.rng.choice(("2", "110")),
+        }
         taints = [self.taint() for _ in range(self.rng.choice((0, 0, 1, 2)))]
         unique = {(taint["key"], taint["effect"]): taint for taint in taints}
-        return {"name": f"node-{index}", "allocatable": room, "labels": labels,
-                "taints": list(unique.values())}  # fmt: skip
+        return {
+            "name": f"node-{index}",
+            "allocatable": room,
+            "labels": labels,
+            "taints": list(unique.values()),
+        }
 
 
 def build(plane: ControlPlane, namespace: str, world: World) -> None:
@@ -201,16 +227,21 @@ def build(plane: ControlPlane, namespace: str, world: World) -> None:
         plane.api.create(volume)
         plane.api.create(claim, namespace)
     there = [
-        {"kind": "Pod", "metadata": {"name": f"there-{index}"},
-         "spec": {**world.there(), "nodeName": f"node-{world.rng.randrange(NODES_A_CLUSTER)}"}}
+        {
+            "kind": "Pod",
+            "metadata": {"name": f"there-{index}"},
+            "spec": {**world.there(), "nodeName": f"node-{world.rng.randrange(NODES_A_CLUSTER)}"},
+        }
         for index in range(PODS_THERE)
-    ]  # fmt: skip
+    ]
     asked = [
-        {"kind": "Pod",
-         "metadata": {"name": f"asked-{index}", "labels": {"app": world.rng.choice("xy")}},
-         "spec": world.spec()}
+        {
+            "kind": "Pod",
+            "metadata": {"name": f"asked-{index}", "labels": {"app": world.rng.choice("xy")}},
+            "spec": world.spec(),
+        }
         for index in range(PODS_A_CLUSTER)
-    ]  # fmt: skip
+    ]
     plane.create_pods(namespace, [*there, *asked])
 
 
@@ -283,14 +314,19 @@ def test_both_leave_the_same_nodes(control_plane: ControlPlane, namespace: str, 
     assert len(asked) == PODS_A_CLUSTER
     ours = {name: fitting(codes[name]) for name in asked}
     if world.selected:  # then a kept node may be one that kube-scheduler leaves
-        kept = {name: {node for node, code in codes[name].items() if code == Code.ANTI_AFFINITY}
-                for name in asked}  # fmt: skip
+        kept = {
+            name: {node for node, code in codes[name].items() if code == Code.ANTI_AFFINITY}
+            for name in asked
+        }
         ours = {name: ours[name] | theirs.get(name, frozenset()) & kept[name] for name in asked}
     differ = {
-        name: (sorted(ours[name] - theirs.get(name, frozenset())),
-               sorted(theirs.get(name, frozenset()) - ours[name]))
-        for name in asked if ours[name] != theirs.get(name, frozenset())
-    }  # fmt: skip
+        name: (
+            sorted(ours[name] - theirs.get(name, frozenset())),
+            sorted(theirs.get(name, frozenset()) - ours[name]),
+        )
+        for name in asked
+        if ours[name] != theirs.get(name, frozenset())
+    }
     assert differ == {}, "(only Weft's, only kube-scheduler's)"
     assert any(ours.values()), "the draw left no pod any node: it proves nothing"
     assert any(not nodes for nodes in ours.values())

@@ -149,9 +149,12 @@ def applications(namespace: str) -> Iterator[FakeApplications]:
 
 @pytest.fixture
 def stage(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, program: str,  # noqa: F811
+    control_plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    program: str,  # noqa: F811
     applications: FakeApplications,
-) -> Iterator[Stage]:  # fmt: skip
+) -> Iterator[Stage]:
     """Two nodes with a card each."""
     nothing_observed(control_plane)
     for name in ("open", "held"):
@@ -163,10 +166,15 @@ def stage(
     config = tmp_path / "prometheus.yml"
     config.write_text(PROMETHEUS.format(address=applications.address))
     server = Server(
-        [program, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+        ],
         tmp_path / "prometheus.log",
-    )  # fmt: skip
+    )
     made = Stage(control_plane, namespace, tmp_path, server)
     made.settings.write_text(WEFT.format(url=f"http://127.0.0.1:{port}", table=table))
     server.start()
@@ -179,8 +187,11 @@ def stage(
 
 def add(now: Scene, name: str, node: str, job_class: str, **meta: Any) -> None:
     """A pod of the application that its name begins with."""
-    marks = {"weft.dev/application": name.partition("-")[0], "weft.dev/class": job_class,
-             "weft.dev/solo-rate": f"A100=400, {MODEL}={ALONE_PER_S:g}"}  # fmt: skip
+    marks = {
+        "weft.dev/application": name.partition("-")[0],
+        "weft.dev/class": job_class,
+        "weft.dev/solo-rate": f"A100=400, {MODEL}={ALONE_PER_S:g}",
+    }
     now.add(name, 4_000, node, annotations=marks, **meta)
 
 
@@ -198,16 +209,19 @@ def test_who_slows_a_critical_pod_down_goes_and_stays_away_also_after_a_crash(
     plane = stage.plane
     with stage.process("first.jsonl") as now:
         budget = {
-            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "keep"},
             "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
-        }  # fmt: skip
+        }
         now.api.create(budget, now.namespace)
         pair(now, "open", "noisy-0")
         pair(now, "held", "noisy-guarded", labels={"app": "guarded"})
         applications.does(serve_open=ALONE_PER_S, serve_held=ALONE_PER_S)
         until_explained(now, "serve-open", "broken in 0 of the last 3 looks")
-        assert not [one for one in now.api.list("Event", now.namespace)
-                    if one["reason"] == "SlowedDown"]  # fmt: skip
+        assert not [
+            one for one in now.api.list("Event", now.namespace) if one["reason"] == "SlowedDown"
+        ]
         applications.does(serve_open=ALONE_PER_S / 2, serve_held=ALONE_PER_S / 2)
         text = now.until_told("noisy-0", "SlowedDown")
         assert text.startswith(f"evicted: {now.namespace}/serve-open on GPU 0 was ")

@@ -46,8 +46,11 @@ def test_a_pod_bound_by_hand_is_reported_and_its_share_is_given_to_nobody(
         control_plane.create_pods(namespace, ours)
         api.wait_for(all_bound(4), "Pod", namespace, timeout_s=15)
         (foreign,) = control_plane.create_pods(namespace, [pod("foreign", OTHER, HALF)])
-        api.bind(foreign, "node-0", {"elasticgpu.io/assumed": "true",
-                                     "elasticgpu.io/container-main": "0"})  # fmt: skip
+        api.bind(
+            foreign,
+            "node-0",
+            {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-main": "0"},
+        )
         on_pod = api.wait_for(said("foreign", "Overbooked"), "Event", namespace, timeout_s=15)
         assert "bound to node-0 by someone else than Weft: GPU 0 there may hold more" in on_pod
         on_node = api.wait_for(said("node-0", "Overbooked"), "Event", "default", timeout_s=15)
@@ -56,10 +59,11 @@ def test_a_pod_bound_by_hand_is_reported_and_its_share_is_given_to_nobody(
 
         # Room for one on card 0 comes and goes to nobody: the foreign pod is there.
         on_card = [
-            one["metadata"]["name"] for one in api.list("Pod", namespace)
+            one["metadata"]["name"]
+            for one in api.list("Pod", namespace)
             if one["metadata"]["annotations"]["elasticgpu.io/container-main"] == "0"
             and one["metadata"]["name"] != "foreign"
-        ]  # fmt: skip
+        ]
         assert len(on_card) == 2
         api.delete("Pod", on_card[0], namespace)
         control_plane.create_pods(namespace, [pod("next", "weft", HALF)])
@@ -125,8 +129,10 @@ def test_of_two_pods_that_weft_placed_on_one_card_the_later_bound_is_evicted(
             lambda pods: any(
                 p["metadata"]["name"] == "next" and p["spec"].get("nodeName") for p in pods
             ),
-            "Pod", namespace, timeout_s=15,
-        )  # fmt: skip
+            "Pod",
+            namespace,
+            timeout_s=15,
+        )
         marks = api.get("Pod", "next", namespace)["metadata"]["annotations"]
         assert json.loads(marks["weft.dev/placement"])["shares"][0][1] == 1
         assert not deleting(control_plane, namespace, "z-first")
@@ -171,8 +177,10 @@ def test_a_disruption_budget_holds_until_it_is_gone(
         api.delete("PodDisruptionBudget", "keep", namespace, "policy/v1")
         api.wait_for(
             lambda pods: sum("deletionTimestamp" in p["metadata"] for p in pods) == 1,
-            "Pod", namespace, timeout_s=30,
-        )  # fmt: skip
+            "Pod",
+            namespace,
+            timeout_s=30,
+        )
 
 
 def test_what_a_runtime_class_asks_is_in_the_pod_itself(

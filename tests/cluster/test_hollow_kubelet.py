@@ -168,8 +168,9 @@ def test_who_runs_out_of_memory_and_a_deletion(control_plane: ControlPlane, name
         assert going["metadata"]["deletionGracePeriodSeconds"] == 30
         control_plane.api.wait_for(
             lambda pods: {p["metadata"]["name"] for p in pods} == {"greedy", "elsewhere"},
-            "Pod", namespace,
-        )  # fmt: skip
+            "Pod",
+            namespace,
+        )
     assert phases(control_plane, namespace, since) == {
         "quiet": ["Pending", "Running", "Failed"],
         "greedy": ["Pending", "Running", "Failed"],

@@ -77,8 +77,12 @@ def bind(process: Weft, one: Object, node: str) -> tuple[int, str]:
     question = json.dumps({"Pod": one, "NodeNames": [node]}).encode()
     with urllib.request.urlopen(f"{process.url}/weft/filter", question, timeout=10) as answer:
         assert json.loads(answer.read())["NodeNames"] == [node]
-    asked = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"],
-             "Node": node}  # fmt: skip
+    asked = {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": node,
+    }
     request = urllib.request.Request(f"{process.url}/weft/bind", json.dumps(asked).encode())
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -72,10 +72,18 @@ class Cards(FakeExporter):
                 for name, mib in use.by_pod.items()
             )
             found.append(
-                PlayedGpu(use.node, use.gpu, use.uuid, used_mib=use.used_mib,
-                          free_mib=use.memory_mib - use.used_mib, sm_active=load, dram_active=load,
-                          util_percent=100 * load, pods=pods)
-            )  # fmt: skip
+                PlayedGpu(
+                    use.node,
+                    use.gpu,
+                    use.uuid,
+                    used_mib=use.used_mib,
+                    free_mib=use.memory_mib - use.used_mib,
+                    sm_active=load,
+                    dram_active=load,
+                    util_percent=100 * load,
+                    pods=pods,
+                )
+            )
         return found
 
     @gpus.setter
@@ -132,8 +140,16 @@ class Scene:
             return "\n".join(live_lines(answer.read()))
 
     def explained_by_command(self, name: str) -> str:
-        command = [sys.executable, "-m", "weft.cli.main", "explain", "pod",
-                   f"{self.namespace}/{name}", "--url", self.url]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "weft.cli.main",
+            "explain",
+            "pod",
+            f"{self.namespace}/{name}",
+            "--url",
+            self.url,
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def until_fresh(self, count: int) -> None:
@@ -183,9 +199,12 @@ def uses_mib() -> dict[str, int]:
 
 @pytest.fixture
 def now(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, program: str,
+    control_plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    program: str,
     uses_mib: dict[str, int],
-) -> Iterator[Scene]:  # fmt: skip
+) -> Iterator[Scene]:
     """Two nodes, one of them busy, and all that looks at them."""
     for name, cards in (("lends", 3), ("busy", 2)):
         labels = {**GFD, "nvidia.com/gpu.count": str(cards)}
@@ -202,10 +221,15 @@ def now(
         config = tmp_path / "prometheus.yml"
         config.write_text(PROMETHEUS.format(address=exporter.address))
         server = Server(
-            [program, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-             f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
+            [
+                program,
+                f"--config.file={config}",
+                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--log.level=warn",
+            ],
             tmp_path / "prometheus.log",
-        )  # fmt: skip
+        )
         server.start()
         settings = tmp_path / "weft.yaml"
         settings.write_text(WEFT.format(url=url))
@@ -253,9 +277,11 @@ def is_placed_by_measured_load(now: Scene) -> None:
 def borrow(now: Scene) -> dict[str, int]:
     """Two pods wait until lenders' idle memory is believed; the card that each got."""
     budget = {
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "keep"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
-    }  # fmt: skip
+    }
     now.api.create(budget, now.namespace)
     now.add("borrower", BORROWED_MIB, "lends")
     now.add("guarded", BORROWED_MIB, "lends", labels={"app": "guarded"})

@@ -36,8 +36,9 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import Settings
 
 CARDS, CARD_MIB = 4, 16_384
-ALL = "".join((ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---",
-               KUBEKNOTS))  # fmt: skip
+ALL = "".join(
+    (ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---", KUBEKNOTS)
+)
 MIB = Settings(gpushare_unit="MiB")
 
 
@@ -45,9 +46,18 @@ def entry(url: str, **more: object) -> Object:
     """An extender as the originals' documents configure it, in today's spelling."""
     return {
         "profiles": [{"schedulerName": "default-scheduler"}],
-        "extenders": [{"urlPrefix": url, "filterVerb": "filter", "bindVerb": "bind",
-                       "enableHTTPS": False, "nodeCacheCapable": True, "ignorable": False, **more}],
-    }  # fmt: skip
+        "extenders": [
+            {
+                "urlPrefix": url,
+                "filterVerb": "filter",
+                "bindVerb": "bind",
+                "enableHTTPS": False,
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                **more,
+            }
+        ],
+    }
 
 
 ELASTIC_CONFIG = entry(

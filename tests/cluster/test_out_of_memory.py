@@ -20,13 +20,20 @@ GREEDY = f"0:100, 1:{CARD_MIB + 1}"
 def of_web(name: str, restart: str = "Never", **hollow_does: object) -> Object:
     """A pod as the ReplicaSet of the Deployment `web` makes it."""
     owner = {
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"web-{HASH}", "controller": True,
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": f"web-{HASH}",
+        "controller": True,
         "uid": "0c9b7a0e-0000-4000-8000-000000000000",
-    }  # fmt: skip
+    }
     made = pod(
-        name, "weft", {"elasticgpu.io/gpu-memory": ASKED}, annotations=marks(hollow_does),
-        ownerReferences=[owner], labels={"pod-template-hash": HASH},
-    )  # fmt: skip
+        name,
+        "weft",
+        {"elasticgpu.io/gpu-memory": ASKED},
+        annotations=marks(hollow_does),
+        ownerReferences=[owner],
+        labels={"pod-template-hash": HASH},
+    )
     made["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
     made["spec"]["restartPolicy"] = restart
     return made

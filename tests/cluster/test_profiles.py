@@ -46,10 +46,18 @@ class History:
 
     def pod(self, gpu: str, name: str, begin_s: int, end_s: int, **values: Values) -> None:
         """What the exporter tells of a GPU while this pod is on it."""
-        labels = {"gpu": gpu[-1], "UUID": gpu, "Hostname": "a", "modelName": MODEL,
-                  "exported_pod": name, "exported_namespace": "d",
-                  "exported_container": "lammps" if name == "md" else "c",
-                  "pod": "dcgm-1", "namespace": "monitoring", "container": "exporter"}  # fmt: skip
+        labels = {
+            "gpu": gpu[-1],
+            "UUID": gpu,
+            "Hostname": "a",
+            "modelName": MODEL,
+            "exported_pod": name,
+            "exported_namespace": "d",
+            "exported_container": "lammps" if name == "md" else "c",
+            "pod": "dcgm-1",
+            "namespace": "monitoring",
+            "container": "exporter",
+        }
         for metric, value in values.items():
             many = value if isinstance(value, tuple) else (value,)
             self.play(metric, labels, begin_s, end_s, *many)
@@ -76,13 +84,30 @@ def hour() -> History:
     counts = {"exported_namespace": "d", "exported_pod": "train-1", "namespace": "jobs"}
     told.play("train_iterations_total", counts, HOUR_S, 1_800, *done)
     of_train = {"exported_namespace": "d", "exported_pod": "train-1", "namespace": "monitoring"}
-    told.play("kube_pod_owner", {**of_train, "owner_kind": "ReplicaSet", "owner_name": "train-77"},
-              HOUR_S, 1_800, 1)  # fmt: skip
-    told.play("kube_replicaset_owner", {"exported_namespace": "d", "replicaset": "train-77",
-                                        "owner_kind": "Deployment", "owner_name": "train"},
-              HOUR_S, 1_800, 1)  # fmt: skip
-    marked = {"exported_namespace": "d", "exported_pod": "bert-1",
-              "annotation_weft_dev_application": "bert"}  # fmt: skip
+    told.play(
+        "kube_pod_owner",
+        {**of_train, "owner_kind": "ReplicaSet", "owner_name": "train-77"},
+        HOUR_S,
+        1_800,
+        1,
+    )
+    told.play(
+        "kube_replicaset_owner",
+        {
+            "exported_namespace": "d",
+            "replicaset": "train-77",
+            "owner_kind": "Deployment",
+            "owner_name": "train",
+        },
+        HOUR_S,
+        1_800,
+        1,
+    )
+    marked = {
+        "exported_namespace": "d",
+        "exported_pod": "bert-1",
+        "annotation_weft_dev_application": "bert",
+    }
     told.play("kube_pod_annotations", marked, 2_400, 0, 1)
     return told
 
@@ -102,14 +127,21 @@ def url(tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "tsdb"
     subprocess.run(
         [tool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "history.om", folder],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     (port,) = free_ports(1)
     server = Server(
-        [program, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={folder}",
-         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
+        [
+            program,
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+        ],
         tmp_path / "prometheus.log",
-    )  # fmt: skip
+    )
     server.start()
     try:
         server.wait_ready(lambda: ready(f"http://127.0.0.1:{port}"))
@@ -129,16 +161,31 @@ def ready(url: str) -> bool:
 def weft(*words: object) -> tuple[int, str, str]:
     ended = subprocess.run(
         [sys.executable, "-m", "weft.cli.main", "profile", *map(str, words)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     return ended.returncode, ended.stdout, ended.stderr
 
 
 def test_only_times_alone_become_profiles(url: str, tmp_path: Path) -> None:
     kept = tmp_path / "profiles.json"
-    code, out, err = weft("collect", "--url", url, "--hours", "1.1", "--file", kept,
-                          "--output", "json", "--least-s", "400",
-                          "--progress", "train_iterations_total")  # fmt: skip
+    code, out, err = weft(
+        "collect",
+        "--url",
+        url,
+        "--hours",
+        "1.1",
+        "--file",
+        kept,
+        "--output",
+        "json",
+        "--least-s",
+        "400",
+        "--progress",
+        "train_iterations_total",
+    )
     assert code == 0, err
     solos = {one["application"]: one for one in json.loads(out)["solo"]}
     assert set(solos) == {"d/Deployment/train", "bert", "LAMMPS"}
@@ -164,8 +211,9 @@ def test_only_times_alone_become_profiles(url: str, tmp_path: Path) -> None:
 
 
 def test_too_little_time_alone_is_told_and_left_out(url: str) -> None:
-    code, out, err = weft("collect", "--url", url, "--hours", "0.15", "--output", "json",
-                          "--least-s", "1000")  # fmt: skip
+    code, out, err = weft(
+        "collect", "--url", url, "--hours", "0.15", "--output", "json", "--least-s", "1000"
+    )
     assert code == 0
     assert json.loads(out).get("solo", []) == []
     assert "bert: alone for" in err
@@ -176,18 +224,48 @@ def test_the_cluster_says_which_card_it_is_and_since_when_pods_are_there(
     url: str, control_plane: ControlPlane, namespace: str
 ) -> None:
     """A pod without marks was bound this moment: from now on nobody on its node is alone."""
-    gpus = [{"index": at, "memory_mib": 40_000, "uuid": f"GPU-{at}", "model": "A100-by-inventory"}
-            for at in range(2)]  # fmt: skip
-    control_plane.create_fake_node("a", annotations={"weft.dev/inventory": json.dumps(
-        {"gpus": gpus}), "weft.dev/delivers": "by-name"})  # fmt: skip
-    control_plane.create_pods(namespace, [{
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign"},
-        "spec": {"nodeName": "a", "containers": [{
-            "name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}},
-        }]},
-    }])  # fmt: skip
-    code, out, err = weft("collect", "--url", url, "--hours", "1.1", "--output", "json",
-                          "--kubeconfig", control_plane.kubeconfig)  # fmt: skip
+    gpus = [
+        {"index": at, "memory_mib": 40_000, "uuid": f"GPU-{at}", "model": "A100-by-inventory"}
+        for at in range(2)
+    ]
+    control_plane.create_fake_node(
+        "a",
+        annotations={
+            "weft.dev/inventory": json.dumps({"gpus": gpus}),
+            "weft.dev/delivers": "by-name",
+        },
+    )
+    control_plane.create_pods(
+        namespace,
+        [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "foreign"},
+                "spec": {
+                    "nodeName": "a",
+                    "containers": [
+                        {
+                            "name": "c",
+                            "image": "none",
+                            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                        }
+                    ],
+                },
+            }
+        ],
+    )
+    code, out, err = weft(
+        "collect",
+        "--url",
+        url,
+        "--hours",
+        "1.1",
+        "--output",
+        "json",
+        "--kubeconfig",
+        control_plane.kubeconfig,
+    )
     assert code == 0, err
     found = json.loads(out)["solo"]
     assert {(one["application"], one["gpu_model"]) for one in found} == {
@@ -203,9 +281,15 @@ def test_writers_of_one_config_map_lose_nothing(
     for name in ("a", "b", "c", "d"):
         files.append(tmp_path / f"{name}.json")
         solo = {"application": name, "gpu_model": "T4", "isolation": "mps", "runs": 3}
-        files[-1].write_text(json.dumps({
-            "apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [solo],
-        }))  # fmt: skip
+        files[-1].write_text(
+            json.dumps(
+                {
+                    "apiVersion": "weft.dev/v1",
+                    "kind": "InterferenceDataset",
+                    "solo": [solo],
+                }
+            )
+        )
     where = ("--config-map", f"{namespace}/profiles", "--kubeconfig", control_plane.kubeconfig)
     ended: list[tuple[int, str, str]] = []
     threads = [

@@ -96,9 +96,10 @@ def test_only_who_proves_it_is_let_in_and_only_a_known_server_is_believed(played
         assert await outcome(password_file=str(site.folder / "wrong")) == "refused"
         assert await outcome(username="", password_file="") == "refused"
         assert await outcome(certificate_file="", key_file="") == "unreachable"
-        assert await outcome(
-            certificate_file=str(stranger.certificate), key_file=str(stranger.key)
-        ) == "unreachable"  # fmt: skip
+        assert (
+            await outcome(certificate_file=str(stranger.certificate), key_file=str(stranger.key))
+            == "unreachable"
+        )
         assert await outcome(authority_file="") == "unreachable"
 
     run(story())
@@ -113,8 +114,9 @@ def test_sharing_pods_are_neither_added_up_nor_lost(played: Played) -> None:
 
     async def story() -> None:
         async with scene(played, ("p", "q")) as now:
-            card = PlayedGpu("a", 0, "GPU-a0", used_mib=4_200, free_mib=11_800, sm_active=0.5,
-                             pods=pods)  # fmt: skip
+            card = PlayedGpu(
+                "a", 0, "GPU-a0", used_mib=4_200, free_mib=11_800, sm_active=0.5, pods=pods
+            )
             played.exporter.gpus = [card, *played.exporter.gpus[1:]]
             await now.until(lambda: len(now.looking.of_pods) == 2)
             await now.until(lambda: now.of("memory_used_mib.last")["a", 0] == (4_200, FRESH))
@@ -220,21 +222,34 @@ def configured(played: Played, folder: Path, **other: object) -> Path:
     Samples come twice as often as it says: a machine that is busy makes no test fail.
     """
     telemetry: dict[str, object] = {
-        "intervalSeconds": 1, "scrapeSeconds": 2 * SCRAPE_S, "windowSeconds": 20,
-        "horizonSeconds": 4, "selector": played.selector, **other,
-    }  # fmt: skip
+        "intervalSeconds": 1,
+        "scrapeSeconds": 2 * SCRAPE_S,
+        "windowSeconds": 20,
+        "horizonSeconds": 4,
+        "selector": played.selector,
+        **other,
+    }
     if not {"discover", "exporters"} & other.keys():
         how = played.site.options()
         telemetry |= {
-            "url": how.url, "username": how.username, "passwordFile": how.password_file,
-            "authorityFile": how.authority_file, "certificateFile": how.certificate_file,
+            "url": how.url,
+            "username": how.username,
+            "passwordFile": how.password_file,
+            "authorityFile": how.authority_file,
+            "certificateFile": how.certificate_file,
             "keyFile": how.key_file,
-        }  # fmt: skip
+        }
     path = folder / "weft.yaml"
-    path.write_text(yaml.safe_dump({
-        "apiVersion": "weft.dev/v1", "kind": "WeftConfiguration", "telemetry": telemetry,
-        "profiles": [{"schedulerName": "weft", "policies": [{"name": "load-aware"}]}],
-    }))  # fmt: skip
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "weft.dev/v1",
+                "kind": "WeftConfiguration",
+                "telemetry": telemetry,
+                "profiles": [{"schedulerName": "weft", "policies": [{"name": "load-aware"}]}],
+            }
+        )
+    )
     return path
 
 
@@ -242,8 +257,11 @@ def said(*words: str | Path) -> tuple[int, str]:
     """Exit code and output of `weft metrics …`."""
     ended = subprocess.run(
         [sys.executable, "-m", "weft.cli.main", "metrics", *map(str, words)],
-        capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -262,8 +280,10 @@ def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> None:
     assert code == 0
     assert gpus["a", 0]["memory_used_mib"]["value"] == 4_000
     assert gpus["b", 0]["dram_active_ratio"] | {"age_s": 0} == {
-        "value": 0.5, "age_s": 0, "state": "fresh",
-    }  # fmt: skip
+        "value": 0.5,
+        "age_s": 0,
+        "state": "fresh",
+    }
     code, text = checked.result()
     assert code == 0, text
     assert "DCGM field 1003: DCGM_FI_PROF_SM_OCCUPANCY, gauge" in text
@@ -285,10 +305,13 @@ def lead_to(plane: ControlPlane, namespace: str, name: str, port: int) -> None:
     target = {"kind": "Pod", "uid": made["metadata"]["uid"], "name": name, "namespace": namespace}
     there = [{"ip": ip, "nodeName": "somewhere", "targetRef": target}]
     subset = {"addresses": there, "ports": [{"name": "web", "port": port}]}
-    plane.api.create({
-        "kind": "Endpoints", "metadata": {"name": name, "namespace": namespace},
-        "subsets": [subset],
-    })  # fmt: skip
+    plane.api.create(
+        {
+            "kind": "Endpoints",
+            "metadata": {"name": name, "namespace": namespace},
+            "subsets": [subset],
+        }
+    )
 
 
 @pytest.mark.parametrize("way", ["configured", "discovered", "exporters"])
@@ -302,10 +325,17 @@ def test_weft_scheduler_places_by_what_gpus_do(
     """
     busy = {("node-0", 0): 0.9, ("node-0", 1): 0.8, ("node-1", 0): 0.9, ("node-1", 1): 0.05}
     gpus = [
-        PlayedGpu(node, gpu, used_mib=8_000, free_mib=8_000, sm_active=load, dram_active=load,
-                  util_percent=100 * load)
+        PlayedGpu(
+            node,
+            gpu,
+            used_mib=8_000,
+            free_mib=8_000,
+            sm_active=load,
+            dram_active=load,
+            util_percent=100 * load,
+        )
         for (node, gpu), load in busy.items()
-    ]  # fmt: skip
+    ]
     nodes(control_plane, 2)
     telemetry: dict[str, object] = {}
     with ExitStack() as stack:
@@ -316,9 +346,7 @@ def test_weft_scheduler_places_by_what_gpus_do(
                 own = [gpu for gpu in gpus if gpu.node == f"node-{index}"]
                 stack.enter_context(FakeExporter(own, port, ip))
                 status = {"addresses": [{"type": "InternalIP", "address": ip}]}
-                control_plane.api.patch(
-                    "Node", f"node-{index}", {"status": status}, part="status"
-                )  # fmt: skip
+                control_plane.api.patch("Node", f"node-{index}", {"status": status}, part="status")
             telemetry = {"exporters": f"http://{{address}}:{port}/metrics"}
         else:
             played.exporter.gpus = gpus
@@ -339,8 +367,10 @@ def test_weft_scheduler_places_by_what_gpus_do(
         control_plane.create_pods(namespace, [pod("p", "weft", limits)])
         control_plane.api.wait_for(
             lambda pods: all_bound(1)([one for one in pods if one["metadata"]["name"] == "p"]),
-            "Pod", namespace, timeout_s=15,
-        )  # fmt: skip
+            "Pod",
+            namespace,
+            timeout_s=15,
+        )
         (held,) = audited(control_plane, namespace).holdings.values()
         assert held.placement.node == "node-1"
         assert [share.gpu for share in held.placement.shares] == [1]

@@ -28,10 +28,14 @@ SAMPLES: Objects = [
     pod("gpushare", "weft", {"aliyun.com/gpu-mem": 4}),
     pod("alnair", "alnair-cost-saving", {"alnair/vgpu-memory": 4}),
     pod("whole", "weft", {"nvidia.com/gpu": 1}),
-    pod("genius", "genius-scheduler", {},
-        labels={"genius/gpu-number": "1", "genius/gpu-memory-each": "1000"}),
+    pod(
+        "genius",
+        "genius-scheduler",
+        {},
+        labels={"genius/gpu-number": "1", "genius/gpu-memory-each": "1000"},
+    ),
     pod("knots", "custom-scheduler", {}, labels={"GPU_MEM_REQ": "1000"}),
-]  # fmt: skip
+]
 MARKS = {
     "elastic": {"elasticgpu.io/assumed": "true"},
     "gpushare": {"ALIYUN_COM_GPU_MEM_POD": "4", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"},
@@ -48,8 +52,9 @@ def test_pods_of_all_systems_are_bound_with_their_marks(
         found = {p["metadata"]["name"]: p for p in control_plane.api.list("Pod", namespace)}
         for name, marks in MARKS.items():
             assert marks.items() <= found[name]["metadata"]["annotations"].items()
-        assert re.fullmatch(r"[01]", found["gpushare"]["metadata"]["annotations"][
-            "ALIYUN_COM_GPU_MEM_IDX"])  # fmt: skip
+        assert re.fullmatch(
+            r"[01]", found["gpushare"]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]
+        )
         assert len(audited(control_plane, namespace).holdings) == len(SAMPLES)
         assert process.end(signal.SIGTERM) == 0
 
@@ -119,10 +124,18 @@ def test_kube_scheduler_and_weft_alone_share_one_ledger(
 
 def test_what_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "weft.cli.main", "scheduler", "--kubeconfig",
-         str(tmp_path / "none")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "weft.cli.main",
+            "scheduler",
+            "--kubeconfig",
+            str(tmp_path / "none"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert result.stderr.count("\n") == 1

@@ -69,9 +69,13 @@ def let_explain(plane: ControlPlane, namespace: str, user: str) -> Path:
             plane.api.request("POST", path, item)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "weft-explain"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-    binding = {"apiVersion": RBAC, "kind": "RoleBinding",
-               "metadata": {"name": user, "namespace": namespace}, "roleRef": role,
-               "subjects": [subject]}  # fmt: skip
+    binding = {
+        "apiVersion": RBAC,
+        "kind": "RoleBinding",
+        "metadata": {"name": user, "namespace": namespace},
+        "roleRef": role,
+        "subjects": [subject],
+    }
     path = plane.api.path("RoleBinding", namespace, RBAC)
     plane.api.request("POST", path, binding)
     return plane.kubeconfig_for(user)
@@ -79,10 +83,21 @@ def let_explain(plane: ControlPlane, namespace: str, user: str) -> Path:
 
 def explain(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "weft.cli.main", "explain", "pod", *arguments,
-         "--kubeconfig", str(kubeconfig)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "weft.cli.main",
+            "explain",
+            "pod",
+            *arguments,
+            "--kubeconfig",
+            str(kubeconfig),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_explain_and_metrics_of_a_running_scheduler(

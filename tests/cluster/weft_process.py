@@ -28,8 +28,11 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 
 CARD_MIB, CARDS = 16_384, 2
-GFD = {"nvidia.com/gpu.count": str(CARDS), "nvidia.com/gpu.memory": str(CARD_MIB),
-       "nvidia.com/gpu.product": "Tesla-T4"}  # fmt: skip
+GFD = {
+    "nvidia.com/gpu.count": str(CARDS),
+    "nvidia.com/gpu.memory": str(CARD_MIB),
+    "nvidia.com/gpu.product": "Tesla-T4",
+}
 EXTENDER = ("--extender-port", "0", "--extender-address", "127.0.0.1")
 ALONE = "--no-leader-elect"
 GIB = Settings(gpushare_unit="GiB")
@@ -126,10 +129,21 @@ def extender_config(url: str, dialects: str) -> Object:
 def _printed(dialects: str) -> str:
     """It is printed once: what another URL changes is the URL."""
     return subprocess.run(
-        [sys.executable, "-m", "weft.cli.main", "extender", "config", "--dialects", dialects,
-         "--url", _SOME_URL],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "weft.cli.main",
+            "extender",
+            "config",
+            "--dialects",
+            dialects,
+            "--url",
+            _SOME_URL,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 # --- what is in the cluster ----------------------------------------------------------------------

@@ -68,9 +68,7 @@ def test_filter(recorded: Path, cached: str, number: int) -> None:
     found = json.loads(Extender(roomy()).filter(WEFT, case.body).body)
     nil = "Nodes" if cached == "true" else "NodeNames"
     assert found[nil] is None
-    assert {*found} == {
-        "Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"
-    }  # fmt: skip
+    assert {*found} == {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
     assert {key: found[key] for key in case.answer if key != "Nodes"} == {
         key: value for key, value in case.answer.items() if key != "Nodes"
     }
@@ -125,11 +123,13 @@ def test_preempt(recorded: Path, cached: str) -> None:
     form = "NodeNameToVictims" if cached == "false" else "NodeNameToMetaVictims"
     told = case.asked[form]
     assert [*found] == ["NodeNameToMetaVictims"]
-    assert {name: [pod["UID"] for pod in one["Pods"]] for name, one in found[
-        "NodeNameToMetaVictims"].items()} == {
+    assert {
+        name: [pod["UID"] for pod in one["Pods"]]
+        for name, one in found["NodeNameToMetaVictims"].items()
+    } == {
         name: [pod.get("UID") or pod["metadata"]["uid"] for pod in one["Pods"]]
         for name, one in told.items()
-    }  # fmt: skip
+    }
     assert {*found["NodeNameToMetaVictims"]} == {*case.answer["NodeNameToMetaVictims"]}
     assert kinds(found) == kinds(case.answer)
 

@@ -91,8 +91,11 @@ class Watching(Reference):
         if len(shape.claims) != 1 or not shape.claims[0].whole:
             return super().assign(machine, shape, machines, key)
         claim = shape.claims[0]
-        fits = [gpu for gpu, card in enumerate(machine.cards)
-                if card.fits(claim, shape) and self.allows(machine, gpu, shape, 0)]  # fmt: skip
+        fits = [
+            gpu
+            for gpu, card in enumerate(machine.cards)
+            if card.fits(claim, shape) and self.allows(machine, gpu, shape, 0)
+        ]
         if len(fits) < claim.count:
             return None
         chosen: Chosen = [(0, gpu) for gpu in fits[: claim.count]]

@@ -12,8 +12,11 @@ Chosen = list[tuple[int, int]]
 class Card:
     def __init__(self, gpu):
         self.model, self.total, self.uuid, self.serves = (
-            gpu.model, gpu.memory_mib, gpu.uuid, gpu.in_service
-        )  # fmt: skip
+            gpu.model,
+            gpu.memory_mib,
+            gpu.uuid,
+            gpu.in_service,
+        )
         self.memory, self.milli, self.pods = gpu.memory_mib, 1000, 0
 
     @property
@@ -148,10 +151,12 @@ class Reference:
         single = len(shape.claims) == 1 and (shape.claims[0].whole or shape.claims[0].count == 1)
         kinds = {card.total for m in machines for card in m.cards}
         biggest = [
-            max((max(c.memory.mib_on(t), t if c.whole else 0) + c.headroom_mib for t in kinds),
-                default=0)
+            max(
+                (max(c.memory.mib_on(t), t if c.whole else 0) + c.headroom_mib for t in kinds),
+                default=0,
+            )
             for c in shape.claims
-        ]  # fmt: skip
+        ]
         todo = steps(shape, biggest, self.last_first)
         score, chosen = 0, []
         for number, index in enumerate(todo):
@@ -170,10 +175,12 @@ class Reference:
         claim = shape.claims[index]
         mine = [gpu for other, gpu in chosen if other == index]
         gpus = [
-            gpu for gpu, card in enumerate(machine.cards)
-            if gpu not in mine and card.fits(claim, shape)
+            gpu
+            for gpu, card in enumerate(machine.cards)
+            if gpu not in mine
+            and card.fits(claim, shape)
             and self.allows(machine, gpu, shape, index)
-        ]  # fmt: skip
+        ]
         if not gpus:
             return None
         if self.by_device:
@@ -211,14 +218,17 @@ def undo(machine: Machine, shape: Shape, chosen: Chosen) -> None:
 
 def first(
     machine: Machine, shape: Shape, todo: list[int], chosen: Chosen, allowed: list[set[int]]
-) -> Chosen | None:  # fmt: skip
+) -> Chosen | None:
     if len(chosen) == len(todo):
         return list(chosen)
     index = todo[len(chosen)]
     claim = shape.claims[index]
     mine = [gpu for other, gpu in chosen if other == index]
-    fits = [g for g, card in enumerate(machine.cards)
-            if g not in mine and g in allowed[index] and card.fits(claim, shape)]  # fmt: skip
+    fits = [
+        g
+        for g, card in enumerate(machine.cards)
+        if g not in mine and g in allowed[index] and card.fits(claim, shape)
+    ]
     order = sorted(fits, key=lambda g: (machine.cards[g].free, machine.cards[g].free_milli, g))
     for gpu in fits[:1] if claim.whole else order:
         machine.cards[gpu].take(claim)

@@ -288,8 +288,9 @@ class Fgd(Reference):
                 sums["b"] += part * (lost if gpu_fits else all_of_it)
             else:
                 sums["c" if gpu_fits else "a"] += part * all_of_it
-        cpu_types = zip(typical.cpu_only_milli.tolist(), typical.cpu_only_share.tolist(),
-                        strict=True)  # fmt: skip
+        cpu_types = zip(
+            typical.cpu_only_milli.tolist(), typical.cpu_only_share.tolist(), strict=True
+        )
         for pod_cpu, part in cpu_types:
             sums["d" if cpu >= pod_cpu else "e"] += part * all_of_it
         total = 0.0

@@ -49,8 +49,9 @@ class Genius(Watching):
 
     def merit(self, card):
         told = (card.total, *MODELS[card.model])
-        static = mean(zip((2, 2, 1, 1, 2), (a / b for a, b in zip(told, self.best, strict=True)),
-                          strict=True))  # fmt: skip
+        static = mean(
+            zip((2, 2, 1, 1, 2), (a / b for a, b in zip(told, self.best, strict=True)), strict=True)
+        )
         free = measured_free(card)
         unused = not card.others and (free is None or free / card.total >= 0.9)
         power, limit = card.reading("power_w"), card.reading("power_limit_w")
@@ -95,19 +96,25 @@ class GeniusExact(Watching):
             weight * part(value, machine.cards)
             for weight, value in (
                 (2, lambda card: card.total),
-                *((w, lambda card, at=at: MODELS[card.model][at])
-                  for at, w in enumerate((2, 1, 1, 2))),
+                *(
+                    (w, lambda card, at=at: MODELS[card.model][at])
+                    for at, w in enumerate((2, 1, 1, 2))
+                ),
             )
-        )  # fmt: skip
-        dynamic = n / c * sum(
-            weight * part(value, machine.cards)
-            for weight, value in (
-                (2, lambda card: measured_free(card) or 0.0),
-                (1, lambda card: card.reading("power_w") or 0.0),
-                (1, lambda card: 1 - clipped(card.reading("encoder_ratio"))),
-                (1, lambda card: 1 - clipped(card.reading("decoder_ratio"))),
+        )
+        dynamic = (
+            n
+            / c
+            * sum(
+                weight * part(value, machine.cards)
+                for weight, value in (
+                    (2, lambda card: measured_free(card) or 0.0),
+                    (1, lambda card: card.reading("power_w") or 0.0),
+                    (1, lambda card: 1 - clipped(card.reading("encoder_ratio"))),
+                    (1, lambda card: 1 - clipped(card.reading("decoder_ratio"))),
+                )
             )
-        )  # fmt: skip
+        )
         return max(0, math.trunc(static + 2 * dynamic))
 
 

@@ -19,9 +19,21 @@ CASES = 400
 EXACT = b"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ncompat: {elastic: exact}\n"
 CARDS_MIB = (1_000, 11_441, 15_109, 16_160, 32_510)
 ASKS = (
-    (0, 256), (0, 1_000), (0, 4_000), (0, 8_000), (10, 0), (30, 0), (25, 2_000), (60, 500),
-    (99, 0), (100, 0), (100, 512), (150, 0), (200, 0), (300, 0),
-)  # fmt: skip
+    (0, 256),
+    (0, 1_000),
+    (0, 4_000),
+    (0, 8_000),
+    (10, 0),
+    (30, 0),
+    (25, 2_000),
+    (60, 500),
+    (99, 0),
+    (100, 0),
+    (100, 512),
+    (150, 0),
+    (200, 0),
+    (300, 0),
+)
 
 
 def engine_of(config: Configuration, nodes: list[Node]) -> Engine:
@@ -39,10 +51,13 @@ class World:
             ]
             for number in range(dice.randint(2, 6))
         }
-        self.engine = engine_of(config, [
-            node(name, gpus=len(cards), memory_mib=cards[0].memory_total, cpu_milli=64_000)
-            for name, cards in self.cards.items()
-        ])  # fmt: skip
+        self.engine = engine_of(
+            config,
+            [
+                node(name, gpus=len(cards), memory_mib=cards[0].memory_total, cpu_milli=64_000)
+                for name, cards in self.cards.items()
+            ],
+        )
         self.profile = self.engine.profiles["elastic-binpack"]
         for name, cards in self.cards.items():
             for gpu, card in enumerate(cards):

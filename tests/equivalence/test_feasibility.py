@@ -112,9 +112,7 @@ class World:
         self.pods += 1
         uid = f"pod-{self.pods}"
         shares = shares_on(self.live.table, row, known, self.profile, uid)
-        placement = Placement(
-            uid, node, shares, shape.cpu_milli, shape.memory_mib, shape.extended
-        )  # fmt: skip
+        placement = Placement(uid, node, shares, shape.cpu_milli, shape.memory_mib, shape.extended)
         self.check_shares(shape, placement)
         assert self.live.reserve(placement), (shape, placement)
         assert self.slow.reserve(placement), (shape, placement)

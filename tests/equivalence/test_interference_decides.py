@@ -129,16 +129,21 @@ class SlowLucid(Slowly):
 
 @pytest.mark.parametrize(
     ("name", "options", "reference", "most"),
-    [("interference", {}, Slowly, 2), ("interference", {"most": 3}, Slowly, 3),
-     ("coscheml", {}, SlowCoscheml, 2), ("lucid", {}, SlowLucid, 2)],
-)  # fmt: skip
+    [
+        ("interference", {}, Slowly, 2),
+        ("interference", {"most": 3}, Slowly, 3),
+        ("coscheml", {}, SlowCoscheml, 2),
+        ("lucid", {}, SlowLucid, 2),
+    ],
+)
 def test_decides_like_the_slow_reference(name, options, reference, most: int) -> None:
     shared = crowds = 0
     for number in range(CLUSTERS):
         dice = random.Random(f"interference/{most}/{number}")
         slowly = reference(dice, most)
-        classes = dice.choice([["", "batch", "best-effort", "latency-critical"]] * 3
-                              + [["latency-critical"]])  # fmt: skip
+        classes = dice.choice(
+            [["", "batch", "best-effort", "latency-critical"]] * 3 + [["latency-critical"]]
+        )
         cluster = []
         for where in ("n0", "n1", "n2")[: dice.randint(1, 3)]:
             (model, mib), gpus = dice.choice(CARDS), dice.randint(1, 3)
@@ -149,10 +154,11 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
         there: dict[str, tuple[tuple[str, int], tuple]] = {}
         for step in range(PODS):
             new = pod(
-                f"p{step}", memory_mib=dice.choice([1000, 4000, 9000]),
+                f"p{step}",
+                memory_mib=dice.choice([1000, 4000, 9000]),
                 application=dice.choice(NAMES),
                 job_class=dice.choice(classes),
-            )  # fmt: skip
+            )
             new = replace(new, shape=replace(new.shape, slack=dice.choice(SLACKS)))
             values = {gpu: slowly.value(gpu, new) for gpu in slowly.gpus}
             good = {gpu: value for gpu, value in values.items() if value is not None}

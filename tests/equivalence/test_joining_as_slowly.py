@@ -27,8 +27,9 @@ def pods(draw):
     job_class = draw(st.sampled_from(CLASSES))
     critical = job_class == "latency-critical"
     percent = draw(st.sampled_from([0, 0, 100, 103, 110, 400])) if critical else 0
-    return Resident(draw(st.sampled_from(NAMES)), job_class, percent,
-                    critical and draw(st.integers(0, 3)) > 0)  # fmt: skip
+    return Resident(
+        draw(st.sampled_from(NAMES)), job_class, percent, critical and draw(st.integers(0, 3)) > 0
+    )
 
 
 SMALL = st.builds(lambda name: Resident(name, "latency-critical", 0, True), st.sampled_from(NAMES))
@@ -37,8 +38,10 @@ COMPANIES = st.one_of(st.lists(pods(), max_size=5), st.lists(SMALL, min_size=1, 
 )
 BOUNDS = st.builds(
     lambda critical, most, more: Bounds(critical, 1.30, 1.05, most, most + more),
-    st.sampled_from([1.1, 1.5, 30.0]), st.integers(1, 4), st.integers(0, 3),
-)  # fmt: skip
+    st.sampled_from([1.1, 1.5, 30.0]),
+    st.integers(1, 4),
+    st.integers(0, 3),
+)
 
 
 @st.composite
@@ -61,10 +64,12 @@ class Cluster:
     """GPUs on which anybody may be put; one of each model, and more of the first."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger([
-            node(f"n{at}", gpus=1, model=MODELS[max(0, at - DEVICES + len(MODELS))])
-            for at in range(DEVICES)
-        ])  # fmt: skip
+        self.ledger = Ledger(
+            [
+                node(f"n{at}", gpus=1, model=MODELS[max(0, at - DEVICES + len(MODELS))])
+                for at in range(DEVICES)
+            ]
+        )
         self.kinds = list(self.ledger.table.kinds)
         self.query = Query(self.ledger.table, Demand(Shape(), self.ledger.table))
 
@@ -91,9 +96,11 @@ def agree(judged: ByCompany, slowly: SlowJoining, cluster: Cluster, who: Residen
 
 @settings(max_examples=150, deadline=None)
 @given(
-    bounds=BOUNDS, seen=st.lists(views(), min_size=2, max_size=2), data=st.data(),
+    bounds=BOUNDS,
+    seen=st.lists(views(), min_size=2, max_size=2),
+    data=st.data(),
     asking=st.lists(st.one_of(pods(), SMALL), min_size=1, max_size=3),
-)  # fmt: skip
+)
 def test_all_at_once_is_as_one_by_one(bounds, seen, data, asking) -> None:
     """Companies come in batches, longer ones late, between questions of several and a new view."""
     cluster, view = Cluster(), seen[0]

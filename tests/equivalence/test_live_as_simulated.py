@@ -89,9 +89,12 @@ class Story:
             for job in jobs(table, load, seed)
         )
         self.scenario = SharedScenario(
-            tuple(nodes), tuple(came), table.truth(), inputs={INPUT: self.input.value},
+            tuple(nodes),
+            tuple(came),
+            table.truth(),
+            inputs={INPUT: self.input.value},
             measured=False,
-        )  # fmt: skip
+        )
         self.jobs = {job.uid: job for job in self.scenario.jobs}
 
     def profile(self) -> Profile:
@@ -189,23 +192,31 @@ async def until(at_s: float) -> None:
 
 
 def manifest(job: Job) -> dict[str, Any]:
-    marks = {"application": job.kind, "class": job.job_class,
-             "expected-duration": str(job.expected_s or "")}  # fmt: skip
+    marks = {
+        "application": job.kind,
+        "class": job.job_class,
+        "expected-duration": str(job.expected_s or ""),
+    }
     limits = {"weft.dev/gpu-memory": str(job.request_mib)}
     return {
         "metadata": {
-            "name": job.uid, "namespace": "d",
+            "name": job.uid,
+            "namespace": "d",
             "annotations": {f"weft.dev/{key}": text for key, text in marks.items() if text},
         },
         "spec": {
             "schedulerName": "weft",
             "containers": [{"name": "c", "resources": {"limits": limits}}],
         },
-    }  # fmt: skip
+    }
 
 
-WAYS = [("interference", {}), ("interference", {"most": 3}), ("interference", {"overlap": False}),
-        ("auto", {})]  # fmt: skip
+WAYS = [
+    ("interference", {}),
+    ("interference", {"most": 3}),
+    ("interference", {"overlap": False}),
+    ("auto", {}),
+]
 
 
 @pytest.mark.parametrize("seed", range(2))

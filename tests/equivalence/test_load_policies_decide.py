@@ -40,11 +40,26 @@ PAIRS = [
     ("auto", {}, slowly.Auto(TypicalPods(COLD_START))),
 ]
 
-RATIOS = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio", "dram_active_ratio",
-          "memory_copy_ratio", "sm_occupancy_ratio", "sm_active_ratio.next", "memory_used_ratio",
-          "encoder_ratio", "decoder_ratio")  # fmt: skip
-MEMORY = ("memory_used_mib", "memory_free_mib", "memory_free_mib.last", "memory_used_mib.p80",
-          "memory_free_mib.predicted", "memory_promised_mib")  # fmt: skip
+RATIOS = (
+    "sm_active_ratio",
+    "graphics_active_ratio",
+    "gpu_util_ratio",
+    "dram_active_ratio",
+    "memory_copy_ratio",
+    "sm_occupancy_ratio",
+    "sm_active_ratio.next",
+    "memory_used_ratio",
+    "encoder_ratio",
+    "decoder_ratio",
+)
+MEMORY = (
+    "memory_used_mib",
+    "memory_free_mib",
+    "memory_free_mib.last",
+    "memory_used_mib.p80",
+    "memory_free_mib.predicted",
+    "memory_promised_mib",
+)
 
 
 EDGES = {
@@ -66,9 +81,17 @@ def a_value(dice: random.Random, column: str, total: int) -> float:
     return dice.choice(edges) if edges else dice.uniform(20, 300)
 
 
-COLUMNS = (*RATIOS, *MEMORY, "memory_free_mib.cov", "memory_free_mib.autocorrelation",
-           "window.samples", "power_w", "power_limit_w", "correlation.train",
-           "correlation.serve")  # fmt: skip
+COLUMNS = (
+    *RATIOS,
+    *MEMORY,
+    "memory_free_mib.cov",
+    "memory_free_mib.autocorrelation",
+    "window.samples",
+    "power_w",
+    "power_limit_w",
+    "correlation.train",
+    "correlation.serve",
+)
 
 
 class Watch:
@@ -159,9 +182,10 @@ def replay(dice: random.Random, policy, reference) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "reference"), PAIRS,
+    ("name", "options", "reference"),
+    PAIRS,
     ids=["-".join([name, *map(str, options.values())]) for name, options, _ in PAIRS],
-)  # fmt: skip
+)
 def test_decides_like_the_slow_reference(name, options, reference):
     for number in range(CLUSTERS):
         policy = built_in().create(name, **options)

@@ -13,12 +13,20 @@ from weft.dialects.registry import parse_pod, read_placement, write
 from weft.model import Gpu, Node, PodManifest, PodRequest
 
 NODES = (
-    Node("big", tuple(Gpu(i, 32_510, "Tesla V100", f"GPU-big-{i}") for i in range(4)), 64_000,
-         512_000),
-    Node("small", tuple(Gpu(i, 16_160, "Tesla T4", f"GPU-small-{i}") for i in range(2)), 16_000,
-         64_000),
+    Node(
+        "big",
+        tuple(Gpu(i, 32_510, "Tesla V100", f"GPU-big-{i}") for i in range(4)),
+        64_000,
+        512_000,
+    ),
+    Node(
+        "small",
+        tuple(Gpu(i, 16_160, "Tesla T4", f"GPU-small-{i}") for i in range(2)),
+        16_000,
+        64_000,
+    ),
     Node("cpu", (), 64_000, 512_000),
-)  # fmt: skip
+)
 
 
 def asks(*pairs: tuple[str, int | str], name: str = "main") -> dict[str, object]:
@@ -35,34 +43,53 @@ SAMPLES: dict[str, dict[str, object]] = {
     },
     "elastic-whole": {"containers": [asks(("elasticgpu.com/gpu-core", 200))]},
     "nano": {"containers": [asks(("nano-gpu/gpu-percent", 30))]},
-    "gpushare": {"containers": [asks(("aliyun.com/gpu-mem", 3), name="a"),
-                                asks(("aliyun.com/gpu-mem", 2), name="b")]},
-    "alnair": {"schedulerName": "alnair-cost-saving",
-               "containers": [asks(("alnair/vgpu-memory", 8), ("alnair/vgpu-compute", 50))]},
-    "hami": {"containers": [asks(("nvidia.com/gpu", 2), ("nvidia.com/gpumem", 3000),
-                                 ("nvidia.com/gpucores", 30))]},
+    "gpushare": {
+        "containers": [
+            asks(("aliyun.com/gpu-mem", 3), name="a"),
+            asks(("aliyun.com/gpu-mem", 2), name="b"),
+        ]
+    },
+    "alnair": {
+        "schedulerName": "alnair-cost-saving",
+        "containers": [asks(("alnair/vgpu-memory", 8), ("alnair/vgpu-compute", 50))],
+    },
+    "hami": {
+        "containers": [
+            asks(("nvidia.com/gpu", 2), ("nvidia.com/gpumem", 3000), ("nvidia.com/gpucores", 30))
+        ]
+    },
     "nvidia": {"containers": [asks(("nvidia.com/gpu", 2))]},
-    "weft": {"containers": [asks(("weft.dev/gpu-memory", "4Gi"), ("weft.dev/gpu-cores", 25))],
-             "initContainers": [asks(("weft.dev/gpu-memory", "6Gi"), name="warm")]},
+    "weft": {
+        "containers": [asks(("weft.dev/gpu-memory", "4Gi"), ("weft.dev/gpu-cores", 25))],
+        "initContainers": [asks(("weft.dev/gpu-memory", "6Gi"), name="warm")],
+    },
     "genius": {"schedulerName": "genius-scheduler", "containers": [{"name": "main"}]},
     "genius-total": {"schedulerName": "genius-scheduler", "containers": [{"name": "main"}]},
     "kubeknots": {"schedulerName": "custom-scheduler", "containers": [{"name": "main"}]},
     "plain": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]},
-}  # fmt: skip
+}
 LABELS = {
-    "genius": {"genius/gpu-number": "2", "genius/gpu-memory-each": "4000",
-               "genius/gpu-model": "v1.0", "genius/priority": "5"},
+    "genius": {
+        "genius/gpu-number": "2",
+        "genius/gpu-memory-each": "4000",
+        "genius/gpu-model": "v1.0",
+        "genius/priority": "5",
+    },
     "genius-total": {"genius/gpu-memory-total": "40000"},
     "kubeknots": {"GPU_MEM_REQ": "1000"},
-}  # fmt: skip
+}
 
 
 def manifest(name: str) -> PodManifest:
     raw = {
-        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}",
-                     "labels": LABELS.get(name, {})},
+        "metadata": {
+            "name": name,
+            "namespace": "lab",
+            "uid": f"uid-{name}",
+            "labels": LABELS.get(name, {}),
+        },
         "spec": SAMPLES[name],
-    }  # fmt: skip
+    }
     return msgspec.convert(raw, PodManifest)
 
 

@@ -58,19 +58,31 @@ def a_node(dice: random.Random, number: int) -> Node:
     for index in range(dice.choice([0, 1, 1, 2, 2, 3, 4, 6])):
         model, memory = dice.choice(CARDS) if mixed else card
         gpus.append(
-            Gpu(index, memory, model, f"GPU-{dice.randrange(1 << 32):08x}",
-                in_service=dice.random() > 0.04)
-        )  # fmt: skip
-    return Node(f"n{number}", tuple(gpus), dice.choice([8000, 32_000, 96_000]), 65_536,
-                rank=dice.randrange(3))  # fmt: skip
+            Gpu(
+                index,
+                memory,
+                model,
+                f"GPU-{dice.randrange(1 << 32):08x}",
+                in_service=dice.random() > 0.04,
+            )
+        )
+    return Node(
+        f"n{number}",
+        tuple(gpus),
+        dice.choice([8000, 32_000, 96_000]),
+        65_536,
+        rank=dice.randrange(3),
+    )
 
 
 def a_memory(dice: random.Random) -> Memory:
-    return dice.choice([
-        Memory("mib", dice.choice([256, 1000, 4000, 8138, 14_000])),
-        Memory("units", dice.randint(1, 9), unit_mib=1024),
-        Memory("percent", dice.choice([10, 25, 50, 90])),
-    ])  # fmt: skip
+    return dice.choice(
+        [
+            Memory("mib", dice.choice([256, 1000, 4000, 8138, 14_000])),
+            Memory("units", dice.randint(1, 9), unit_mib=1024),
+            Memory("percent", dice.choice([10, 25, 50, 90])),
+        ]
+    )
 
 
 def a_claim(dice: random.Random) -> GpuClaim:
@@ -88,8 +100,12 @@ def a_shape(dice: random.Random) -> Shape:
     if len(claims) > 1 and dice.random() < 0.3:
         claims = (claims[0],) * len(claims)
     models = dice.sample([model for model, _ in CARDS], 2) if dice.random() < 0.15 else []
-    return Shape(claims, dice.choice([0, 500, 2000, 6000]), dice.choice([0, 1024]),
-                 devices=DeviceRule(tuple(models)))  # fmt: skip
+    return Shape(
+        claims,
+        dice.choice([0, 500, 2000, 6000]),
+        dice.choice([0, 1024]),
+        devices=DeviceRule(tuple(models)),
+    )
 
 
 def replay(dice: random.Random, policy, reference: Reference) -> None:
@@ -124,9 +140,10 @@ def replay(dice: random.Random, policy, reference: Reference) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "reference"), PAIRS,
+    ("name", "options", "reference"),
+    PAIRS,
     ids=[f"{name}{'-exact' if 'compat' in options else ''}" for name, options, _ in PAIRS],
-)  # fmt: skip
+)
 def test_decides_like_the_slow_reference(name, options, reference):
     for number in range(CLUSTERS):
         policy = built_in().create(name, **options)

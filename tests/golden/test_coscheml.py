@@ -88,14 +88,18 @@ def test_the_cheapest_and_the_dearest_pairs():
     costs = {pair: policy.cost(*pair) for pair in combinations_with_replacement(names, 2)}
     real = sorted((cost, pair) for pair, cost in costs.items() if cost < FORBIDDEN)
     assert [(set(pair), round(cost, 4)) for cost, pair in real[:3]] == [
-        ({"regression"}, 2.0174), ({"classification", "regression"}, 2.0356),
+        ({"regression"}, 2.0174),
+        ({"classification", "regression"}, 2.0356),
         ({"LAMMPS", "regression"}, 2.0385),
-    ]  # fmt: skip
+    ]
     assert (set(real[-1][1]), round(real[-1][0], 4)) == ({"Googlenet", "vgg11"}, 4.0586)
     assert {frozenset(pair) for pair, cost in costs.items() if cost == FORBIDDEN} == {
-        frozenset({"LAMMPS"}), frozenset({"vgg16"}), frozenset({"vgg16", "vgg11"}),
-        frozenset({"QMCPACK", "vgg16"}), frozenset({"QMCPACK", "vgg11"}),
-    }  # fmt: skip
+        frozenset({"LAMMPS"}),
+        frozenset({"vgg16"}),
+        frozenset({"vgg16", "vgg11"}),
+        frozenset({"QMCPACK", "vgg16"}),
+        frozenset({"QMCPACK", "vgg11"}),
+    }
 
 
 def test_costs_of_the_matching():

@@ -10,10 +10,13 @@ from weft.interference.public_datasets import gavel, static_table
 from weft.interference.records import Measured
 
 SAMPLES = {  # feasible pairs both ways, a job beside its twin once
-    ("oracle_throughputs", "v100"): 633, ("oracle_throughputs", "p100"): 650,
-    ("simulation_throughputs", "v100"): 636, ("simulation_throughputs", "p100"): 656,
-    ("physical_cluster_throughputs", "v100"): 636, ("physical_cluster_throughputs", "p100"): 656,
-}  # fmt: skip
+    ("oracle_throughputs", "v100"): 633,
+    ("oracle_throughputs", "p100"): 650,
+    ("simulation_throughputs", "v100"): 636,
+    ("simulation_throughputs", "p100"): 656,
+    ("physical_cluster_throughputs", "v100"): 636,
+    ("physical_cluster_throughputs", "p100"): 656,
+}
 FAMILY_BARS = {"v100": 0.090, "p100": 0.114}
 
 
@@ -27,8 +30,9 @@ def campaigns(weft_data: Path) -> dict[str, Measured]:
 def test_every_campaign_is_read_whole(campaigns: dict[str, Measured]) -> None:
     found = {
         (name, gpu): len(measured.cell(gpu, "").runs)
-        for name, measured in campaigns.items() for gpu, _ in measured.cells()
-    }  # fmt: skip
+        for name, measured in campaigns.items()
+        for gpu, _ in measured.cells()
+    }
     assert found == SAMPLES
     for measured in campaigns.values():
         for gpu in ("v100", "p100"):
@@ -97,9 +101,13 @@ def test_coschemls_table_forbids_five_pairs(weft_data: Path) -> None:
     never = {
         frozenset((victim, other))
         for victim, row in zip(table.applications, table.slowdown, strict=True)
-        for other, value in zip(table.applications, row, strict=True) if value == float("inf")
-    }  # fmt: skip
+        for other, value in zip(table.applications, row, strict=True)
+        if value == float("inf")
+    }
     assert never == {
-        frozenset({"LAMMPS"}), frozenset({"vgg16"}), frozenset({"vgg16", "vgg11"}),
-        frozenset({"QMCPACK", "vgg16"}), frozenset({"QMCPACK", "vgg11"}),
-    }  # fmt: skip
+        frozenset({"LAMMPS"}),
+        frozenset({"vgg16"}),
+        frozenset({"vgg16", "vgg11"}),
+        frozenset({"QMCPACK", "vgg16"}),
+        frozenset({"QMCPACK", "vgg11"}),
+    }

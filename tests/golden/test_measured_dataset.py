@@ -126,11 +126,15 @@ DATASET = """\
 def test_medians_of_the_runs_are_the_dataset(tmp_path: Path) -> None:
     lines = [
         CARD,
-        alone("a", 0, 10.0, 0.4), alone("a", 1, 20.0, 0.5, 1_300), alone("a", 2, 30.0, 0.6, 1_100),
+        alone("a", 0, 10.0, 0.4),
+        alone("a", 1, 20.0, 0.5, 1_300),
+        alone("a", 2, 30.0, 0.6, 1_100),
         alone("b", 0, 8.0, 0.25),
-        beside(0, 15.0, 3.0), beside(1, 5.0, 4.0), beside(2, 25.0, 6.0),
+        beside(0, 15.0, 3.0),
+        beside(1, 5.0, 4.0),
+        beside(2, 25.0, 6.0),
         FAILED,
-    ]  # fmt: skip
+    ]
     path = tmp_path / "runs.jsonl"
     path.write_text("\n".join(lines) + "\n")
     found = compiled(read(path))
@@ -145,6 +149,7 @@ def test_what_predictors_get_of_it() -> None:
         ("b", 8.0, {"sm_active_ratio.mean": 0.25, "sm_active_ratio.p95": 0.35}),
     ]
     assert [(one.victim, one.others, one.speed, one.runs) for one in told.runs] == [
-        ("a", ("b",), 0.75, 3), ("b", ("a",), 0.5, 3),
-    ]  # fmt: skip
+        ("a", ("b",), 0.75, 3),
+        ("b", ("a",), 0.5, 3),
+    ]
     assert told.forbidden == ((("a", "c"), "NVIDIA-H100-80GB-HBM3", "mps"),)

@@ -111,8 +111,12 @@ def test_genius_exact():
         Node("a", (Gpu(0, 16_000, "Tesla V100", "GPU-a0"),)),
         Node("b", tuple(Gpu(i, 32_000, "Tesla V100", f"GPU-b{i}") for i in range(2))),
     ]
-    columns = {"memory_free_mib": [8_000, 30_000, 30_000], "power_w": [100, 50, 50],
-               "encoder_ratio": [0, 0, 0], "decoder_ratio": [0, 0, 0]}  # fmt: skip
+    columns = {
+        "memory_free_mib": [8_000, 30_000, 30_000],
+        "power_w": [100, 50, 50],
+        "encoder_ratio": [0, 0, 0],
+        "decoder_ratio": [0, 0, 0],
+    }
     fresh = np.full(3, FRESH, dtype=np.int8)
     told = {name: (np.array(values, dtype=float), fresh) for name, values in columns.items()}
     gpus = [("a", 0), ("b", 0), ("b", 1)]
@@ -126,14 +130,20 @@ def test_genius_exact():
 @pytest.mark.parametrize(("asked", "admitted"), [(15_032, True), (15_033, False)])
 def test_ferikoglous_logged_decision(asked, admitted):
     """2020-09-01 17:45:30, 50 % over-provisioning: admitted by the peak forecast alone."""
-    columns = {"memory_free_mib.cov": 0.428321, "memory_used_mib.p80": 27_943.0,
-               "memory_free_mib.autocorrelation": 0.368701, "window.samples": 82.0,
-               "memory_free_mib.predicted": 15_032.4}  # fmt: skip
+    columns = {
+        "memory_free_mib.cov": 0.428321,
+        "memory_used_mib.p80": 27_943.0,
+        "memory_free_mib.autocorrelation": 0.368701,
+        "window.samples": 82.0,
+        "memory_free_mib.predicted": 15_032.4,
+    }
     fresh = np.array([FRESH], dtype=np.int8)
     told = {name: (np.array([value]), fresh) for name, value in columns.items()}
-    engine = Engine([Profile("weft", [built_in().create("ferikoglou")])],
-                    [Node("n", (Gpu(0, 32_510, "V100", "GPU-0"),))],
-                    limits=Limits(overcommit_permille=3000))  # fmt: skip
+    engine = Engine(
+        [Profile("weft", [built_in().create("ferikoglou")])],
+        [Node("n", (Gpu(0, 32_510, "V100", "GPU-0"),))],
+        limits=Limits(overcommit_permille=3000),
+    )
     engine.handle(SignalsChanged(snapshot(1, 0, [("n", 0)], told)), 0)
     old = Placement("old", "n", (Share(0, 0, 32_000, 0),))
     engine.handle(PodSeenBound(old), 0)

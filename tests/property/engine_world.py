@@ -39,9 +39,15 @@ from weft.testing import node, placement, random_nodes, random_shape, shape
 
 SECOND = 1_000_000_000
 SMALL = (
-    shape(memory_mib=5000), shape(memory_mib=9000, milli=300), shape(milli=600), shape(gpus=1),
-    shape(gpus=2), shape(percent=40), shape(memory_mib=9000, gpus=2), shape(cpu_milli=3000),
-)  # fmt: skip
+    shape(memory_mib=5000),
+    shape(memory_mib=9000, milli=300),
+    shape(milli=600),
+    shape(gpus=1),
+    shape(gpus=2),
+    shape(percent=40),
+    shape(memory_mib=9000, gpus=2),
+    shape(cpu_milli=3000),
+)
 
 
 class Gate(FirstFit):
@@ -281,17 +287,20 @@ class World:
             ("pods parked", "parked" in queue),
             ("pods held at permit", at_permit),
             ("bindings on their way", bool(self.flying)),
-            ("pods on absent nodes",
-             any(there.node not in self.nodes for there in self.bound.values())),
-        ):  # fmt: skip
+            (
+                "pods on absent nodes",
+                any(there.node not in self.nodes for there in self.bound.values()),
+            ),
+        ):
             self.hits[f"crash with {what}"] += is_so
 
 
 def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[object, ...]:
     """What the engine decides for a most urgent pod of this shape; it is withdrawn after."""
     most = 1 << 40
-    pod = PodRequest("probe", "probe", shape, scheduler_name=profile, priority=most,
-                     queue_priority=most)  # fmt: skip
+    pod = PodRequest(
+        "probe", "probe", shape, scheduler_name=profile, priority=most, queue_priority=most
+    )
     records: dict[str, Record] = {}
     places: dict[str, Placement] = {}
     for command in engine.handle(PodAdded(pod), now):
@@ -324,9 +333,18 @@ def any_shape(random: Random, world: World) -> Shape:
 def step(world: World, random: Random) -> None:
     """One random thing happens."""
     kinds = (
-        ("add", 8), ("answer", 8), ("gone", 4), ("time", 4), ("permit", 3), ("repeat", 2),
-        ("change", 2), ("foreign", 1), ("leave", 1), ("come", 2), ("crash", 1),
-    )  # fmt: skip
+        ("add", 8),
+        ("answer", 8),
+        ("gone", 4),
+        ("time", 4),
+        ("permit", 3),
+        ("repeat", 2),
+        ("change", 2),
+        ("foreign", 1),
+        ("leave", 1),
+        ("come", 2),
+        ("crash", 1),
+    )
     kind = random.choices([k for k, _ in kinds], [weight for _, weight in kinds])[0]
     pods = list(world.pods)
     match kind:

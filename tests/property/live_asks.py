@@ -31,11 +31,16 @@ def random_spec(random: Random) -> tuple[Json, Json]:
     if random.random() < 0.25:
         labels = {"genius/gpu-number": "1", "genius/gpu-memory-each": str(mib)}
         return {"containers": [{"name": "c"}]}, labels
-    asked = random.choice((
-        {"weft.dev/gpu-count": 1}, {"nvidia.com/gpu": 1}, {"elasticgpu.io/gpu-memory": mib},
-        {"weft.dev/gpu-memory": mib}, {"weft.dev/gpu-memory": mib, "weft.dev/gpu-cores": 40},
-        {"weft.dev/gpu-memory": mib, "weft.dev/gpu-count": 2},
-    ))  # fmt: skip
+    asked = random.choice(
+        (
+            {"weft.dev/gpu-count": 1},
+            {"nvidia.com/gpu": 1},
+            {"elasticgpu.io/gpu-memory": mib},
+            {"weft.dev/gpu-memory": mib},
+            {"weft.dev/gpu-memory": mib, "weft.dev/gpu-cores": 40},
+            {"weft.dev/gpu-memory": mib, "weft.dev/gpu-count": 2},
+        )
+    )
     return limits(asked), {}
 
 
@@ -124,7 +129,8 @@ def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
 def fits(ask: Ask, free: list[tuple[int, int, bool]]) -> bool:
     """Whether GPUs with so much (MiB, milli, idle) free could take it."""
     good = [
-        1 for mib, milli, idle in free
+        1
+        for mib, milli, idle in free
         if mib >= ask.mib + ask.spare_mib and milli >= ask.milli and (idle or not ask.whole)
-    ]  # fmt: skip
+    ]
     return len(good) >= ask.count

@@ -15,15 +15,32 @@ if TYPE_CHECKING:
 
 # (fault, weight) by what is asked. What is after the colon is a status code.
 _BINDING = (
-    ("lose-request", 3), ("lose-answer", 4), ("status-after:500", 3), ("status-after:504", 2),
-    ("status:500", 2), ("status:429", 2), ("delay", 7), ("delay-answer", 3),
-    ("version moved", 5), ("storm", 2), ("pod deleted", 2), ("pod made again", 3),
-    ("node deleted", 2), ("bound by another", 2), ("label changed", 6),
-)  # fmt: skip
+    ("lose-request", 3),
+    ("lose-answer", 4),
+    ("status-after:500", 3),
+    ("status-after:504", 2),
+    ("status:500", 2),
+    ("status:429", 2),
+    ("delay", 7),
+    ("delay-answer", 3),
+    ("version moved", 5),
+    ("storm", 2),
+    ("pod deleted", 2),
+    ("pod made again", 3),
+    ("node deleted", 2),
+    ("bound by another", 2),
+    ("label changed", 6),
+)
 _OTHERS = (
-    ("lose-request", 3), ("lose-answer", 3), ("status:500", 3), ("status:503", 1),
-    ("status:429", 2), ("status-after:504", 1), ("delay", 3), ("delay-answer", 2),
-)  # fmt: skip
+    ("lose-request", 3),
+    ("lose-answer", 3),
+    ("status:500", 3),
+    ("status:503", 1),
+    ("status:429", 2),
+    ("status-after:504", 1),
+    ("delay", 3),
+    ("delay-answer", 2),
+)
 _LEASE = (*_OTHERS, ("lease deleted", 2))
 _WATCH = (("status:410", 2), ("status:500", 2), ("lose-request", 2))
 

@@ -36,10 +36,15 @@ BIND_S = 6.0  # two request time-outs: so long a binding may be under way
 LEASE_S = 10.0
 
 POINTS = (
-    "before the POST", "after the POST left", "after the answer", "in the first sync",
-    "between acquiring and leading", "at a read-back", "at the fence",
+    "before the POST",
+    "after the POST left",
+    "after the answer",
+    "in the first sync",
+    "between acquiring and leading",
+    "at a read-back",
+    "at the fence",
     "at a renewal",
-)  # fmt: skip
+)
 
 
 def profiles() -> list[Profile]:
@@ -238,8 +243,13 @@ class Instance:
 
 
 _LISTED = (
-    "pods", "nodes", "configmaps", "persistentvolumes", "persistentvolumeclaims", "csinodes",
-)  # fmt: skip
+    "pods",
+    "nodes",
+    "configmaps",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "csinodes",
+)
 
 
 def _binding_key(request: Request) -> tuple[str, str]:

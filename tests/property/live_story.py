@@ -244,17 +244,29 @@ def _plan(world: World) -> bool:
 
 
 _STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
-    ("pod added", 16, _add), ("pod ungated", 2, _ungate), ("pod edited at once", 3, _edit_at_once),
-    ("lease out of reach", 0.8, _cut_off), ("pod deletion asked", 4, _delete),
-    ("pod made again", 1, _make_again), ("label changed", 1.5, _label),
-    ("foreign pod", 1, _foreign), ("pod bound by another", 0.7, _steal),
-    ("node deleted", 0.7, _node_goes), ("node back", 1.5, _node_comes), ("kubelet", 14, _kubelet),
-    ("watches cut", 1, _cut), ("watch silent", 0.6, _silence), ("compaction", 0.8, _compact),
-    ("API server restarted", 0.7, _restart_server), ("killed", 0.7, _kill),
-    ("terminated", 0.8, _terminate), ("stopped for a while", 1.2, _pause),
+    ("pod added", 16, _add),
+    ("pod ungated", 2, _ungate),
+    ("pod edited at once", 3, _edit_at_once),
+    ("lease out of reach", 0.8, _cut_off),
+    ("pod deletion asked", 4, _delete),
+    ("pod made again", 1, _make_again),
+    ("label changed", 1.5, _label),
+    ("foreign pod", 1, _foreign),
+    ("pod bound by another", 0.7, _steal),
+    ("node deleted", 0.7, _node_goes),
+    ("node back", 1.5, _node_comes),
+    ("kubelet", 14, _kubelet),
+    ("watches cut", 1, _cut),
+    ("watch silent", 0.6, _silence),
+    ("compaction", 0.8, _compact),
+    ("API server restarted", 0.7, _restart_server),
+    ("killed", 0.7, _kill),
+    ("terminated", 0.8, _terminate),
+    ("stopped for a while", 1.2, _pause),
     ("handed over to one behind", 1.5, _hand_over),
-    ("wall clock jumped", 0.7, _clock), ("crash planned", 1.5, _plan),
-)  # fmt: skip
+    ("wall clock jumped", 0.7, _clock),
+    ("crash planned", 1.5, _plan),
+)
 
 
 # --- quiet ---
@@ -277,8 +289,7 @@ async def quiet(world: World) -> None:
 
 
 async def settled(world: World) -> None:
-    """The end: what the scheduler believes is what the API's objects say, and nobody waits in vain.
-    """  # fmt: skip
+    """The end: the scheduler believes what the API's objects say, and nobody waits in vain."""
     leaders = [one for one in world.living() if one.leads]
     if len(leaders) != 1:
         world.violation(f"{len(leaders)} leaders")

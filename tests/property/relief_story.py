@@ -184,8 +184,9 @@ class Reference:
         """Who goes."""
         seen = {
             one.uid: (None if one.proxy else one.slowdown, one.late)
-            for one in observed if one.uid in self.pods
-        }  # fmt: skip
+            for one in observed
+            if one.uid in self.pods
+        }
         self.log.append(Look(now_ns, {uid: self.company(uid) for uid in seen}, seen))
         touched = [gpu for uid in seen if self.windows(uid) for gpu in self.pods[uid][1]]
         self.log[-1] = self.log[-1]._replace(touched=frozenset(touched))
@@ -233,9 +234,8 @@ class Reference:
         if not self.is_slow(there, 0) or now_ns - since_ns < FIVE_MINUTES:
             return
         able = [
-            uid for uid in there[::-1]
-            if len(self.pods[uid][1]) == 1 and self.may_go(uid, now_ns)
-        ]  # fmt: skip
+            uid for uid in there[::-1] if len(self.pods[uid][1]) == 1 and self.may_go(uid, now_ns)
+        ]
         able = [u for u in able if u not in self.refused] + [u for u in able if u in self.refused]
         if able and not self.leaving(gpu):
             stay = [uid for uid in there if uid != able[0]]
@@ -255,9 +255,14 @@ class Reference:
             self.log = log
 
     def evict(
-        self, uid: str, now_ns: int, gpus: tuple[str, ...], victim: str, rule: str,
+        self,
+        uid: str,
+        now_ns: int,
+        gpus: tuple[str, ...],
+        victim: str,
+        rule: str,
         company: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         own = self.pods[uid][1]
         doubted = [one for one in company if self.doubt(one, now_ns)]
         whose = doubted[0] if doubted else victim

@@ -113,8 +113,16 @@ def test_whole_cards_are_the_larger_of_init_and_main_containers(life):
     assert sum(claim.count for claim in held) == expected
 
 
-@given(lives(st.builds(GpuClaim, st.just(1), st.builds(Memory, st.just("units"), st.integers(1, 9)),
-                       st.integers(0, 400))))  # fmt: skip
+@given(
+    lives(
+        st.builds(
+            GpuClaim,
+            st.just(1),
+            st.builds(Memory, st.just("units"), st.integers(1, 9)),
+            st.integers(0, 400),
+        )
+    )
+)
 def test_one_card_holds_the_most_that_ever_runs(life):
     places, asks = slots_of(life)
     held, containers = one_card(places, asks)

@@ -26,11 +26,22 @@ def limits(**values):
 
 ELASTIC = limits(**{"elasticgpu.io/gpu-core": 250, "elasticgpu.com/gpu-memory": 4000})
 ALNAIR = limits(**{"alnair/vgpu-memory": 6, "alnair/vgpu-compute": 60})
-HAMI = limits(**{"nvidia.com/gpu": 3, "nvidia.com/gpumem": 900, "nvidia.com/gpucores": 40,
-                 "nvidia.com/gpumem-percentage": 40})  # fmt: skip
+HAMI = limits(
+    **{
+        "nvidia.com/gpu": 3,
+        "nvidia.com/gpumem": 900,
+        "nvidia.com/gpucores": 40,
+        "nvidia.com/gpumem-percentage": 40,
+    }
+)
 WEFT = limits(**{"weft.dev/gpu-memory": 900, "weft.dev/gpu-cores": 40, "weft.dev/gpu-count": 2})
-OWN_MARKS = {"elastic": ELASTIC, "gpushare": limits(**{MEM: 5}), "coscheml": limits(**{MEM: 5}),
-             "alnair": ALNAIR, "hami": HAMI}  # fmt: skip
+OWN_MARKS = {
+    "elastic": ELASTIC,
+    "gpushare": limits(**{MEM: 5}),
+    "coscheml": limits(**{MEM: 5}),
+    "alnair": ALNAIR,
+    "hami": HAMI,
+}
 WEFTS_MARK = {**OWN_MARKS, "weft": WEFT, "nvidia": limits(**{"nvidia.com/gpu": 3})}
 
 settings = st.builds(
@@ -197,15 +208,22 @@ def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
 
 @given(
     st.dictionaries(
-        st.sampled_from(["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total",
-                         "genius/gpu-model", "GPU_MEM_REQ"]),
+        st.sampled_from(
+            [
+                "genius/gpu-number",
+                "genius/gpu-memory-each",
+                "genius/gpu-memory-total",
+                "genius/gpu-model",
+                "GPU_MEM_REQ",
+            ]
+        ),
         st.sampled_from(["0", "1", "2", "700", "A100", "-3"]),
     ),
     limits(**{"nvidia.com/gpu": 2}),
     settings,
     nodes(),
     st.data(),
-)  # fmt: skip
+)
 def test_pods_that_ask_by_label_round_trip_too(labels, asked, chosen, node, data):
     manifest = {
         "metadata": {"name": "p", "uid": "u-1", "labels": labels},
@@ -241,17 +259,31 @@ def test_whose_a_pod_is_never_depends_on_its_containers_order(data, chosen):
 
 
 texts = st.one_of(
-    st.integers(-5, 10**20), st.floats(), st.text(max_size=8),
+    st.integers(-5, 10**20),
+    st.floats(),
+    st.text(max_size=8),
     st.sampled_from(["1e9", "10G", "500m", "1e99999", "16k", "2Ei", "-1"]),
-)  # fmt: skip
+)
 names = st.sampled_from([*(r for d in ALL for r in d.resources), "cpu", "memory", "rdma/hca"])
 marked = st.dictionaries(
-    st.sampled_from(["genius/gpu-number", "genius/gpu-model", "genius/priority", "GPU_MEM_REQ",
-                     "weft.dev/class", "weft.dev/placement", "nvidia.com/use-gputype",
-                     "ALIYUN_COM_GPU_MEM_IDX", "ai.centaurus.io/alnair-gpu-id",
-                     "elasticgpu.io/assumed", "hami.io/vgpu-devices-allocated"]),
-    st.text(max_size=12), max_size=3,
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "genius/gpu-number",
+            "genius/gpu-model",
+            "genius/priority",
+            "GPU_MEM_REQ",
+            "weft.dev/class",
+            "weft.dev/placement",
+            "nvidia.com/use-gputype",
+            "ALIYUN_COM_GPU_MEM_IDX",
+            "ai.centaurus.io/alnair-gpu-id",
+            "elasticgpu.io/assumed",
+            "hami.io/vgpu-devices-allocated",
+        ]
+    ),
+    st.text(max_size=12),
+    max_size=3,
+)
 
 
 @given(st.dictionaries(names, texts, max_size=3), marked, marked, settings)

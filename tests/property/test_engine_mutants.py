@@ -97,12 +97,20 @@ def added_pods_decided_though_they_are_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    a_dropped_reservation, a_release_that_forgets, a_double_release, a_refused_bind_forgotten,
-    a_refused_bind_believed_though_the_pod_is_bound, nobody_woken_by_room, nobody_woken_by_nodes,
-    a_chain_that_breaks, too_choosy_about_whom_to_wake, seen_pods_stay_in_the_queue,
-    policies_not_told_of_a_loss, a_stale_answer_from_the_cache,
+    a_dropped_reservation,
+    a_release_that_forgets,
+    a_double_release,
+    a_refused_bind_forgotten,
+    a_refused_bind_believed_though_the_pod_is_bound,
+    nobody_woken_by_room,
+    nobody_woken_by_nodes,
+    a_chain_that_breaks,
+    too_choosy_about_whom_to_wake,
+    seen_pods_stay_in_the_queue,
+    policies_not_told_of_a_loss,
+    a_stale_answer_from_the_cache,
     added_pods_decided_though_they_are_bound,
-]  # fmt: skip
+]
 
 
 def walk_on() -> None:

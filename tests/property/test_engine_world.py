@@ -32,12 +32,21 @@ def test_every_fault_point_is_hit_at_least_twenty_times() -> None:
             step(world, random)
         hits += world.hits
     points = (
-        "binding bound", "binding refused", "binding seen first", "binding thought refused",
-        "gone while its binding was on its way", "permit given", "permit denied",
-        "crash before the answer: it was bound", "crash before the binding arrived",
-        "crash with pods resting", "crash with pods parked", "crash with pods held at permit",
-        "crash with bindings on their way", "crash with pods on absent nodes",
-    )  # fmt: skip
+        "binding bound",
+        "binding refused",
+        "binding seen first",
+        "binding thought refused",
+        "gone while its binding was on its way",
+        "permit given",
+        "permit denied",
+        "crash before the answer: it was bound",
+        "crash before the binding arrived",
+        "crash with pods resting",
+        "crash with pods parked",
+        "crash with pods held at permit",
+        "crash with bindings on their way",
+        "crash with pods on absent nodes",
+    )
     assert {point: hits[point] for point in points if hits[point] < 20} == {}
 
 

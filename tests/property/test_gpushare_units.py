@@ -9,8 +9,18 @@ from units_world import World
 
 from weft.testing.api_time import run
 
-THINGS = ("join", "join", "leave", "switch", "wait", "wait", "place", "bind_unmarked", "end",
-          "restart")  # fmt: skip
+THINGS = (
+    "join",
+    "join",
+    "leave",
+    "switch",
+    "wait",
+    "wait",
+    "place",
+    "bind_unmarked",
+    "end",
+    "restart",
+)
 STORIES = st.lists(st.tuples(st.sampled_from(THINGS), st.integers(0, 83)), max_size=16)
 BEGIN = (("join", 0), ("join", 5))  # one node that counts GiB, one that counts MiB
 
@@ -43,8 +53,18 @@ def test_a_restart_changes_nothing_and_nothing_is_given_twice(story: list[tuple[
 
 def test_every_turn_of_a_story_is_taken() -> None:
     """So that the property above is about something."""
-    story = [("place", 12), ("bind_unmarked", 25), ("wait", 6), ("wait", 3), ("switch", 4),
-             ("join", 2), ("switch", 6), ("wait", 2), ("end", 0), ("leave", 0)]  # fmt: skip
+    story = [
+        ("place", 12),
+        ("bind_unmarked", 25),
+        ("wait", 6),
+        ("wait", 3),
+        ("switch", 4),
+        ("join", 2),
+        ("switch", 6),
+        ("wait", 2),
+        ("end", 0),
+        ("leave", 0),
+    ]
     hits = played(story).hits
     assert {thing for thing in THINGS if not hits[thing]} == {"restart"}
     assert hits["bound by Weft"] >= 2

@@ -47,10 +47,15 @@ def test_the_walks_reach_what_they_are_about() -> None:
     for seed in range(50):
         hits += walked(seed).hits
     points = (
-        "a binding refused", "a pod grew", "memory is idle", "memory is harvested",
-        "a borrower goes", "a pod ran out of memory", "a run was seen whole",
+        "a binding refused",
+        "a pod grew",
+        "memory is idle",
+        "memory is harvested",
+        "a borrower goes",
+        "a pod ran out of memory",
+        "a run was seen whole",
         "room for a learnt peak",
-    )  # fmt: skip
+    )
     assert {point: hits[point] for point in points if hits[point] < 20} == {}
 
 

@@ -60,9 +60,7 @@ def placements(draw: st.DrawFn) -> Placement:
     if shares and draw(st.integers(0, 19)) == 0:
         shares[0] = Share(0, 0, -100, -100)
     asked = draw(st.sampled_from([(), (), ((LICENCE, 1),), ((LICENCE, 3),), (("other", 1),)]))
-    return Placement(
-        draw(uids), draw(names), tuple(shares), draw(amounts), draw(amounts), asked
-    )  # fmt: skip
+    return Placement(draw(uids), draw(names), tuple(shares), draw(amounts), draw(amounts), asked)
 
 
 FACTS = ("overbooked", "holds a GPU the node has not", "is held beside its instance")
@@ -286,12 +284,16 @@ class LedgerMachine(RuleBasedStateMachine):
             for name, account in self.slow.accounts().items()
             for index, entry in account.gpus.items()
             for what, unit, used, limit in (
-                ("memory", "MiB", entry.memory_used,
-                 entry.gpu.memory_mib * self.overcommit_permille // 1000),
+                (
+                    "memory",
+                    "MiB",
+                    entry.memory_used,
+                    entry.gpu.memory_mib * self.overcommit_permille // 1000,
+                ),
                 ("cores", "m", entry.milli_used, entry.gpu.milli),
             )
             if used > limit
-        ]  # fmt: skip
+        ]
         assert sorted(on_gpus) == sorted(overbooked)
 
 

@@ -23,15 +23,34 @@ MANY = [(seed, False) for seed in range(0, 800, BLOCK)] + [
 ]
 
 FAULT_POINTS = (
-    *(f"crash {point}" for point in POINTS), "crash in the drain", "killed", "terminated",
+    *(f"crash {point}" for point in POINTS),
+    "crash in the drain",
+    "killed",
+    "terminated",
     *BINDING_FAULTS,
     "handed over to one behind",
-    "stopped for a while", "stopped beyond its lease", "slip", "lease out of reach",
-    "leadership lost", "lease: lease deleted", "wall clock jumped", "watches cut", "watch silent",
-    "compaction", "API server restarted", "node deleted", "node back", "pod made again",
-    "pod edited at once", "label changed", "foreign pod", "pod bound by another", "pod ungated",
-    "pod deletion asked", "kube-scheduler gave up waiting",
-)  # fmt: skip
+    "stopped for a while",
+    "stopped beyond its lease",
+    "slip",
+    "lease out of reach",
+    "leadership lost",
+    "lease: lease deleted",
+    "wall clock jumped",
+    "watches cut",
+    "watch silent",
+    "compaction",
+    "API server restarted",
+    "node deleted",
+    "node back",
+    "pod made again",
+    "pod edited at once",
+    "label changed",
+    "foreign pod",
+    "pod bound by another",
+    "pod ungated",
+    "pod deletion asked",
+    "kube-scheduler gave up waiting",
+)
 KINDS = ("lease", "list", "watch", "read-back", "fence")  # of requests, whatever goes wrong
 
 
@@ -80,8 +99,10 @@ def test_a_thousand_schedules_hit_every_fault_point() -> None:
         for found in pool.map(play, MANY):
             hits += found
     points = {name: hits[name] for name in FAULT_POINTS} | of_kinds(hits)
-    table = [f"{len(MANY) * BLOCK} schedules, {hits['bound']} pods bound, {hits['slip']} bindings "
-             f"by a stopped leader, {hits['evicted']} pods evicted for it"]  # fmt: skip
+    table = [
+        f"{len(MANY) * BLOCK} schedules, {hits['bound']} pods bound, {hits['slip']} bindings "
+        f"by a stopped leader, {hits['evicted']} pods evicted for it"
+    ]
     table += [f"{count:7} {name}" for name, count in points.items()]
     path = Path("build/faults.txt")
     path.parent.mkdir(exist_ok=True)

@@ -163,9 +163,7 @@ def leading_on_old_lists(patch: Patch) -> None:
 
 def a_silent_watch_never_given_up(patch: Patch) -> None:
     rightly = ApiClient.stream
-    patch.setattr(
-        ApiClient, "stream", lambda self, path, query, _: rightly(self, path, query, 1e6)
-    )  # fmt: skip
+    patch.setattr(ApiClient, "stream", lambda self, path, query, _: rightly(self, path, query, 1e6))
 
 
 def a_failed_binding_forgotten(patch: Patch) -> None:
@@ -178,19 +176,31 @@ def a_failed_binding_forgotten(patch: Patch) -> None:
 
 
 MUTANTS = [
-    a_dropped_reservation, a_double_release, freed_when_deletion_is_asked, a_term_that_never_ends,
-    no_waiting_for_the_old_lease, a_lost_answer_taken_for_a_failure,
-    a_lost_answer_taken_for_success, no_uid_as_precondition, no_fence,
-    a_conflict_retried_without_looking_what_changed,
-    the_version_of_the_send_instead_of_the_decision, an_extender_bind_without_a_reservation,
-    foreign_pods_charged_nothing, deletions_lost_when_listing_again,
-    an_expired_watch_resumed_without_a_list, leading_on_old_lists, a_silent_watch_never_given_up,
-    a_failed_binding_forgotten,
-]  # fmt: skip
-CAUGHT_SOON = [
-    a_dropped_reservation, a_double_release, freed_when_deletion_is_asked,
+    a_dropped_reservation,
+    a_double_release,
+    freed_when_deletion_is_asked,
+    a_term_that_never_ends,
     no_waiting_for_the_old_lease,
-]  # fmt: skip
+    a_lost_answer_taken_for_a_failure,
+    a_lost_answer_taken_for_success,
+    no_uid_as_precondition,
+    no_fence,
+    a_conflict_retried_without_looking_what_changed,
+    the_version_of_the_send_instead_of_the_decision,
+    an_extender_bind_without_a_reservation,
+    foreign_pods_charged_nothing,
+    deletions_lost_when_listing_again,
+    an_expired_watch_resumed_without_a_list,
+    leading_on_old_lists,
+    a_silent_watch_never_given_up,
+    a_failed_binding_forgotten,
+]
+CAUGHT_SOON = [
+    a_dropped_reservation,
+    a_double_release,
+    freed_when_deletion_is_asked,
+    no_waiting_for_the_old_lease,
+]
 MOST = 400
 
 

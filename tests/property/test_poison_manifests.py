@@ -43,19 +43,57 @@ LONG_CONTAINERS, LONG_NODES, LONG_TURN_S = 5_000, 200, 1.0
 """The bar is 50 ms on a quiet machine; tests run beside others."""
 
 WORDS = (
-    "elasticgpu.io/gpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.com/gpu-memory",
-    "nano-gpu/gpu-percent", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "alnair/vgpu-memory",
-    "alnair/vgpu-compute", "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gpu-count",
-    "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
-)  # fmt: skip
+    "elasticgpu.io/gpu-memory",
+    "elasticgpu.io/gpu-core",
+    "elasticgpu.com/gpu-memory",
+    "nano-gpu/gpu-percent",
+    "aliyun.com/gpu-mem",
+    "aliyun.com/gpu-count",
+    "alnair/vgpu-memory",
+    "alnair/vgpu-compute",
+    "weft.dev/gpu-memory",
+    "weft.dev/gpu-cores",
+    "weft.dev/gpu-count",
+    "nvidia.com/gpu",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+)
 BESIDE = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example.com/r{}", "rdma/hca")
 USUAL = ("1", "2", "10", "100", "500", "{}")
-HOSTILE = ("0", "1000", "999999", "1000000", "2147483648", "9.2e12", "4503599627370496",
-           "9223372036854775807", "9E", "1e30", "500m", "1Ki", "2000000", "7Pi")  # fmt: skip
-LABELS = ("genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total",
-          "genius/gpu-model", "GPU_MEM_REQ", "genius/priority")  # fmt: skip
-MARKS = ("weft.dev/class", "weft.dev/application", "weft.dev/gpu-model", "nvidia.com/use-gpuuuid",
-         "weft.dev/expected-duration", "weft.dev/slo-ms", "weft.dev/isolation")  # fmt: skip
+HOSTILE = (
+    "0",
+    "1000",
+    "999999",
+    "1000000",
+    "2147483648",
+    "9.2e12",
+    "4503599627370496",
+    "9223372036854775807",
+    "9E",
+    "1e30",
+    "500m",
+    "1Ki",
+    "2000000",
+    "7Pi",
+)
+LABELS = (
+    "genius/gpu-number",
+    "genius/gpu-memory-each",
+    "genius/gpu-memory-total",
+    "genius/gpu-model",
+    "GPU_MEM_REQ",
+    "genius/priority",
+)
+MARKS = (
+    "weft.dev/class",
+    "weft.dev/application",
+    "weft.dev/gpu-model",
+    "nvidia.com/use-gpuuuid",
+    "weft.dev/expected-duration",
+    "weft.dev/slo-ms",
+    "weft.dev/isolation",
+)
 SAID = ("latency-critical", "best-effort", "cnn", "A100", "x" * 300, "99999999999", "2h", "40", "")
 
 
@@ -87,14 +125,18 @@ def manifest(dice: Random, name: str, most: int) -> Json:
     labels = {one: number(dice, 0) for one in LABELS if dice.random() < 0.06}
     marks = {one: dice.choice(SAID) for one in MARKS if dice.random() < 0.15}
     spec: Json = {
-        "containers": made[inits:], "initContainers": made[:inits], "schedulerName": "weft",
-    }  # fmt: skip
+        "containers": made[inits:],
+        "initContainers": made[:inits],
+        "schedulerName": "weft",
+    }
     if dice.random() < 0.1:
         spec["resources"] = {"requests": {"cpu": number(dice, 0), "memory": number(dice, 0)}}
     if dice.random() < 0.1:
         spec["overhead"] = {"cpu": number(dice, 0), "memory": number(dice, 0)}
-    return {"metadata": {"name": name, "uid": name, "labels": labels, "annotations": marks},
-            "spec": spec}  # fmt: skip
+    return {
+        "metadata": {"name": name, "uid": name, "labels": labels, "annotations": marks},
+        "spec": spec,
+    }
 
 
 def accepted(made: Json) -> PodRequest | None:
@@ -113,8 +155,16 @@ def cluster(dice: Random, most: int) -> list[Node]:
     for at in range(dice.randint(1, most)):
         gpus, mig = dice.choice([(8, 0), (8, 7), (4, 7), (2, 3), (4, 0), (0, 0)])
         size = dice.choice([16_384, 16_384, 81_920])
-        found.append(node(f"n{at}", gpus=gpus, mig=mig, memory_mib=size, model="A100",
-                          extended={"pods": 200, "rdma/hca": 500}))  # fmt: skip
+        found.append(
+            node(
+                f"n{at}",
+                gpus=gpus,
+                mig=mig,
+                memory_mib=size,
+                model="A100",
+                extended={"pods": 200, "rdma/hca": 500},
+            )
+        )
     return found
 
 
@@ -128,9 +178,13 @@ class Story:
         for one in nodes[1:]:
             for gpu in one.gpus:
                 if dice.random() < 0.4 and gpu.parent is None:
-                    there = placement(f"h-{one.name}-{gpu.index}", one.name, gpu.index,
-                                      memory_mib=dice.randint(0, 9_000),
-                                      milli=dice.choice([0, 300]))  # fmt: skip
+                    there = placement(
+                        f"h-{one.name}-{gpu.index}",
+                        one.name,
+                        gpu.index,
+                        memory_mib=dice.randint(0, 9_000),
+                        milli=dice.choice([0, 300]),
+                    )
                     self.engine.handle(PodSeenBound(there), 0)
 
     def tell(self, event: Event) -> list[Command]:

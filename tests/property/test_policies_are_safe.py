@@ -19,20 +19,37 @@ from weft.testing import node, pod, shape
 CARDS = {"small": (10_000, 2), "large": (40_000, 3)}
 GPUS = [(name, gpu) for name, (_, count) in CARDS.items() for gpu in range(count)]
 COLUMNS = (
-    "sm_active_ratio", "gpu_util_ratio", "dram_active_ratio", "memory_copy_ratio",
-    "sm_occupancy_ratio", "memory_used_mib", "memory_free_mib", "memory_free_mib.last",
-    "memory_used_ratio", "memory_used_mib.p80", "memory_free_mib.cov", "window.samples",
-    "memory_free_mib.autocorrelation", "memory_free_mib.predicted", "sm_active_ratio.next",
-    "power_w", "power_limit_w", "encoder_ratio", "decoder_ratio", "memory_need_mib",
-)  # fmt: skip
+    "sm_active_ratio",
+    "gpu_util_ratio",
+    "dram_active_ratio",
+    "memory_copy_ratio",
+    "sm_occupancy_ratio",
+    "memory_used_mib",
+    "memory_free_mib",
+    "memory_free_mib.last",
+    "memory_used_ratio",
+    "memory_used_mib.p80",
+    "memory_free_mib.cov",
+    "window.samples",
+    "memory_free_mib.autocorrelation",
+    "memory_free_mib.predicted",
+    "sm_active_ratio.next",
+    "power_w",
+    "power_limit_w",
+    "encoder_ratio",
+    "decoder_ratio",
+    "memory_need_mib",
+)
 HARVEST = Limits(harvest_permille=1500)
 DECLARED = (HARVEST, Limits(), Limits(1300), Limits(1300, 1500))
 READERS = [policy for policy in BUILT_IN if "signals" in policy.reads]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((policy.name, {}) for policy in READERS),
-    ("load-aware", {"mode": "pack"}), ("genius", {"compat": "exact"}),
-    ("kube-knots-cbp", {"reading": "cov"}), ("kube-knots-pp", {"reading": "cov"}),
-]  # fmt: skip
+    ("load-aware", {"mode": "pack"}),
+    ("genius", {"compat": "exact"}),
+    ("kube-knots-cbp", {"reading": "cov"}),
+    ("kube-knots-pp", {"reading": "cov"}),
+]
 NAMES = ["-".join([name, *map(str, options.values())]) for name, options in VARIANTS]
 
 AGES = (FRESH, FRESH, STALE, MISSING)
@@ -46,8 +63,12 @@ def scale(column: str) -> float:
     """What 1 stands for."""
     if column.startswith("memory_") and "mib" in column and column.endswith(("mib", "last", "p80")):
         return 10_000.0
-    return {"memory_free_mib.predicted": 10_000.0, "window.samples": 60.0,
-            "power_w": 300.0, "power_limit_w": 300.0}.get(column, 1.0)  # fmt: skip
+    return {
+        "memory_free_mib.predicted": 10_000.0,
+        "window.samples": 60.0,
+        "power_w": 300.0,
+        "power_limit_w": 300.0,
+    }.get(column, 1.0)
 
 
 def a_snapshot(
@@ -149,8 +170,11 @@ def test_scores_are_finite_integers_whatever_is_told(
     whole, rows = Query(ledger.table, demand), np.array([0, 2])
     part = Query(ledger.table, demand, rows)
     on_part = np.isin(ledger.table.device_node, rows)
-    for ask, mine in ((policy.score_nodes, rows), (policy.score_devices, on_part),
-                      (policy.filter_devices, on_part)):  # fmt: skip
+    for ask, mine in (
+        (policy.score_nodes, rows),
+        (policy.score_devices, on_part),
+        (policy.filter_devices, on_part),
+    ):
         if not demand.needs and ask != policy.score_nodes:
             continue
         answer = ask(whole)

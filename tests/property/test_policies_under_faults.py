@@ -54,8 +54,10 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     made = []
     for number in range(8):
         mib = draw(st.integers(500, 6_000))
-        grows = (Phase(draw(st.integers(20, 90)) * SECOND_NS, mib // 2, 0.3, 0.2, 0.4),
-                 Phase(draw(st.integers(1, 60)) * SECOND_NS, mib, 0.6, 0.4, 0.8))  # fmt: skip
+        grows = (
+            Phase(draw(st.integers(20, 90)) * SECOND_NS, mib // 2, 0.3, 0.2, 0.4),
+            Phase(draw(st.integers(1, 60)) * SECOND_NS, mib, 0.6, 0.4, 0.8),
+        )
         asks = min(CARD_MIB, mib * draw(st.integers(100, 300)) // 100)
         kind = draw(st.sampled_from(["one", "two"]))
         made.append(Job(f"job-{number}", kind, 15 * number * SECOND_NS, asks, grows))

@@ -21,17 +21,24 @@ slowdowns = st.sampled_from([1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 2.5, 9.0])
 seldom = st.integers(0, 5).map(lambda number: number == 0)
 looked = st.lists(st.none() | st.tuples(slowdowns, seldom, seldom), min_size=1, max_size=6)
 steps: st.SearchStrategy[Step] = st.one_of(
-    st.tuples(st.just("add"), st.tuples(
-        st.sampled_from(CLASSES), st.sampled_from([1, 1, 1, 2]), st.sampled_from([3_000, 7_000])
-    )),
+    st.tuples(
+        st.just("add"),
+        st.tuples(
+            st.sampled_from(CLASSES), st.sampled_from([1, 1, 1, 2]), st.sampled_from([3_000, 7_000])
+        ),
+    ),
     st.tuples(st.just("gone"), st.tuples(st.integers(0, 9))),
-    st.tuples(st.just("answer"), st.tuples(
-        st.integers(0, 9), st.sampled_from(["goes", "goes", "refused", "not asked"])
-    )),
-    st.tuples(st.just("looks"), st.tuples(
-        st.sampled_from([15, 15, 15, 20, 61, 1]), st.sampled_from([1, 2, 3, 4, 25]), looked
-    )),
-)  # fmt: skip
+    st.tuples(
+        st.just("answer"),
+        st.tuples(st.integers(0, 9), st.sampled_from(["goes", "goes", "refused", "not asked"])),
+    ),
+    st.tuples(
+        st.just("looks"),
+        st.tuples(
+            st.sampled_from([15, 15, 15, 20, 61, 1]), st.sampled_from([1, 2, 3, 4, 25]), looked
+        ),
+    ),
+)
 stories = st.lists(steps, min_size=5, max_size=25)
 
 
@@ -93,44 +100,74 @@ def test_stories_reach_what_they_are_about() -> None:
 
 
 BUSY: list[Step] = [
-    ("add", ("latency-critical", 1, 7_000)), ("add", ("best-effort", 1, 7_000)),
-    ("looks", (15, 1, [(1.0, False, False)])), ("looks", (15, 3, [(2.0, False, False)])),
-    ("answer", (0, "refused")), ("looks", (15, 30, [(2.0, False, False)])),
-    ("answer", (0, "goes")), ("add", ("batch", 1, 7_000)),
-    ("looks", (15, 30, [(1.0, False, True)])), ("answer", (0, "goes")),
-    ("gone", (0,)), ("add", ("batch", 1, 7_000)), ("add", ("batch", 1, 7_000)),
+    ("add", ("latency-critical", 1, 7_000)),
+    ("add", ("best-effort", 1, 7_000)),
+    ("looks", (15, 1, [(1.0, False, False)])),
+    ("looks", (15, 3, [(2.0, False, False)])),
+    ("answer", (0, "refused")),
+    ("looks", (15, 30, [(2.0, False, False)])),
+    ("answer", (0, "goes")),
+    ("add", ("batch", 1, 7_000)),
+    ("looks", (15, 30, [(1.0, False, True)])),
+    ("answer", (0, "goes")),
+    ("gone", (0,)),
+    ("add", ("batch", 1, 7_000)),
+    ("add", ("batch", 1, 7_000)),
     ("looks", (15, 40, [(2.5, False, False)])),
-]  # fmt: skip
+]
 
 
 SLOW, WELL = (2.5, False, False), (1.0, False, False)
-IN_VAIN: list[Step] = [("add", ("latency-critical", 1, 2_000)), *5 * [
-    ("add", ("best-effort", 1, 2_000)), ("looks", (15, 22, [SLOW, None])),
-    ("answer", (0, "goes")),
-]]  # fmt: skip
+IN_VAIN: list[Step] = [
+    ("add", ("latency-critical", 1, 2_000)),
+    *5
+    * [
+        ("add", ("best-effort", 1, 2_000)),
+        ("looks", (15, 22, [SLOW, None])),
+        ("answer", (0, "goes")),
+    ],
+]
 APART: list[Step] = [
-    step for job_class, mib in (("latency-critical", 9_000), ("best-effort", 7_000))
+    step
+    for job_class, mib in (("latency-critical", 9_000), ("best-effort", 7_000))
     for step in 4 * [("add", (job_class, 1, mib))]
-]  # fmt: skip
+]
 ENOUGH: list[Step] = [
-    *APART, ("looks", (15, 1, [WELL])), ("looks", (15, 2, [SLOW, SLOW, *6 * [WELL]])),
-    ("looks", (1, 1, [SLOW, SLOW, *6 * [WELL]])), ("looks", (15, 3, [SLOW, SLOW, *6 * [WELL]])),
-]  # fmt: skip
+    *APART,
+    ("looks", (15, 1, [WELL])),
+    ("looks", (15, 2, [SLOW, SLOW, *6 * [WELL]])),
+    ("looks", (1, 1, [SLOW, SLOW, *6 * [WELL]])),
+    ("looks", (15, 3, [SLOW, SLOW, *6 * [WELL]])),
+]
 COMMON: list[Step] = [*APART, ("looks", (15, 9, [SLOW])), ("looks", (15, 9, [SLOW, *7 * [WELL]]))]
 ALONE: list[Step] = [
-    ("add", ("latency-critical", 1, 2_000)), ("looks", (15, 4, [SLOW])),
-    ("add", ("best-effort", 1, 2_000)), ("looks", (15, 9, [SLOW])), ("looks", (15, 1, [WELL])),
+    ("add", ("latency-critical", 1, 2_000)),
+    ("looks", (15, 4, [SLOW])),
+    ("add", ("best-effort", 1, 2_000)),
     ("looks", (15, 9, [SLOW])),
-]  # fmt: skip
+    ("looks", (15, 1, [WELL])),
+    ("looks", (15, 9, [SLOW])),
+]
 SLOWER = [(9.0, False, False), (1.5, False, False)]
 ALONE_BATCH: list[Step] = [
-    ("add", ("batch", 1, 2_000)), ("looks", (15, 4, [SLOW])), ("add", ("best-effort", 1, 2_000)),
-    ("looks", (15, 25, SLOWER)), ("looks", (15, 1, [WELL])), ("looks", (15, 25, SLOWER)),
-]  # fmt: skip
-IN_VAIN_BATCH: list[Step] = [("add", ("batch", 1, 2_000)), *4 * [
-    ("add", ("best-effort", 1, 2_000)), ("looks", (15, 25, SLOWER)), ("answer", (0, "goes")),
-    ("looks", (15, 2, [WELL, None])),
-], *9 * [("looks", (15, 25, SLOWER))]]  # fmt: skip
+    ("add", ("batch", 1, 2_000)),
+    ("looks", (15, 4, [SLOW])),
+    ("add", ("best-effort", 1, 2_000)),
+    ("looks", (15, 25, SLOWER)),
+    ("looks", (15, 1, [WELL])),
+    ("looks", (15, 25, SLOWER)),
+]
+IN_VAIN_BATCH: list[Step] = [
+    ("add", ("batch", 1, 2_000)),
+    *4
+    * [
+        ("add", ("best-effort", 1, 2_000)),
+        ("looks", (15, 25, SLOWER)),
+        ("answer", (0, "goes")),
+        ("looks", (15, 2, [WELL, None])),
+    ],
+    *9 * [("looks", (15, 25, SLOWER))],
+]
 BATCHES = {"alone": ALONE_BATCH, "in-vain": IN_VAIN_BATCH}
 HELD_BACK = {"alone": ALONE, "in-vain": IN_VAIN, "common": COMMON, "enough": ENOUGH}
 
@@ -149,8 +186,11 @@ def test_they_reach_it_where_none_is_latency_critical(why: str, went: int) -> No
     world = lived(BATCHES[why])
     assert set(world.why_not) == {why}
     assert [one.rule for one in world.slowed] == went * ["together"]
-    asked = [at_ns for (at_ns, _), told in zip(world.events, world.records, strict=True)
-             if any(one.slowed for one in told)]  # fmt: skip
+    asked = [
+        at_ns
+        for (at_ns, _), told in zip(world.events, world.records, strict=True)
+        if any(one.slowed for one in told)
+    ]
     assert all(late - early >= HOUR for early, late in zip(asked, asked[3:], strict=False))
 
 
@@ -193,14 +233,27 @@ def drawn(random: Random) -> list[Step]:
     for _ in range(30):
         well = random.choice([0, 1, 3])
         slow = [random.choice([None, *well * [WELL], *3 * [SLOW]]) for _ in range(5)]
-        story += [random.choice([
-            ("add", (random.choice(CLASSES), random.choice([1, 1, 1, 2]),
-                     random.choice([2_000, 4_000]))),
-            ("gone", (random.randrange(9),)),
-            ("looks", (15, random.choice([2, 4, 25]), slow)),
-            ("looks", (random.choice([15, 61]), 3, slow)),
-            ("answer", (random.randrange(9), random.choice(["goes", "refused", "not asked"]))),
-        ])]  # fmt: skip
+        story += [
+            random.choice(
+                [
+                    (
+                        "add",
+                        (
+                            random.choice(CLASSES),
+                            random.choice([1, 1, 1, 2]),
+                            random.choice([2_000, 4_000]),
+                        ),
+                    ),
+                    ("gone", (random.randrange(9),)),
+                    ("looks", (15, random.choice([2, 4, 25]), slow)),
+                    ("looks", (random.choice([15, 61]), 3, slow)),
+                    (
+                        "answer",
+                        (random.randrange(9), random.choice(["goes", "refused", "not asked"])),
+                    ),
+                ]
+            )
+        ]
     return story
 
 

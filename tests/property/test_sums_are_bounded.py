@@ -71,19 +71,29 @@ def test_more_pods_than_64_bits_could_add_up_are_counted_and_leave_nothing_behin
 
 amounts = st.sampled_from([1, 1000, 2**20, 2**30])
 claims = st.builds(
-    GpuClaim, count=st.sampled_from([1, 2, MOST_GPUS]),
-    memory=st.sampled_from([Memory(), Memory("mib", 1), Memory("mib", MOST_GPU_MIB),
-                            Memory("units", MOST_GPU_MIB, 1024), Memory("percent", 100)]),
+    GpuClaim,
+    count=st.sampled_from([1, 2, MOST_GPUS]),
+    memory=st.sampled_from(
+        [
+            Memory(),
+            Memory("mib", 1),
+            Memory("mib", MOST_GPU_MIB),
+            Memory("units", MOST_GPU_MIB, 1024),
+            Memory("percent", 100),
+        ]
+    ),
     milli=st.sampled_from([0, 10, 1000]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("policy", [policy.name for policy in BUILT_IN])
 @settings(max_examples=4)
 @given(
-    claim=claims, cpu=st.sampled_from([0, 1, MOST_CPU_MILLI]),
-    memory=st.sampled_from([0, 1, MOST_MEMORY_MIB]), whole=st.booleans(),
-)  # fmt: skip
+    claim=claims,
+    cpu=st.sampled_from([0, 1, MOST_CPU_MILLI]),
+    memory=st.sampled_from([0, 1, MOST_MEMORY_MIB]),
+    whole=st.booleans(),
+)
 def test_no_policy_meets_a_number_that_it_cannot_hold(policy, claim, cpu, memory, whole) -> None:
     asks = shape(claims=[claim], cpu_milli=cpu, host_memory_mib=memory)
     if whole:

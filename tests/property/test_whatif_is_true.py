@@ -21,8 +21,13 @@ from weft.model import PodRequest, Shape
 from weft.testing import random_nodes, random_shape
 
 LEADS: tuple[type[Policy], ...] = (
-    BestFit, Exclusive, Fgd, ElasticBinpack, AlnairCostSaving, Spread
-)  # fmt: skip
+    BestFit,
+    Exclusive,
+    Fgd,
+    ElasticBinpack,
+    AlnairCostSaving,
+    Spread,
+)
 
 
 def crowded(random: Random) -> Engine:
@@ -63,16 +68,22 @@ def one_step_less_modest(change: Change, asked: Shape) -> Shape | None:
         return one_more_of_memory(change.shape, asked)
     if change.axis == "cores" and not any(claim.whole for claim in asked.claims):
         best = max(claim.milli for claim in change.shape.claims)
-        return msgspec.structs.replace(asked, claims=tuple(
-            msgspec.structs.replace(claim, milli=min(claim.milli, best + 1))
-            for claim in asked.claims
-        ))  # fmt: skip
+        return msgspec.structs.replace(
+            asked,
+            claims=tuple(
+                msgspec.structs.replace(claim, milli=min(claim.milli, best + 1))
+                for claim in asked.claims
+            ),
+        )
     if change.axis == "count":
         best = max(claim.count for claim in change.shape.claims)
-        return msgspec.structs.replace(asked, claims=tuple(
-            msgspec.structs.replace(claim, count=min(claim.count, best + 1))
-            for claim in asked.claims
-        ))  # fmt: skip
+        return msgspec.structs.replace(
+            asked,
+            claims=tuple(
+                msgspec.structs.replace(claim, count=min(claim.count, best + 1))
+                for claim in asked.claims
+            ),
+        )
     return None
 
 
@@ -111,8 +122,10 @@ def test_each_change_is_true_and_the_smallest_of_its_axis(random: Random) -> Non
         return
     before = list(engine.ledger.holdings)
     found = changes(engine, PodRequest("new", "new", asked))
-    axes = [(change.axis, change.shape is not None and change.shape.claims != asked.claims)
-            for change in found]  # fmt: skip
+    axes = [
+        (change.axis, change.shape is not None and change.shape.claims != asked.claims)
+        for change in found
+    ]
     assert len(set(axes)) == len(axes), "one change an axis"
     for change in found:
         if change.free:

@@ -130,12 +130,15 @@ class World:
             units = self._gone[name]
         self.units[name] = units
         cards = [{"index": index, "memory_mib": CARD_MIB} for index in range(CARDS)]
-        marks = {
-            "weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"
-        }  # fmt: skip
-        self.server.add("nodes", {
-            "metadata": {"name": name, "annotations": marks}, "spec": {}, "status": _status(units),
-        })  # fmt: skip
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
+        self.server.add(
+            "nodes",
+            {
+                "metadata": {"name": name, "annotations": marks},
+                "spec": {},
+                "status": _status(units),
+            },
+        )
         return True
 
     def _leave(self, number: int) -> bool:

@@ -90,17 +90,28 @@ def overprovision(
     from weft.cli.policies import registry
     from weft.lab.experiment.overprovision import Study, run_study
 
-    _finite(("--harvest-limit", harvest_limit), ("--scrape-s", scrape_s),
-            ("--delay-s", delay_s), ("--noise", noise))  # fmt: skip
+    _finite(
+        ("--harvest-limit", harvest_limit),
+        ("--scrape-s", scrape_s),
+        ("--delay-s", delay_s),
+        ("--noise", noise),
+    )
     known = registry()
     names = tuple(dict.fromkeys([baseline, *policy]))
     for name in names:
         known.from_spec(name)  # a wrong name fails before anything long is run
     study = Study(
-        names, tuple(dict.fromkeys(percent)), tuple(range(first_seed, first_seed + seeds)),
-        known.from_spec, baseline, gpus, _known_mix(mix), _watching(scrape_s),
-        _faults(delay_s, dropped, missing, noise, spoof), round(harvest_limit * 1000),
-    )  # fmt: skip
+        names,
+        tuple(dict.fromkeys(percent)),
+        tuple(range(first_seed, first_seed + seeds)),
+        known.from_spec,
+        baseline,
+        gpus,
+        _known_mix(mix),
+        _watching(scrape_s),
+        _faults(delay_s, dropped, missing, noise, spoof),
+        round(harvest_limit * 1000),
+    )
     _print(run_study(study, _workers(study, jobs), bar(len(study.cells()))), output)
 
 

@@ -95,9 +95,16 @@ def interference(
     loads = tuple(Load(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
     study = Study(
-        _read(table, source, gpu), gpu, names, loads, workloads, known.from_spec, ours, told,
+        _read(table, source, gpu),
+        gpu,
+        names,
+        loads,
+        workloads,
+        known.from_spec,
+        ours,
+        told,
         watched=watched,
-    )  # fmt: skip
+    )
     cells = len(study.cells())
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
 
@@ -143,16 +150,27 @@ def _print_levels(levels: "list[Level]", ours: str) -> None:
     table = Table(title=None, header_style="bold", box=None, pad_edge=False)
     for header in ("load", "policy"):
         table.add_column(header)
-    for header in ("mean JCT s", f"mean of {ours}", "p99 JCT s", f"p99 of {ours}", "makespan s",
-                   "pods/GPU"):  # fmt: skip
+    for header in (
+        "mean JCT s",
+        f"mean of {ours}",
+        "p99 JCT s",
+        f"p99 of {ours}",
+        "makespan s",
+        "pods/GPU",
+    ):
         table.add_column(header, justify="right")
     for one in levels:
         never = f" ({one.unfinished} never ended)" if one.unfinished else ""
         table.add_row(
-            f"{one.load.rate:g}", one.policy + never, f"{one.jct_mean_s:,.0f}",
-            _change(one.jct_mean), f"{one.jct_p99_s:,.0f}", _change(one.jct_p99),
-            f"{one.makespan_s:,.0f}", f"{one.residents:.2f}",
-        )  # fmt: skip
+            f"{one.load.rate:g}",
+            one.policy + never,
+            f"{one.jct_mean_s:,.0f}",
+            _change(one.jct_mean),
+            f"{one.jct_p99_s:,.0f}",
+            _change(one.jct_p99),
+            f"{one.makespan_s:,.0f}",
+            f"{one.residents:.2f}",
+        )
     print_table(table, width=140)
 
 

@@ -8,9 +8,20 @@ from weft.lab.experiment.overprovision import Level, StudyResults
 from weft.lab.experiment.paired import Difference
 
 CSV_COLUMNS = (
-    "seed", "jobs", "unfinished", "makespan_s", "jct_mean_s", "jct_p50_s", "jct_p99_s",
-    "jct_max_s", "ooms", "evictions", "lost_s", "residents", "memory_used_percent",
-)  # fmt: skip
+    "seed",
+    "jobs",
+    "unfinished",
+    "makespan_s",
+    "jct_mean_s",
+    "jct_p50_s",
+    "jct_p99_s",
+    "jct_max_s",
+    "ooms",
+    "evictions",
+    "lost_s",
+    "residents",
+    "memory_used_percent",
+)
 """Fields of a run, after its level and its policy."""
 
 
@@ -30,8 +41,16 @@ def print_levels(results: StudyResults) -> None:
     table = Table(title=None, header_style="bold", box=None, pad_edge=False)
     for header in ("level %", "policy"):
         table.add_column(header)
-    for header in ("mean JCT s", "p99 JCT s", f"p99 against {results.baseline}", "gap to best",
-                   "makespan s", "OOMs", "evictions", "residents"):  # fmt: skip
+    for header in (
+        "mean JCT s",
+        "p99 JCT s",
+        f"p99 against {results.baseline}",
+        "gap to best",
+        "makespan s",
+        "OOMs",
+        "evictions",
+        "residents",
+    ):
         table.add_column(header, justify="right")
     for level in results.levels:
         table.add_row(*_row(level))

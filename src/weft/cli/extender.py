@@ -82,10 +82,17 @@ def serve(
     found = replace(found, extender=replace(found.extender, enabled=True))
     paths = (kubeconfig,) if kubeconfig else ()
     where = str(config or "")
-    run(found, Hosting(
-        paths, context, schedules=False, decisions=decisions, decisions_mib=decisions_mib,
-        where=where,
-    ))  # fmt: skip
+    run(
+        found,
+        Hosting(
+            paths,
+            context,
+            schedules=False,
+            decisions=decisions,
+            decisions_mib=decisions_mib,
+            where=where,
+        ),
+    )
 
 
 @extender_app.command("config")

@@ -79,8 +79,9 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     elsewhere = config.interference.predicted
     routes = (
         routes_of(config.extender, registry.names(), predicted=elsewhere)
-        if config.extender.enabled else []
-    )  # fmt: skip
+        if config.extender.enabled
+        else []
+    )
     profiles = made_of(config, registry, hosting.where)
     names = [profile.name for profile in profiles]
     everything = [*profiles, *route_profiles(routes, maker(config, registry), names)]
@@ -89,30 +90,42 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
         live = Cluster(
-            client, everything, names=names if hosting.schedules else [], seed=config.seed,
-            rules=[Rule(r.count, r.memory_mib, r.model, r.nodes, r.labels)
-                   for r in config.inventory],
+            client,
+            everything,
+            names=names if hosting.schedules else [],
+            seed=config.seed,
+            rules=[
+                Rule(r.count, r.memory_mib, r.model, r.nodes, r.labels) for r in config.inventory
+            ],
             gpushare_unit=config.gpushare_unit,
             binding=BindOptions(
                 in_flight=config.client.binds_in_flight,
                 request_timeout_s=config.client.request_timeout_seconds,
             ),
-            may_bind=elector.may_bind if elector else None, limits=limits,
+            may_bind=elector.may_bind if elector else None,
+            limits=limits,
             kept=_kept(client, config, config.lessons.name),
-        )  # fmt: skip
+        )
         telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
         teller = Teller(live, client, socket.gethostname(), telling)
         role = Role(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
         process = Process(live, teller, role, elector)
-        pages = Pages(live, [Metrics(live, lease=config.lease.name)],
-                      address=config.http.address, port=config.http.port,
-                      door=Door(anyone=config.http.anyone_may_explain))  # fmt: skip
+        pages = Pages(
+            live,
+            [Metrics(live, lease=config.lease.name)],
+            address=config.http.address,
+            port=config.http.port,
+            door=Door(anyone=config.http.anyone_may_explain),
+        )
         process.early.append(pages)
         if hosting.decisions is not None:
             header = Header(
-                _uses(everything), config.seed, overcommit_permille=limits.overcommit_permille,
-                harvest_permille=limits.harvest_permille, turn_looks=live.engine.turn_looks,
-            )  # fmt: skip
+                _uses(everything),
+                config.seed,
+                overcommit_permille=limits.overcommit_permille,
+                harvest_permille=limits.harvest_permille,
+                turn_looks=live.engine.turn_looks,
+            )
             process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
         reloading = Reloading(live, files, told, config.interference.reload_seconds)
         if told.interference is not None:
@@ -144,13 +157,16 @@ def _tell_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
         log.warning(
             "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces",
-            config.extender.address, config.extender.port,
-        )  # fmt: skip
+            config.extender.address,
+            config.extender.port,
+        )
     if config.http.anyone_may_explain:
         log.warning(
             "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
-            "where they are", config.http.address, config.http.port,
-        )  # fmt: skip
+            "where they are",
+            config.http.address,
+            config.http.port,
+        )
 
 
 def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
@@ -170,9 +186,12 @@ def _observing(
     """Who looks how fast pods go; nobody where no metric is named."""
     settings, times = config.interference, config.telemetry
     options = ObservingOptions(
-        settings.progress_metric, settings.latency_metric, times.interval_seconds,
-        times.scrape_seconds, trusts_progress(times),
-    )  # fmt: skip
+        settings.progress_metric,
+        settings.latency_metric,
+        times.interval_seconds,
+        times.scrape_seconds,
+        trusts_progress(times),
+    )
     if not options.metrics:
         return None
     store = _kept(live.client, config, settings.observed)

@@ -48,7 +48,7 @@ def train(
         note_no_trees,
         read_measured,
         write_whole,
-    )  # fmt: skip
+    )
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, Model, encode
@@ -99,8 +99,9 @@ def evaluate(
     measured, tell = read_measured(data, source), teller()
     models = sorted({model for one in measured for model, _ in one.cells()})
     if gpu_model and gpu_model not in models:
-        raise BadInputError(f"--gpu-model {gpu_model}", f"is not in these files: "
-                                                        f"{', '.join(models)}")  # fmt: skip
+        raise BadInputError(
+            f"--gpu-model {gpu_model}", f"is not in these files: {', '.join(models)}"
+        )
     for one in measured:
         for model, isolation in one.cells():
             if gpu_model in ("", model):
@@ -226,8 +227,10 @@ def _said_of(cell: "Cell") -> str:
     told = learned.calibration
     sure = "calibrated" if told.new_families else "uncalibrated"
     trees = ", LightGBM's quantiles" if learned.trees else ""
-    return (f"{len(cell.runs)} measurements of {len(cell.solos)} applications in {told.families} "
-            f"families; kernels{trees}; bounds on new families {sure}")  # fmt: skip
+    return (
+        f"{len(cell.runs)} measurements of {len(cell.solos)} applications in {told.families} "
+        f"families; kernels{trees}; bounds on new families {sure}"
+    )
 
 
 def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "list[Predictor]":
@@ -241,12 +244,15 @@ def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "
             kept.setdefault(one.gpu_model, one)
     if not kept:
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in found.cells)
-        raise BadInputError(str(path), f"knows nothing of that GPU model and way of sharing; it "
-                                       f"has {known}")  # fmt: skip
+        raise BadInputError(
+            str(path), f"knows nothing of that GPU model and way of sharing; it has {known}"
+        )
     if any(one.learned and one.learned.trees for one in kept.values()) and not available():
-        print(f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
-              "left out, and no bound is calibrated; pip install 'weft[interference]'",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
+            "left out, and no bound is calibrated; pip install 'weft[interference]'",
+            file=sys.stderr,
+        )
     return [Predictor(cell) for cell in kept.values()]
 
 

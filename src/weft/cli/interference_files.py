@@ -47,12 +47,17 @@ def files_of(config: Configuration, where: str = "") -> "Files":
     settings = config.interference
     usual = table_of(config.extender) if config.extender.enabled else None
     named = {
-        TABLE: settings.table, MODEL: settings.model, PROFILES: settings.profiles,
-        MYSTIC: settings.mystic, USUAL: str(usual) if usual and not settings.predicted else "",
-    }  # fmt: skip
+        TABLE: settings.table,
+        MODEL: settings.model,
+        PROFILES: settings.profiles,
+        MYSTIC: settings.mystic,
+        USUAL: str(usual) if usual and not settings.predicted else "",
+    }
     paths = {field: Path(name) for field, name in named.items() if name}
-    places = {field: _place(": ".join(filter(None, (where, field))), path)
-              for field, path in paths.items()}  # fmt: skip
+    places = {
+        field: _place(": ".join(filter(None, (where, field))), path)
+        for field, path in paths.items()
+    }
     return Files({places[field]: path for field, path in paths.items()}, partial(_told, places))
 
 

@@ -78,14 +78,18 @@ def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str])
 
     known = (
         {solo.application for cell in found.cells for solo in cell.solos}
-        if isinstance(found, Model) else set(found.applications)
-    )  # fmt: skip
+        if isinstance(found, Model)
+        else set(found.applications)
+    )
     for name in dict.fromkeys(names):
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), 1)
             hint = f" (is it {near[0]!r}?)" if near else ""
-            print(f"weft: note: {path} knows no application {name!r}{hint}; it is predicted as "
-                  "one that nobody knows", file=sys.stderr)  # fmt: skip
+            print(
+                f"weft: note: {path} knows no application {name!r}{hint}; it is predicted as "
+                "one that nobody knows",
+                file=sys.stderr,
+            )
 
 
 def note_no_trees(cell: "Measured", place: str) -> None:
@@ -96,8 +100,9 @@ def note_no_trees(cell: "Measured", place: str) -> None:
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print(
             f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
-            "left out; pip install 'weft[interference]'", file=sys.stderr,
-        )  # fmt: skip
+            "left out; pip install 'weft[interference]'",
+            file=sys.stderr,
+        )
 
 
 def check_place(path: Path) -> None:

@@ -26,8 +26,19 @@ def print_results(results: "Sequence[Result]") -> None:
     table = Table(box=None, pad_edge=False)
     for header in ("source", "GPU model", "split", "method"):
         table.add_column(header)
-    for header in ("n", "MAE", "MAPE %", "R²", "p95", "held %", "of 95 %", "calibrated %",
-                   "width", "in hindsight", "in sample"):  # fmt: skip
+    for header in (
+        "n",
+        "MAE",
+        "MAPE %",
+        "R²",
+        "p95",
+        "held %",
+        "of 95 %",
+        "calibrated %",
+        "width",
+        "in hindsight",
+        "in sample",
+    ):
         table.add_column(header, justify="right")
     for one in results:
         place = f"{one.gpu_model} {one.isolation}".strip()
@@ -35,20 +46,31 @@ def print_results(results: "Sequence[Result]") -> None:
             ours = name == "weft"
             low, high = one.interval
             table.add_row(
-                one.source, place, one.split, name, str(score.samples), f"{score.mae:.4f}",
-                f"{100 * score.mape:.1f}", f"{score.r2:.2f}", f"{score.p95:.3f}",
-                _percent(score.coverage), f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
-                _percent(one.calibrated if ours else math.nan), _number(score.width),
+                one.source,
+                place,
+                one.split,
+                name,
+                str(score.samples),
+                f"{score.mae:.4f}",
+                f"{100 * score.mape:.1f}",
+                f"{score.r2:.2f}",
+                f"{score.p95:.3f}",
+                _percent(score.coverage),
+                f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
+                _percent(one.calibrated if ours else math.nan),
+                _number(score.width),
                 _number(score.hindsight_width),
                 _number(one.in_sample_width if ours else math.nan),
-            )  # fmt: skip
+            )
     Console(width=_WIDTH).print(table)
 
 
 def left_out(
-    results: "Sequence[Result]", measured: "Sequence[Measured]", asked: Sequence[str],
+    results: "Sequence[Result]",
+    measured: "Sequence[Measured]",
+    asked: Sequence[str],
     gpu_model: str,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """What was not examined, or has no baseline to stand beside, and why: a sentence each."""
     from weft.interference.evaluate import SPLITS, WHY_NOT
     from weft.interference.features import utilisation
@@ -65,8 +87,10 @@ def left_out(
             solos = one.cell(*cell).solos
             blind = sum(math.isnan(utilisation(solo)) for solo in solos)
             if blind:
-                yield (f"{place}: no sum of utilisation to stand beside: of {blind} of "
-                       f"{len(solos)} applications it is not known")  # fmt: skip
+                yield (
+                    f"{place}: no sum of utilisation to stand beside: of {blind} of "
+                    f"{len(solos)} applications it is not known"
+                )
 
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
@@ -86,9 +110,13 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
                 found = view.slowdown(model, view.index_of(victim), [view.index_of(other)])
                 sure = "" if found.calibrated else ", uncalibrated"
                 table.add_row(
-                    model or "–", victim, other, _times(found.mean), _times(found.upper),
+                    model or "–",
+                    victim,
+                    other,
+                    _times(found.mean),
+                    _times(found.upper),
                     found.tier.name.lower() + sure,
-                )  # fmt: skip
+                )
     Console(width=_WIDTH).print(table)
 
 
@@ -97,8 +125,10 @@ def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
     told = found.prediction
     sure = "calibrated" if told.calibrated else "uncalibrated"
     times = f" ({told.times} times)" if told.times else ""
-    print(f"{victim} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
-          f"at most {_times(told.upper)}; {told.rung}{times}, {sure}")  # fmt: skip
+    print(
+        f"{victim} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
+        f"at most {_times(told.upper)}; {told.rung}{times}, {sure}"
+    )
     if found.parts:
         print("The first kernel's speed is made of:")
         for name, value in found.parts:
@@ -110,8 +140,9 @@ def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
     if found.nearest:
         print("The most alike of what was measured:")
         for near in found.nearest:
-            print(f"  {near.likeness:.2f}  {near.victim} beside {near.other}: "
-                  f"speed {near.speed:.3f}")  # fmt: skip
+            print(
+                f"  {near.likeness:.2f}  {near.victim} beside {near.other}: speed {near.speed:.3f}"
+            )
 
 
 def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:

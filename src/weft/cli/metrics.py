@@ -180,18 +180,22 @@ def _rows(looked: "Looked") -> list[dict[str, Any]]:
         for row, value, age, state in zip(rows, values, ages, fresh, strict=True):
             if not math.isnan(value):
                 row["metrics"][metric.value] = {
-                    "value": round(float(value), 6), "age_s": round(float(age), 1),
+                    "value": round(float(value), 6),
+                    "age_s": round(float(age), 1),
                     "state": words.get(int(state), "missing"),
-                }  # fmt: skip
+                }
     return rows
 
 
 _COLUMNS = {
-    "used MiB": ("memory_used_mib", 0), "free MiB": ("memory_free_mib", 0),
-    "GPU util": ("gpu_util_ratio", 2), "SM active": ("sm_active_ratio", 2),
-    "SM occup.": ("sm_occupancy_ratio", 2), "DRAM": ("dram_active_ratio", 2),
+    "used MiB": ("memory_used_mib", 0),
+    "free MiB": ("memory_free_mib", 0),
+    "GPU util": ("gpu_util_ratio", 2),
+    "SM active": ("sm_active_ratio", 2),
+    "SM occup.": ("sm_occupancy_ratio", 2),
+    "DRAM": ("dram_active_ratio", 2),
     "power W": ("power_w", 0),
-}  # fmt: skip
+}
 
 
 def _show(looked: "Looked", output: ListOutput) -> None:

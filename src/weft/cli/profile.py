@@ -54,9 +54,12 @@ class Place(NamedTuple):
 
 
 def list_(
-    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
-    context: Context = "", output: _Output = ListOutput.table,
-) -> None:  # fmt: skip
+    file: _File = None,
+    config_map: _ConfigMap = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: _Output = ListOutput.table,
+) -> None:
     """List the applications that are known, a line for each GPU model and way of sharing."""
     found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
     print_dataset(found, output)
@@ -64,9 +67,12 @@ def list_(
 
 def show(
     application: _Application,
-    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
-    context: Context = "", output: _Output = ListOutput.table,
-) -> None:  # fmt: skip
+    file: _File = None,
+    config_map: _ConfigMap = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: _Output = ListOutput.table,
+) -> None:
     """Show all that is known of one application: features, and runs beside others."""
     from weft.interference.dataset import about_application
 
@@ -80,9 +86,11 @@ def show(
 
 def import_(
     datasets: Annotated[list[Path], typer.Argument(help="Datasets: of measure, or of export.")],
-    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    file: _File = None,
+    config_map: _ConfigMap = "",
+    kubeconfig: Kubeconfig = None,
     context: Context = "",
-) -> None:  # fmt: skip
+) -> None:
     """Add datasets to those that are kept; what they say of the same replaces what was there."""
     from weft.lab.profiling import files
 
@@ -99,9 +107,11 @@ def import_(
 
 def export(
     to: Annotated[Path, typer.Argument(help="The file to write; - is stdout.")] = Path("-"),
-    file: _File = None, config_map: _ConfigMap = "", kubeconfig: Kubeconfig = None,
+    file: _File = None,
+    config_map: _ConfigMap = "",
+    kubeconfig: Kubeconfig = None,
     context: Context = "",
-) -> None:  # fmt: skip
+) -> None:
     """Write everything that is kept as one dataset."""
     from weft.interference.dataset import encode
     from weft.lab.profiling import files
@@ -149,8 +159,11 @@ async def keep(place: Place, change: "Change") -> "tuple[Dataset, str]":
 
 def say_kept(found: "Dataset", where: str) -> None:
     """What is kept now, on stderr."""
-    print(f"weft: {where}: {len(found.solo)} profiles, {len(found.corun)} co-runs, "
-          f"{len(found.infeasible)} infeasible", file=sys.stderr)  # fmt: skip
+    print(
+        f"weft: {where}: {len(found.solo)} profiles, {len(found.corun)} co-runs, "
+        f"{len(found.infeasible)} infeasible",
+        file=sys.stderr,
+    )
 
 
 async def _load(place: Place) -> "Dataset":

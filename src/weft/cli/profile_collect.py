@@ -133,19 +133,30 @@ async def _known(kubeconfig: Path | None, context: str) -> "Known":
 
 def _say_done(share: float) -> None:
     if watched():
-        print(f"\rweft: {share:.0%} of the history", end="\n" if share >= 1 else "",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"\rweft: {share:.0%} of the history",
+            end="\n" if share >= 1 else "",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _say_left_out(found: "Found", span: "Span") -> None:
     """What was alone and yet became no profile, on stderr."""
     for name, seconds in sorted(found.short.items()):
-        print(f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",
+            file=sys.stderr,
+        )
     if found.nameless:
         (namespace, pod), *_ = sorted(found.nameless)
-        print(f"weft: {len(found.nameless)} pods are no known application, as {namespace}/{pod}: "
-              "annotate them with weft.dev/application", file=sys.stderr)  # fmt: skip
+        print(
+            f"weft: {len(found.nameless)} pods are no known application, as {namespace}/{pod}: "
+            "annotate them with weft.dev/application",
+            file=sys.stderr,
+        )
     if not (found.dataset.solo or found.short or found.nameless):
-        print("weft: no pod was seen alone on a GPU: do exporters label series with pods?",
-              file=sys.stderr)  # fmt: skip
+        print(
+            "weft: no pod was seen alone on a GPU: do exporters label series with pods?",
+            file=sys.stderr,
+        )

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 _WIDTH = 200
 _COLUMNS = {
-    "SM active": ("sm_active_ratio", 2), "DRAM": ("dram_active_ratio", 2),
-    "tensor": ("tensor_active_ratio", 2), "GPU util": ("gpu_util_ratio", 2),
+    "SM active": ("sm_active_ratio", 2),
+    "DRAM": ("dram_active_ratio", 2),
+    "tensor": ("tensor_active_ratio", 2),
+    "GPU util": ("gpu_util_ratio", 2),
     "power W": ("power_w", 0),
-}  # fmt: skip
+}
 
 
 def print_dataset(found: "Dataset", output: ListOutput) -> None:
@@ -27,20 +29,29 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
         table.add_column(header, justify="right")
     for solo in found.solo:
         beside = sum(
-            one.victim == solo.application and one.gpu_model == solo.gpu_model
-            and one.isolation == solo.isolation for one in found.corun
-        )  # fmt: skip
+            one.victim == solo.application
+            and one.gpu_model == solo.gpu_model
+            and one.isolation == solo.isolation
+            for one in found.corun
+        )
         table.add_row(
             *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
-            str(solo.runs), f"{solo.seconds:,.0f}",
+            str(solo.runs),
+            f"{solo.seconds:,.0f}",
             "–" if solo.rate_per_s is None else f"{solo.rate_per_s:,.4g}",
             *(_cell(solo, name, digits) for name, digits in _COLUMNS.values()),
-            f"{solo.memory_mib:,}", f"{solo.peak_mib:,}", str(beside),
-        )  # fmt: skip
+            f"{solo.memory_mib:,}",
+            f"{solo.peak_mib:,}",
+            str(beside),
+        )
     print_table(table, width=_WIDTH)
     for told in found.infeasible:
-        print(_shown(f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
-                     f"{told.failed}: {told.reason}: {told.text[:100]}"))  # fmt: skip
+        print(
+            _shown(
+                f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
+                f"{told.failed}: {told.reason}: {told.text[:100]}"
+            )
+        )
 
 
 def print_application(found: "Dataset", application: str, output: ListOutput) -> None:
@@ -50,9 +61,12 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
         return
     for solo in (one for one in found.solo if one.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
-        print(_shown(f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, "
-                     f"{solo.isolation}: {solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}")
-              )  # fmt: skip
+        print(
+            _shown(
+                f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, "
+                f"{solo.isolation}: {solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}"
+            )
+        )
         table = _table("feature")
         table.add_column("mean", justify="right")
         table.add_column("p95", justify="right")
@@ -69,8 +83,12 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
             table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
         print_table(table, width=_WIDTH)
     for told in found.infeasible:
-        print(_shown(f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
-                     f"({told.isolation}): {told.failed}: {told.reason}: {told.text}"))  # fmt: skip
+        print(
+            _shown(
+                f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
+                f"({told.isolation}): {told.failed}: {told.reason}: {told.text}"
+            )
+        )
 
 
 def _names(*texts: str) -> list[str]:

@@ -36,10 +36,11 @@ LeaderElect = Annotated[
 HttpPort = Annotated[
     int | None,
     typer.Option(
-        min=0, max=65535,
+        min=0,
+        max=65535,
         help="Health, metrics and explain; 0 is any free one.  [default: as configured, 10259]",
     ),
-]  # fmt: skip
+]
 Address = Annotated[
     str, typer.Option(help="The extender's address.  [default: as configured, 127.0.0.1]")
 ]
@@ -105,9 +106,10 @@ def scheduler(
         raise BadInputError("--original-ports", "goes with --extender-port; add it")
     paths = (kubeconfig,) if kubeconfig else ()
     where = str(config or "")
-    run(found, Hosting(
-        paths, context, decisions=decisions, decisions_mib=decisions_mib, where=where
-    ))  # fmt: skip
+    run(
+        found,
+        Hosting(paths, context, decisions=decisions, decisions_mib=decisions_mib, where=where),
+    )
 
 
 def configuration(

@@ -186,9 +186,17 @@ def _check_outputs(inputs: list[Path], decisions: Path | None, report: Path | No
 
 
 def _grid(
-    nodes: Path, pods: Path, policies: list[str], seeds: int, order: Path | None,
-    demand: float | None, timed: bool, compress: float, first_seed: int, timing: bool,
-) -> "Grid":  # fmt: skip
+    nodes: Path,
+    pods: Path,
+    policies: list[str],
+    seeds: int,
+    order: Path | None,
+    demand: float | None,
+    timed: bool,
+    compress: float,
+    first_seed: int,
+    timing: bool,
+) -> "Grid":
     from weft.cli.policies import registry
     from weft.lab.experiment.grid import Grid
     from weft.lab.simulate.openb import read_nodes, read_pods
@@ -207,9 +215,14 @@ def _grid(
         check_times(scenario.pods, str(pods))
     arrivals = _arrivals(scenario, seeds, order, demand, first_seed)
     return Grid(
-        scenario, tuple(dict.fromkeys(policies)), tuple(arrivals), known.from_spec,
-        "timed" if timed else "inflation", compress, timing,
-    )  # fmt: skip
+        scenario,
+        tuple(dict.fromkeys(policies)),
+        tuple(arrivals),
+        known.from_spec,
+        "timed" if timed else "inflation",
+        compress,
+        timing,
+    )
 
 
 def _arrivals(
@@ -252,7 +265,11 @@ def _report(
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
     subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
     page = write_report(
-        results, directory, title="Weft: policies compared", subtitle=subtitle, png=png,
+        results,
+        directory,
+        title="Weft: policies compared",
+        subtitle=subtitle,
+        png=png,
         models_gpus=dict(models),
-    )  # fmt: skip
+    )
     typer.echo(f"report: {page}", err=True)

@@ -7,9 +7,18 @@ from weft.cli.output import print_table
 from weft.lab.simulate.results import Results, Summary
 
 CSV_COLUMNS = (
-    "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",
-    "fragmentation_of_idle_percent", "used_gpu_milli", "failed_pods", "pods", "cpu_s", "wall_s",
-)  # fmt: skip
+    "policy",
+    "seed",
+    "arrived_percent",
+    "gpu_allocation_percent",
+    "gpu_fragmentation_percent",
+    "fragmentation_of_idle_percent",
+    "used_gpu_milli",
+    "failed_pods",
+    "pods",
+    "cpu_s",
+    "wall_s",
+)
 
 
 def print_csv(results: Results) -> None:
@@ -29,8 +38,15 @@ def print_results(results: Results) -> None:
     table = Table(title=None, header_style="bold", box=None, pad_edge=False)
     table.add_column("policy")
     wait = ["mean wait s"] if timed else []
-    for header in ("seeds", "GPU % at 100 %", "GPU % at end", "fragments %", "failed pods",
-                   *wait, "CPU s"):  # fmt: skip
+    for header in (
+        "seeds",
+        "GPU % at 100 %",
+        "GPU % at end",
+        "fragments %",
+        "failed pods",
+        *wait,
+        "CPU s",
+    ):
         table.add_column(header, justify="right")
     for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
         table.add_row(*_row(summary, timed))

@@ -70,35 +70,51 @@ def _discovered(found: TelemetrySettings, around: Around) -> Source:
     if found.discover == "servers":
         wish = Wish(prometheus_options(found), found.namespaces, proxied, aliases_of(found))
         return Discovered(client, wish, around.devices)
-    return DiscoveredExporters(client, ExporterWish(
-        found.exporter_selectors, found.namespaces, proxied, access_of(found),
-        found.timeout_seconds, Known(aliases_of(found), around.devices),
-    ))  # fmt: skip
+    return DiscoveredExporters(
+        client,
+        ExporterWish(
+            found.exporter_selectors,
+            found.namespaces,
+            proxied,
+            access_of(found),
+            found.timeout_seconds,
+            Known(aliases_of(found), around.devices),
+        ),
+    )
 
 
 def access_of(found: TelemetrySettings) -> Access:
     """Who asks, and whom to believe."""
     return Access(
-        username=found.username, password_file=found.password_file,
-        bearer_token_file=found.bearer_token_file, authority_file=found.authority_file,
-        certificate_file=found.certificate_file, key_file=found.key_file, verify=found.verify,
+        username=found.username,
+        password_file=found.password_file,
+        bearer_token_file=found.bearer_token_file,
+        authority_file=found.authority_file,
+        certificate_file=found.certificate_file,
+        key_file=found.key_file,
+        verify=found.verify,
         headers=found.headers,
-    )  # fmt: skip
+    )
 
 
 def prometheus_options(found: TelemetrySettings) -> PrometheusOptions:
     """How the server is asked."""
     return PrometheusOptions(
-        found.url or _NOWHERE, timeout_s=found.timeout_seconds, partial=found.partial_response,
-        selector=found.selector, **msgspec.structs.asdict(access_of(found)),
-    )  # fmt: skip
+        found.url or _NOWHERE,
+        timeout_s=found.timeout_seconds,
+        partial=found.partial_response,
+        selector=found.selector,
+        **msgspec.structs.asdict(access_of(found)),
+    )
 
 
 def options_of(found: TelemetrySettings, limits: LimitsSettings | None = None) -> LookingOptions:
     """How often, how far back and how far ahead; and how long pods warm up."""
     limits = limits or LimitsSettings()
     return LookingOptions(
-        interval_s=found.interval_seconds, window_s=found.window_seconds,
-        scrape_s=found.scrape_seconds, horizon_s=found.horizon_seconds,
+        interval_s=found.interval_seconds,
+        window_s=found.window_seconds,
+        scrape_s=found.scrape_seconds,
+        horizon_s=found.horizon_seconds,
         warm_up=WarmUp(limits.warm_up_seconds, limits.stable_seconds),
-    )  # fmt: skip
+    )

@@ -84,8 +84,10 @@ class Elastic(System):
 
 def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
     cores = {name: amount(slot, name) for name in CORE}
-    memory = {name: units(slot, name, "GiB" if mib > 1 else "MiB") * mib
-              for name, mib in MEMORY_MIB.items()}  # fmt: skip
+    memory = {
+        name: units(slot, name, "GiB" if mib > 1 else "MiB") * mib
+        for name, mib in MEMORY_MIB.items()
+    }
     core = _one(slot, cores, notes)
     mib = _one(slot, memory, notes)
     if core == 0 and mib == 0:

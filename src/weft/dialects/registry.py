@@ -94,9 +94,7 @@ def parse_pod(manifest: PodManifest, settings: Settings) -> PodRequest:
     request = system.parse(manifest, settings)
     shape = replace(request.shape, resources=system.to_deliver(manifest))
     warnings = (warning, *request.warnings) if warning else request.warnings
-    return replace(
-        request, shape=shape, system_names=system.scheduler_names, warnings=warnings
-    )  # fmt: skip
+    return replace(request, shape=shape, system_names=system.scheduler_names, warnings=warnings)
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:

@@ -164,9 +164,7 @@ def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
     text = marks.get(DURATION, "").strip()
     match = _DURATION.fullmatch(text)
     parts = [int(part or 0) for part in match.groups()] if match else [0]
-    seconds = sum(
-        part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False)
-    )  # fmt: skip
+    seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
     if 0 < seconds <= _DURATION_MOST_S:
         return about_s(seconds)
     if text:

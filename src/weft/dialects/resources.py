@@ -78,9 +78,10 @@ def asked_of(slot: Slot, names: Sequence[str]) -> list[str]:
     resources = slot.container.resources
     told = [asked for asked in (resources.limits, resources.requests) if asked]
     return [
-        name for name in names
+        name
+        for name in names
         if any(name in asked and str(asked[name]).strip() != "0" for asked in told)
-    ]  # fmt: skip
+    ]
 
 
 def by_name(places: Sequence[Slot]) -> dict[str, list[Slot]]:

@@ -33,8 +33,10 @@ def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> Slac
     if slo_text and slo_ms is None:
         notes.append(f"{_ignored(SLO_MS, slo_text)} is no number of milliseconds")
     if solo_text and solo_ms is None:
-        notes.append(f"{_ignored(SOLO_P99_MS, solo_text)} is no number of milliseconds, nor "
-                     'numbers by GPU model, like "A100=40, T4=70"')  # fmt: skip
+        notes.append(
+            f"{_ignored(SOLO_P99_MS, solo_text)} is no number of milliseconds, nor "
+            'numbers by GPU model, like "A100=40, T4=70"'
+        )
     if slo_ms is None or not solo_ms:
         if solo_ms and not slo_text:
             notes.append(f"annotation {SOLO_P99_MS} says nothing without {SLO_MS}")

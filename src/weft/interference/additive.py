@@ -54,8 +54,9 @@ def with_spread(samples: Samples, count: int, folds: int = 5) -> Additive:
     for out in np.unique(fold):
         inside, outside = samples.take(fold != out), samples.take(fold == out)
         if len(inside):
-            errors.append(slower[fold == out] - fit(inside, slower[fold != out], count)
-                          .predict(outside))  # fmt: skip
+            errors.append(
+                slower[fold == out] - fit(inside, slower[fold != out], count).predict(outside)
+            )
     spread = float(np.quantile(np.concatenate(errors), 0.9)) if errors else 0.0
     return msgspec.structs.replace(fit(samples, slower, count), spread=max(0.0, spread))
 

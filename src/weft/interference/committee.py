@@ -20,7 +20,7 @@ from weft.interference.features import (
     Ints,
     Samples,
     profile_columns,
-)  # fmt: skip
+)
 from weft.interference.kernel import (
     Inverse,
     LeftOut,
@@ -34,7 +34,7 @@ from weft.interference.kernel import (
     scales_of,
     small_left_out,
     speeds_left_out,
-)  # fmt: skip
+)
 
 MEMBERS, FAR_MEMBERS = 5, 10
 """How many vote. There are few families to judge by: there more kernels, none of them bred."""
@@ -167,18 +167,22 @@ def _judge(
     except np.linalg.LinAlgError:
         return None
     near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
-    far = np.array([
-        np.abs(found - samples.speed[group.samples])[group.victims].sum()
-        for found, group in zip(left, groups, strict=True)
-    ])  # fmt: skip
+    far = np.array(
+        [
+            np.abs(found - samples.speed[group.samples])[group.victims].sum()
+            for found, group in zip(left, groups, strict=True)
+        ]
+    )
     return Judged(settings, float(near), far) if np.isfinite(near + far.sum()) else None
 
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Sets of columns worth trying; nothing at all where nothing is known."""
     looked = profile_columns(columns)
-    choices = [tuple(name for name in wanted if name in columns)
-               for wanted in ((RATE,), (RATE, SAMPLES), looked, (RATE, *looked))]  # fmt: skip
+    choices = [
+        tuple(name for name in wanted if name in columns)
+        for wanted in ((RATE,), (RATE, SAMPLES), looked, (RATE, *looked))
+    ]
     return sorted({one for one in choices if one}) or [()]
 
 
@@ -189,10 +193,14 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> Settings:
     def side() -> Side:
         lengths = tuple(between(0.5, 8.0) for _ in columns)
         return Side(
-            lengths, 1.0, float(rng.choice([0.0, 0.1, 0.3])), between(0.005, 0.3),
-            float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.1, 0.4])),
+            lengths,
+            1.0,
+            float(rng.choice([0.0, 0.1, 0.3])),
+            between(0.005, 0.3),
+            float(rng.choice([0.0, 0.1, 0.3])),
+            float(rng.choice([0.0, 0.1, 0.4])),
             between(1.0, 4.0),
-        )  # fmt: skip
+        )
 
     link: Link = "log" if rng.random() < 0.4 else "speed"
     weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
@@ -210,9 +218,15 @@ def _breed(rng: np.random.Generator, parent: Settings) -> Settings:
         return Side(tuple(moved(length) for length in old.lengths), *map(moved, numbers))
 
     return Settings(
-        parent.columns, side(parent.victim), side(parent.other), parent.link,
-        moved(parent.suffers), moved(parent.inflicts), moved(parent.fits), moved(parent.noise),
-    )  # fmt: skip
+        parent.columns,
+        side(parent.victim),
+        side(parent.other),
+        parent.link,
+        moved(parent.suffers),
+        moved(parent.inflicts),
+        moved(parent.fits),
+        moved(parent.noise),
+    )
 
 
 class Committee:

@@ -23,11 +23,12 @@ from weft.interference.scores import Score, Told
 
 SPLITS = ("random", "new pair", "new application", "new GPU", "several others")
 WHY_NOT = {
-    **dict.fromkeys(SPLITS[:3], "what is left to learn from is fewer than 24 pairs measured, or "
-                                "4 applications"),
+    **dict.fromkeys(
+        SPLITS[:3], "what is left to learn from is fewer than 24 pairs measured, or 4 applications"
+    ),
     "new GPU": "no other GPU model was measured so, with the same applications",
     "several others": "too few were measured beside several others",
-}  # fmt: skip
+}
 """Why a split may have no result."""
 UNSEEN_MODEL = 1.5
 FEWEST_SEVERAL = 20
@@ -117,8 +118,13 @@ def _split(cell: Measured, split: str, how: Examination) -> Result | None:
             continue
         guess, in_sample = answer
         test = samples.take(part.test)
-        told = Told(test.speed, guess.speed, guess.lowest, applications.family[test.victim],
-                    guess.calibrated)  # fmt: skip
+        told = Told(
+            test.speed,
+            guess.speed,
+            guess.lowest,
+            applications.family[test.victim],
+            guess.calibrated,
+        )
         beside = scores.baselines(applications, samples.take(part.train), test)
         said.append(_Said(part.name, told, beside, in_sample))
     return _result(cell, split, said)
@@ -237,14 +243,14 @@ def _several(cell: Measured, how: Examination) -> Result | None:
     return _result(cell, "several others", said)
 
 
-def _told_of(
-    test: Sequence[Run], found: Sequence[Prediction], number: dict[str, int]
-) -> Told:  # fmt: skip
+def _told_of(test: Sequence[Run], found: Sequence[Prediction], number: dict[str, int]) -> Told:
     return Told(
-        np.array([run.speed for run in test]), np.exp([-one.mean for one in found]),
+        np.array([run.speed for run in test]),
+        np.exp([-one.mean for one in found]),
         np.exp([-max(one.upper, one.mean) for one in found]),
-        np.array([number[run.victim] for run in test]), np.array([one.calibrated for one in found]),
-    )  # fmt: skip
+        np.array([number[run.victim] for run in test]),
+        np.array([one.calibrated for one in found]),
+    )
 
 
 def _result(cell: Measured, split: str, said: Sequence[_Said]) -> Result | None:
@@ -259,8 +265,14 @@ def _result(cell: Measured, split: str, said: Sequence[_Said]) -> Result | None:
     sizes = [len(one.told.speed) for one in said]
     ((gpu_model, isolation),) = cell.cells()
     return Result(
-        cell.source, gpu_model, isolation, split, methods, scores.family_interval(whole),
+        cell.source,
+        gpu_model,
+        isolation,
+        split,
+        methods,
+        scores.family_interval(whole),
         scores.curve(whole),
         {one.name: float(np.abs(one.told.predicted - one.told.speed).mean()) for one in said},
-        float(whole.sure.mean()), float(np.average([one.in_sample for one in said], weights=sizes)),
-    )  # fmt: skip
+        float(whole.sure.mean()),
+        float(np.average([one.in_sample for one in said], weights=sizes)),
+    )

@@ -18,9 +18,14 @@ Bools = npt.NDArray[np.bool_]
 
 RATE, SAMPLES, BATCH = "log rate", "log samples per s", "log2 batch"
 UTILISATION = (
-    "sm_active_ratio", "dram_active_ratio", "graphics_active_ratio", "sm_occupancy_ratio",
-    "tensor_active_ratio", "gpu_util_ratio", "memory_copy_ratio",
-)  # fmt: skip
+    "sm_active_ratio",
+    "dram_active_ratio",
+    "graphics_active_ratio",
+    "sm_occupancy_ratio",
+    "tensor_active_ratio",
+    "gpu_util_ratio",
+    "memory_copy_ratio",
+)
 """Shares of a unit that add up when two use it (policies.md 5.3)."""
 
 
@@ -66,8 +71,9 @@ class Applications:
         """Runs with one other, as indices; others' speeds are of another kind."""
         found = [
             (self.index[run.victim], self.index[run.others[0]], run.speed)
-            for run in runs if len(run.others) == 1
-        ]  # fmt: skip
+            for run in runs
+            if len(run.others) == 1
+        ]
         victim, other, speed = zip(*found, strict=True) if found else ((), (), ())
         return Samples(
             np.array(victim, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
@@ -90,10 +96,11 @@ def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     """Columns that at least half of the applications have, and that are not all the same."""
     names = sorted({name for row in rows for name in row})
     return tuple(
-        name for name in names
+        name
+        for name in names
         if 2 * sum(name in row for row in rows) >= len(rows)
         and len({row[name] for row in rows if name in row}) > 1
-    )  # fmt: skip
+    )
 
 
 def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -137,10 +144,16 @@ def pair_rows(raw: Floats, columns: Sequence[str], victims: Ints, others: Ints) 
     summed, largest = beside.sum(axis=1), beside.max(axis=1)
     total = own[:, shares] + summed[:, shares]
     unknown = np.full((len(victims), 1), np.nan)
-    return np.hstack([
-        own, summed, largest, np.maximum(0.0, total - 1.0),
-        np.fmax.reduce(total, axis=1, keepdims=True) if shares else unknown,
-        np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
-        if shares else unknown,
-        np.full((len(victims), 1), 1.0 + others.shape[1]),
-    ])  # fmt: skip
+    return np.hstack(
+        [
+            own,
+            summed,
+            largest,
+            np.maximum(0.0, total - 1.0),
+            np.fmax.reduce(total, axis=1, keepdims=True) if shares else unknown,
+            np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
+            if shares
+            else unknown,
+            np.full((len(victims), 1), 1.0 + others.shape[1]),
+        ]
+    )

@@ -68,10 +68,14 @@ def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
     samples = applications.samples(runs)
     additive = with_spread(samples, len(applications.names)) if len(samples) >= 2 else None
     return Cell(
-        gpu_model, isolation, measured.solos, runs,
+        gpu_model,
+        isolation,
+        measured.solos,
+        runs,
         tuple(sorted({tuple(sorted(names)) for names, _, _ in measured.forbidden})),
-        learn(measured.solos, runs, effort), additive,
-    )  # fmt: skip
+        learn(measured.solos, runs, effort),
+        additive,
+    )
 
 
 class Predictor:
@@ -138,9 +142,11 @@ class Predictor:
     def pairs(self, names: Sequence[str]) -> list[list[Prediction]]:
         """Every name beside every name."""
         learned = [
-            (victim, other) for victim in names for other in names
+            (victim, other)
+            for victim in names
+            for other in names
             if self.rung_of(victim, other) == "learned"
-        ]  # fmt: skip
+        ]
         said = dict(zip(learned, self._by_learned(learned), strict=True)) if learned else {}
         table = []
         for victim in names:
@@ -227,8 +233,9 @@ class Predictor:
         index = self.applications.index
         asked = Samples(
             np.array([index[victim] for victim, _ in pairs]),
-            np.array([index[other] for _, other in pairs]), np.zeros(len(pairs)),
-        )  # fmt: skip
+            np.array([index[other] for _, other in pairs]),
+            np.zeros(len(pairs)),
+        )
         return _predictions(self.speaker.predict(self.applications, asked))
 
     def _corrected(self, found: Prediction, victim: str, others: Sequence[str]) -> Prediction:
@@ -252,6 +259,8 @@ def _sum(found: Sequence[Prediction], beyond: float) -> Prediction:
     Never calibrated: no larger company was held back to see how far off this is.
     """
     return Prediction(
-        sum(one.mean for one in found) + beyond, sum(one.upper for one in found) + beyond,
-        max((one.rung for one in found), key=RUNGS.index), False,
-    )  # fmt: skip
+        sum(one.mean for one in found) + beyond,
+        sum(one.upper for one in found) + beyond,
+        max((one.rung for one in found), key=RUNGS.index),
+        False,
+    )

@@ -25,7 +25,7 @@ from weft.interference.features import (
     pair_columns,
     pair_rows,
     profile_columns,
-)  # fmt: skip
+)
 from weft.interference.kernel import Scales, Settings, Space, scales_of
 from weft.interference.records import SLOWEST, Run, Solo
 from weft.interference.trees import Trees
@@ -73,10 +73,17 @@ def learn(solos: Sequence[Solo], runs: Sequence[Run], effort: Effort = USUAL) ->
         found = left_out.with_companies(found, runs, rows, slower)
     added = additive.fit(samples, samples.speed, len(applications.names))
     return Learned(
-        scales_of(applications), chosen.near, chosen.far, found, texts, shares.near, shares.far,
+        scales_of(applications),
+        chosen.near,
+        chosen.far,
+        found,
+        texts,
+        shares.near,
+        shares.far,
         planted and any(len(run.others) > 1 for run in runs),
-        added if shares.additive else None, shares.additive,
-    )  # fmt: skip
+        added if shares.additive else None,
+        shares.additive,
+    )
 
 
 def _rows_of(applications: Applications, runs: Sequence[Run]) -> Floats:
@@ -129,10 +136,13 @@ class Speaker:
 
     def kind_of(self, applications: Applications) -> Ints:
         """0 measured, 1 new but of a known family, 2 new: for each application."""
-        return np.array([
-            0 if at in self._measured else 1 if family in self._families else 2
-            for at, family in enumerate(applications.families)
-        ], dtype=np.int64)  # fmt: skip
+        return np.array(
+            [
+                0 if at in self._measured else 1 if family in self._families else 2
+                for at, family in enumerate(applications.families)
+            ],
+            dtype=np.int64,
+        )
 
     def predict(self, applications: Applications, pairs: Samples) -> Guess:
         """Of pairs by index into `asked(…)`; their `speed` is not looked at."""
@@ -156,10 +166,12 @@ class Speaker:
         told = self.learned.calibration
         factor = np.select(
             [victim == 2, away, (victim == 1) | (other == 1)],
-            [told.victim, told.other, told.size], told.pair,
-        )  # fmt: skip
-        sure = np.select([away, (victim == 1) | (other == 1)],
-                         [told.new_families, told.new_sizes], True)  # fmt: skip
+            [told.victim, told.other, told.size],
+            told.pair,
+        )
+        sure = np.select(
+            [away, (victim == 1) | (other == 1)], [told.new_families, told.new_sizes], True
+        )
         if self.trees is None and self.learned.trees:
             sure = np.zeros(len(pairs), dtype=np.bool_)  # bounds were calibrated with their say
         lowest = np.maximum(speed - factor * width, SLOWEST)

@@ -26,7 +26,7 @@ from weft.interference.committee import (
     labels_of,
     mean_of,
     without_pairs,
-)  # fmt: skip
+)
 from weft.interference.features import (
     Applications,
     Bools,
@@ -34,7 +34,7 @@ from weft.interference.features import (
     Ints,
     Samples,
     pair_rows,
-)  # fmt: skip
+)
 from weft.interference.kernel import (
     LeftOut,
     Space,
@@ -86,9 +86,11 @@ def held_of(applications: Applications, samples: Samples) -> Held:
     """Every group of these samples."""
     own = np.arange(len(applications.names))
     return Held(
-        applications, samples, groups_of(samples, own),
+        applications,
+        samples,
+        groups_of(samples, own),
         groups_of(samples, labels_of(applications, samples)),
-    )  # fmt: skip
+    )
 
 
 def by_kernels(held: Held, chosen: Committees) -> Said:
@@ -108,9 +110,10 @@ def by_kernels(held: Held, chosen: Committees) -> Said:
         for number, one in zip(asked, found, strict=True):
             families[number].append(one)
     return Said(
-        mean_of(pairs), [mean_of(said) for said in zip(*sizes, strict=True)],
+        mean_of(pairs),
+        [mean_of(said) for said in zip(*sizes, strict=True)],
         [mean_of(said) for said in families],
-    )  # fmt: skip
+    )
 
 
 def by_additive(held: Held) -> list[Floats]:
@@ -303,9 +306,10 @@ def _factors(held: Held, found: Said) -> Calibration:
     pair_scores = scores_of(held.samples.speed, found.pairs.speed, found.pairs.deviation)
     return Calibration(
         factor_of(by_group(pair_scores, held.samples.victim)),
-        few_groups(len(sized)) * factor_of(scores(sized, [found.sizes[at] for at in siblings],
-                                                  None)),
+        few_groups(len(sized))
+        * factor_of(scores(sized, [found.sizes[at] for at in siblings], None)),
         wider * factor_of(scores(held.families, found.families, True)),
         wider * factor_of(scores(held.families, found.families, False)),
-        len(held.families), len(sized),
-    )  # fmt: skip
+        len(held.families),
+        len(sized),
+    )

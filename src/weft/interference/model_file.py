@@ -51,9 +51,14 @@ def decode(body: bytes, where: str) -> Model:
         found = msgspec.convert(_known(msgspec.json.decode(body)), Model)
         _check(found)
     except (
-        msgspec.DecodeError, OSError, EOFError, zlib.error, UnicodeDecodeError, RecursionError,
+        msgspec.DecodeError,
+        OSError,
+        EOFError,
+        zlib.error,
+        UnicodeDecodeError,
+        RecursionError,
         _MisfitError,
-    ) as error:  # fmt: skip
+    ) as error:
         raise BadInputError(where, f"is no model of `weft interference train`: {error}") from None
     return found
 

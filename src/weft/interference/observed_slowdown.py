@@ -251,13 +251,15 @@ class Experience:
             return True
 
         apart = frozenset(
-            (ban.gpu_model, ban.one, ban.other) for ban in reversed(bans)
+            (ban.gpu_model, ban.one, ban.other)
+            for ban in reversed(bans)
             if fits(ban.one, ban.other)
-        )  # fmt: skip
+        )
         known = [
-            (key, one) for key, one in reversed(self._seen.items())
+            (key, one)
+            for key, one in reversed(self._seen.items())
             if one is not None and fits(key[1], *key[2])
-        ]  # fmt: skip
+        ]
         return dict(reversed(known)), apart
 
     def _patched(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> Interference:
@@ -276,9 +278,12 @@ class Experience:
             cells.upper[row[model], at[first], at[second]] = np.inf
             cells.upper[row[model], at[second], at[first]] = np.inf
         return interference(
-            self._version, cells.models, cells.classes, (cells.mean, cells.upper, cells.tier),
+            self._version,
+            cells.models,
+            cells.classes,
+            (cells.mean, cells.upper, cells.tier),
             (*self.base.sources, OBSERVED),
-        )  # fmt: skip
+        )
 
     def _cells(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> _Cells:
         """The base table with room for whatever else was seen: as what is told of the unknown."""
@@ -290,9 +295,11 @@ class Experience:
         index = np.minimum(np.arange(len(names) + 1), size)
         cards = [self._view.of(model) for model in models]
         mean, upper = (
-            np.array([getattr(card, name)[np.ix_(index, index)] for card in cards])
-            .reshape(len(cards), len(index), len(index)) for name in ("mean", "upper")
-        )  # fmt: skip
+            np.array([getattr(card, name)[np.ix_(index, index)] for card in cards]).reshape(
+                len(cards), len(index), len(index)
+            )
+            for name in ("mean", "upper")
+        )
         tiers = [card.tier[np.ix_(index, index)] for card in cards]
         tier = np.array(tiers, dtype=np.int8).reshape(mean.shape)
         return _Cells(list(models), list(names), mean, upper, tier)

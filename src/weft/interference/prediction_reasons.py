@@ -40,9 +40,11 @@ def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> 
     process = (speaker.far if away else speaker.near).members[0]
     space = Space(predictor.applications, speaker.learned.scales)
     return Because(
-        found, _nearest(speaker, process, space, asked)[:nearest], _parts(process, space, asked),
+        found,
+        _nearest(speaker, process, space, asked)[:nearest],
+        _parts(process, space, asked),
         _trees(predictor, speaker, asked),
-    )  # fmt: skip
+    )
 
 
 def _nearest(speaker: Speaker, process: Process, space: Space, asked: Samples) -> tuple[Near, ...]:
@@ -52,10 +54,14 @@ def _nearest(speaker: Speaker, process: Process, space: Space, asked: Samples) -
     order = np.argsort(-across / scale, kind="stable")[:20]
     names = speaker.known.names
     return tuple(
-        Near(names[all_of.victim[at]], names[all_of.other[at]], float(all_of.speed[at]),
-             float(across[at] / scale[at]))
+        Near(
+            names[all_of.victim[at]],
+            names[all_of.other[at]],
+            float(all_of.speed[at]),
+            float(across[at] / scale[at]),
+        )
         for at in order.tolist()
-    )  # fmt: skip
+    )
 
 
 def _parts(process: Process, space: Space, asked: Samples) -> tuple[tuple[str, float], ...]:

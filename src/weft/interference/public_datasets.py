@@ -20,8 +20,17 @@ FORBIDDEN = -1.0
 MOST_SLOWDOWN = 1e6
 """Who is slower than that stands still, and is to be forbidden."""
 
-_GAVEL = ("source", "gpu", "job_a", "job_b", "iso_a_steps_per_s", "iso_b_steps_per_s",
-          "colo_a_steps_per_s", "colo_b_steps_per_s", "feasible")  # fmt: skip
+_GAVEL = (
+    "source",
+    "gpu",
+    "job_a",
+    "job_b",
+    "iso_a_steps_per_s",
+    "iso_b_steps_per_s",
+    "colo_a_steps_per_s",
+    "colo_b_steps_per_s",
+    "feasible",
+)
 
 
 def gavel(text: str, where: str) -> dict[str, Measured]:
@@ -49,8 +58,10 @@ def gavel(text: str, where: str) -> dict[str, Measured]:
             continue
         beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
         if not min(*alone, *beside) > 0:
-            raise BadInputError(f"{where}, line {line}", "a feasible pair with a rate of 0; "
-                                "write feasible 0, or the measured rates")  # fmt: skip
+            raise BadInputError(
+                f"{where}, line {line}",
+                "a feasible pair with a rate of 0; write feasible 0, or the measured rates",
+            )
         for name, together, own in zip(_GAVEL[6:8], beside, alone, strict=True):
             if together > FASTEST * own:
                 raise BadInputError(
@@ -80,8 +91,10 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     missing = [name for name in _GAVEL if name not in head]
     for sign, called in ((";", "';'"), ("\t", "a tab")):
         if missing and set(_GAVEL) <= set(sign.join(head).split(sign)):
-            raise BadInputError(f"{where}, line 1", f"has {called} between columns; write commas, "
-                                                    "and points in numbers")  # fmt: skip
+            raise BadInputError(
+                f"{where}, line 1",
+                f"has {called} between columns; write commas, and points in numbers",
+            )
     if missing:
         raise BadInputError(f"{where}, line 1", f"lacks the columns {', '.join(missing)}")
     try:
@@ -133,10 +146,16 @@ def slowdowns(told: Mapping[str, Mapping[str, float]], where: str) -> StaticTabl
     names = tuple(dict.fromkeys([*told, *(other for row in told.values() for other in row)]))
     if not names:
         raise BadInputError(where, "names no application")
-    return StaticTable(where, names, tuple(
-        tuple(_slowdown(told.get(victim, {}).get(other), where, victim, other) for other in names)
-        for victim in names
-    ))  # fmt: skip
+    return StaticTable(
+        where,
+        names,
+        tuple(
+            tuple(
+                _slowdown(told.get(victim, {}).get(other), where, victim, other) for other in names
+            )
+            for victim in names
+        ),
+    )
 
 
 def _slowdown(value: float | None, where: str, victim: str, other: str) -> float:

@@ -96,9 +96,12 @@ def family_and_batch(application: str) -> tuple[str, float]:
 
 
 def solo(
-    application: str, gpu_model: str, isolation: str, rate_per_s: float = math.nan,
+    application: str,
+    gpu_model: str,
+    isolation: str,
+    rate_per_s: float = math.nan,
     features: dict[str, float] | None = None,
-) -> Solo:  # fmt: skip
+) -> Solo:
     """A `Solo` whose family and batch size are read off its name; without features that are NaN."""
     family, batch = family_and_batch(application)
     known = {name: value for name, value in (features or {}).items() if math.isfinite(value)}

@@ -55,16 +55,20 @@ def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Sco
     total = float(((speed - speed.mean()) ** 2).sum())
     r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
     found = Score(
-        len(speed), float(error.mean()), float((error / speed).mean()), r2,
+        len(speed),
+        float(error.mean()),
+        float((error / speed).mean()),
+        r2,
         float(np.quantile(error, 0.95)),
-    )  # fmt: skip
+    )
     if lowest is None:
         return found
     return msgspec.structs.replace(
-        found, coverage=float((speed >= lowest).mean()),
+        found,
+        coverage=float((speed >= lowest).mean()),
         width=float((predicted - lowest).mean()),
         hindsight_width=float(np.quantile(predicted - speed, 0.9)),
-    )  # fmt: skip
+    )
 
 
 def curve(told: Told) -> list[tuple[float, float]]:

@@ -16,15 +16,23 @@ from weft.interference import utilisation
 from weft.interference.ladder import Prediction, Predictor
 from weft.interference.public_datasets import StaticTable
 
-_TIER = {"measured": Tier.MEASURED, "learned": Tier.LEARNED, "additive": Tier.ADDITIVE,
-         "hinge": Tier.HINGE, "unknown": Tier.UNKNOWN}  # fmt: skip
+_TIER = {
+    "measured": Tier.MEASURED,
+    "learned": Tier.LEARNED,
+    "additive": Tier.ADDITIVE,
+    "hinge": Tier.HINGE,
+    "unknown": Tier.UNKNOWN,
+}
 _WORST = 0.9
 
 
 def from_predictors(
-    version: int, predictors: Sequence[Predictor], classes: Sequence[str],
-    sources: Sequence[str] = (), ticks: Callable[[int, int], None] | None = None,
-) -> Interference:  # fmt: skip
+    version: int,
+    predictors: Sequence[Predictor],
+    classes: Sequence[str],
+    sources: Sequence[str] = (),
+    ticks: Callable[[int, int], None] | None = None,
+) -> Interference:
     """Every class beside every class on every predictor's GPU model."""
     cards = []
     for number, one in enumerate(predictors, start=1):

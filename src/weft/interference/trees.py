@@ -15,10 +15,19 @@ from weft.interference.features import Floats
 QUANTILES = (0.1, 0.5, 0.9)
 ROUNDS = 150
 _SETTINGS = {
-    "objective": "quantile", "learning_rate": 0.05, "num_leaves": 8, "min_data_in_leaf": 8,
-    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "verbosity": -1,
-    "num_threads": 1, "seed": 7, "deterministic": True, "force_row_wise": True,
-}  # fmt: skip
+    "objective": "quantile",
+    "learning_rate": 0.05,
+    "num_leaves": 8,
+    "min_data_in_leaf": 8,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "feature_fraction": 0.7,
+    "verbosity": -1,
+    "num_threads": 1,
+    "seed": 7,
+    "deterministic": True,
+    "force_row_wise": True,
+}
 
 
 def available() -> bool:

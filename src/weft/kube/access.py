@@ -88,9 +88,12 @@ async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
 async def may_get(client: ApiClient, user: User, path: str) -> bool:
     """Whether RBAC, or whatever decides there, lets this user `get` this path (nonResourceURLs)."""
     spec = {
-        "user": user.username, "uid": user.uid, "groups": user.groups or [],
-        "extra": user.extra or {}, "nonResourceAttributes": {"path": path, "verb": "get"},
-    }  # fmt: skip
+        "user": user.username,
+        "uid": user.uid,
+        "groups": user.groups or [],
+        "extra": user.extra or {},
+        "nonResourceAttributes": {"path": path, "verb": "get"},
+    }
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     answer = await client.call("POST", _ACCESS_REVIEWS, msgspec.json.encode(body))
     return msgspec.json.decode(answer, type=_AccessReview).status.allowed

@@ -178,9 +178,14 @@ class ApiClient:
             attempts -= 1
             try:
                 answer = await self.send(
-                    method, path, body, query=query, content_type=content_type,
-                    timeout_s=timeout_s, urgent=urgent,
-                )  # fmt: skip
+                    method,
+                    path,
+                    body,
+                    query=query,
+                    content_type=content_type,
+                    timeout_s=timeout_s,
+                    urgent=urgent,
+                )
             except (LostError, NotSentError) as error:
                 safe = method == "GET" or isinstance(error, NotSentError)
                 if attempts <= 0 or not safe:
@@ -227,9 +232,14 @@ class ApiClient:
         )
         try:
             async with self._open().request(
-                method, self.url(path, query), data=body or None, headers=headers, timeout=limits,
-                server_hostname=self._name, allow_redirects=False,
-            ) as response:  # fmt: skip
+                method,
+                self.url(path, query),
+                data=body or None,
+                headers=headers,
+                timeout=limits,
+                server_hostname=self._name,
+                allow_redirects=False,
+            ) as response:
                 found = await read_body(response, most_bytes)
                 answer = Answer(response.status, found, response.headers.get("Retry-After", ""))
         except _BROKEN as error:
@@ -258,9 +268,12 @@ class ApiClient:
         )
         try:
             async with self._open().get(
-                self.url(path, query), headers=headers, timeout=limits,
-                server_hostname=self._name, allow_redirects=False,
-            ) as response:  # fmt: skip
+                self.url(path, query),
+                headers=headers,
+                timeout=limits,
+                server_hostname=self._name,
+                allow_redirects=False,
+            ) as response:
                 self._count("WATCH", response.status)
                 if response.status != 200:
                     if response.status == 401:

@@ -109,9 +109,11 @@ def from_kubeconfig(chosen: Chosen, clock: Clock) -> Endpoint:
 def _tls(chosen: Chosen, at: str) -> ssl.SSLContext:
     cluster, user = chosen.cluster, chosen.user
     authority = _data_or_file(
-        cluster.certificate_authority_data, cluster.certificate_authority, chosen.cluster_file,
+        cluster.certificate_authority_data,
+        cluster.certificate_authority,
+        chosen.cluster_file,
         f"{at}.certificate-authority",
-    )  # fmt: skip
+    )
     skip = cluster.insecure_skip_tls_verify
     if skip and authority:
         raise BadInputError(
@@ -121,9 +123,11 @@ def _tls(chosen: Chosen, at: str) -> ssl.SSLContext:
     context = client_tls(authority, f"{at}.certificate-authority", verify=not skip)
     who = f"{chosen.user_file}: users[{chosen.name}].user"
     certificate = _data_or_file(
-        user.client_certificate_data, user.client_certificate, chosen.user_file,
+        user.client_certificate_data,
+        user.client_certificate,
+        chosen.user_file,
         f"{who}.client-certificate",
-    )  # fmt: skip
+    )
     key = _data_or_file(
         user.client_key_data, user.client_key, chosen.user_file, f"{who}.client-key"
     )

@@ -49,18 +49,22 @@ class Kept:
             except NotFoundError as error:
                 raise ConflictError(error.status, "it was deleted") from error
         whole = {
-            "apiVersion": "v1", "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
             "metadata": {"name": self.name, "namespace": self.namespace},
             "data": {key: text for key, text in changes.items() if text is not None},
-        }  # fmt: skip
+        }
         return self._seen(await self._call("POST", "", msgspec.json.encode(whole)))
 
     async def _call(self, method: str, name: str, body: bytes = b"") -> ConfigMap:
         answer = await self._client.call(
-            method, CONFIG_MAPS.of(self.namespace, name), body,
+            method,
+            CONFIG_MAPS.of(self.namespace, name),
+            body,
             content_type=MERGE_PATCH if method == "PATCH" else "application/json",
-            timeout_s=self.timeout_s, attempts=1,
-        )  # fmt: skip
+            timeout_s=self.timeout_s,
+            attempts=1,
+        )
         return CONFIG_MAPS.decode(answer)
 
     def _seen(self, found: ConfigMap) -> dict[str, str]:

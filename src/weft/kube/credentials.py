@@ -140,9 +140,13 @@ class ExecPlugin:
     """
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], clock: Clock, where: str,
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        clock: Clock,
+        where: str,
         tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._argv = list(argv)
         self._env = {**os.environ, **env}
         self._clock = clock
@@ -180,9 +184,12 @@ class ExecPlugin:
     async def _run(self) -> ExecStatus:
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._argv, env=self._env, stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
+                *self._argv,
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
         except OSError as error:
             raise BadInputError(
                 self._where, f"cannot run {self._argv[0]!r}: {error.strerror}"

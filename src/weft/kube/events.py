@@ -116,9 +116,10 @@ class Aggregator:
     def due(self, now: float) -> list[Write]:
         """What has waited for long enough."""
         ready = [
-            key for key in self._waiting
+            key
+            for key in self._waiting
             if now - self._told[key].written_at >= self._options.interval_s
-        ]  # fmt: skip
+        ]
         return [self._write(key, self._told[key], now) for key in ready]
 
     def _write(self, key: tuple[str, str, str, str], told: _Told, now: float) -> Write:
@@ -227,9 +228,12 @@ class EventWriter:
             body = {"series": {"count": max(2, write.count), "lastObservedTime": at}}
             try:
                 await self._client.call(
-                    "PATCH", EVENTS.of(namespace, name), msgspec.json.encode(body),
-                    content_type=MERGE_PATCH, attempts=2,
-                )  # fmt: skip
+                    "PATCH",
+                    EVENTS.of(namespace, name),
+                    msgspec.json.encode(body),
+                    content_type=MERGE_PATCH,
+                    attempts=2,
+                )
                 return
             except NotFoundError:
                 pass  # events live for an hour: write it anew

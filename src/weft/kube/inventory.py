@@ -78,10 +78,13 @@ def _delivers(node: KubeNode, warnings: list[str]) -> tuple[str, ...] | None:
             f"{sources.DELIVERS} is {how[:40]!r}; only {sources.BY_NAME} says something"
         )
     told = node.status.allocatable or {}
-    return tuple(sorted(
-        name for name in told
-        if GPU_RESOURCE.match(name) and _amount(told, name, parse_quantity, warnings)
-    ))  # fmt: skip
+    return tuple(
+        sorted(
+            name
+            for name in told
+            if GPU_RESOURCE.match(name) and _amount(told, name, parse_quantity, warnings)
+        )
+    )
 
 
 def taints_of(node: KubeNode) -> tuple[Taint, ...]:
@@ -242,6 +245,7 @@ def _accounted(
     """Kubelets check at admission the extended resources that their nodes advertise, no others."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
-        if name in allocatable else UNLIMITED
+        if name in allocatable
+        else UNLIMITED
         for name in names
-    }  # fmt: skip
+    }

@@ -270,9 +270,14 @@ class Elector:
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         return await self._client.call(
-            method, path, body, content_type=MERGE_PATCH if method == "PATCH" else _JSON,
-            timeout_s=self.options.request_timeout_s, attempts=1, urgent=True,
-        )  # fmt: skip
+            method,
+            path,
+            body,
+            content_type=MERGE_PATCH if method == "PATCH" else _JSON,
+            timeout_s=self.options.request_timeout_s,
+            attempts=1,
+            urgent=True,
+        )
 
     def _claim(self) -> dict[str, object]:
         return {

@@ -22,10 +22,15 @@ from weft.model.ceilings import MOST_GPU_MIB
 
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 _WORDS = (
-    "cuda out of memory", "cuda error: out of memory", "cuda_error_out_of_memory",
-    "cudaerrormemoryallocation", "cudamalloc failed: out of memory", "torch.outofmemoryerror",
-    "torch.cuda.outofmemoryerror", "cupy.cuda.memory.outofmemoryerror",
-)  # fmt: skip
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "cuda_error_out_of_memory",
+    "cudaerrormemoryallocation",
+    "cudamalloc failed: out of memory",
+    "torch.outofmemoryerror",
+    "torch.cuda.outofmemoryerror",
+    "cupy.cuda.memory.outofmemoryerror",
+)
 # In one line: JAX and TensorFlow say so of any device's memory, and which device it was.
 _EXHAUSTED, _A_GPU = "resource_exhausted:", re.compile(r"\b(?:gpu|cuda)")
 _ALLOCATING, _GPU_POOL = "allocat", re.compile(r"\bgpu_\d+_bfc")
@@ -97,7 +102,8 @@ def _mark(pod: Pod) -> _Mark | None:
     except (msgspec.DecodeError, RecursionError):  # RecursionError: nested a thousand deep
         return None
     good = (
-        found is not None and 0 < len(found.end) <= MOST_LETTERS
+        found is not None
+        and 0 < len(found.end) <= MOST_LETTERS
         and 0 <= found.peak_mib <= MOST_GPU_MIB
-    )  # fmt: skip
+    )
     return found if good else None

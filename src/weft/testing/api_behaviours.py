@@ -88,9 +88,20 @@ def _goes_in(grace_s: int, planned_s: int) -> Callable[[Json], bool]:
     return holds
 
 
-_RUNS = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
-         "containerStatuses": [{"name": "main", "image": "none", "imageID": "", "ready": True,
-                                "restartCount": 0, "state": {"running": {}}}]}  # fmt: skip
+_RUNS = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [
+        {
+            "name": "main",
+            "image": "none",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {}},
+        }
+    ],
+}
 _ENDED = _status({"phase": "Succeeded"})
 
 
@@ -108,131 +119,223 @@ BEHAVIOURS = (
     Behaviour("bind: right uid and version", Step("POST", "binding", _right), 201),
     Behaviour("bind: a node that does not exist", _BIND, 201),
     Behaviour(
-        "bind: wrong uid", Step("POST", "binding", binding(uid=_OTHER_UID)), 409, "Conflict",
+        "bind: wrong uid",
+        Step("POST", "binding", binding(uid=_OTHER_UID)),
+        409,
+        "Conflict",
         "Precondition failed: UID in precondition: ",
     ),
     Behaviour(
-        "bind: wrong version", Step("POST", "binding", binding(resourceVersion="1")), 409,
+        "bind: wrong version",
+        Step("POST", "binding", binding(resourceVersion="1")),
+        409,
         "Conflict",
         "Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: ",
     ),
     Behaviour(
-        "bind: bound already", _BIND, 409, "Conflict",
-        'pod subject is already assigned to node "weft-no-such-node"', (_BIND,),
+        "bind: bound already",
+        _BIND,
+        409,
+        "Conflict",
+        'pod subject is already assigned to node "weft-no-such-node"',
+        (_BIND,),
     ),
     Behaviour(
-        "bind: no such pod", Step("POST", "binding", binding(name="nobody"), name="nobody"), 404,
-        "NotFound", 'pods "nobody" not found',
+        "bind: no such pod",
+        Step("POST", "binding", binding(name="nobody"), name="nobody"),
+        404,
+        "NotFound",
+        'pods "nobody" not found',
     ),
     Behaviour(
-        "bind: another name in the body", Step("POST", "binding", binding(), name="nobody"), 400,
-        "BadRequest", "name in URL does not match name in Binding object",
+        "bind: another name in the body",
+        Step("POST", "binding", binding(), name="nobody"),
+        400,
+        "BadRequest",
+        "name in URL does not match name in Binding object",
     ),
     Behaviour(
-        "bind: scheduling gates", _BIND, 409, "Conflict", "has non-empty .spec.schedulingGates",
+        "bind: scheduling gates",
+        _BIND,
+        409,
+        "Conflict",
+        "has non-empty .spec.schedulingGates",
         spec={"schedulingGates": [{"name": "example.com/wait"}]},
     ),
     Behaviour(
-        "bind: being deleted", _BIND, 409, "Conflict",
-        "pod subject is being deleted, cannot be assigned to a host", (Step("DELETE"),),
+        "bind: being deleted",
+        _BIND,
+        409,
+        "Conflict",
+        "pod subject is being deleted, cannot be assigned to a host",
+        (Step("DELETE"),),
         finalizers=["example.com/keep"],
     ),
     Behaviour(
         "bind: a bad annotation key",
-        Step("POST", "binding", binding(annotations={"bad key!": ""})), 201,
+        Step("POST", "binding", binding(annotations={"bad key!": ""})),
+        201,
     ),
     Behaviour(
         "bind: too much annotation",
-        Step("POST", "binding", binding(annotations={"example.com/x": "x" * 300_000})), 201,
+        Step("POST", "binding", binding(annotations={"example.com/x": "x" * 300_000})),
+        201,
     ),
     Behaviour(
-        "patch: after too much annotation", _patch(labels={"a": "b"}), 422, "Invalid",
+        "patch: after too much annotation",
+        _patch(labels={"a": "b"}),
+        422,
+        "Invalid",
         "metadata.annotations: Too long: may not be more than 262144 bytes",
         (Step("POST", "binding", binding(annotations={"example.com/x": "x" * 300_000})),),
     ),
     Behaviour(
-        "patch: an older version", _patch(resourceVersion="1", labels={"a": "b"}), 409, "Conflict",
+        "patch: an older version",
+        _patch(resourceVersion="1", labels={"a": "b"}),
+        409,
+        "Conflict",
         "the object has been modified",
     ),
     Behaviour(
-        "patch: wrong uid", _patch(uid=_OTHER_UID, labels={"a": "b"}), 422, "Invalid",
+        "patch: wrong uid",
+        _patch(uid=_OTHER_UID, labels={"a": "b"}),
+        422,
+        "Invalid",
         "field is immutable",
     ),
     Behaviour(
-        "patch: unknown form", Step("PATCH", body=lambda _: {}, content_type="text/plain"), 415,
+        "patch: unknown form",
+        Step("PATCH", body=lambda _: {}, content_type="text/plain"),
+        415,
         "UnsupportedMediaType",
     ),
     Behaviour(
         "delete: wrong uid",
-        Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}}), 409, "Conflict",
+        Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}}),
+        409,
+        "Conflict",
         "The object might have been deleted and then recreated",
     ),
     Behaviour(
-        "delete: unbound, with grace", Step("GET"), 404, "NotFound", before=(_delete(30),),
+        "delete: unbound, with grace",
+        Step("GET"),
+        404,
+        "NotFound",
+        before=(_delete(30),),
     ),
     Behaviour(
-        "delete: bound", Step("DELETE"), 200, before=(_BIND,), holds=_goes_in(30, 30),
-    ),
-    Behaviour(
-        "delete: bound, of its own grace", Step("DELETE"), 200, before=(_BIND,),
-        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(7, 7),
-    ),
-    Behaviour(
-        "delete: bound, of another grace", _delete(50), 200, before=(_BIND,),
-        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(50, 50),
-    ),
-    Behaviour(
-        "delete: again, sooner", _delete(5), 200, before=(_BIND, Step("DELETE")),
-        holds=_goes_in(5, 5),
-    ),
-    Behaviour(
-        "delete: again, later", _delete(300), 200, before=(_BIND, _delete(20)),
-        holds=_goes_in(20, 20),
-    ),
-    Behaviour(
-        "delete: again, anyhow", Step("DELETE"), 200, before=(_BIND, _delete(20)),
-        holds=_goes_in(20, 20),
-    ),
-    Behaviour(
-        "delete: bound, done", Step("GET"), 404, "NotFound",
-        before=(_BIND, Step("DELETE"), _delete(0)),
-    ),
-    Behaviour(
-        "delete: bound and ended", Step("GET"), 404, "NotFound",
-        before=(_BIND, _ENDED, Step("DELETE")),
-    ),
-    Behaviour(
-        "delete: a finalizer gone before the kubelet is done", Step("GET"), 200,
-        before=(_BIND, Step("DELETE"), _patch(finalizers=None)), finalizers=["example.com/keep"],
+        "delete: bound",
+        Step("DELETE"),
+        200,
+        before=(_BIND,),
         holds=_goes_in(30, 30),
     ),
     Behaviour(
-        "delete: a finalizer gone after the kubelet is done", Step("GET"), 404, "NotFound",
+        "delete: bound, of its own grace",
+        Step("DELETE"),
+        200,
+        before=(_BIND,),
+        spec={"terminationGracePeriodSeconds": 7},
+        holds=_goes_in(7, 7),
+    ),
+    Behaviour(
+        "delete: bound, of another grace",
+        _delete(50),
+        200,
+        before=(_BIND,),
+        spec={"terminationGracePeriodSeconds": 7},
+        holds=_goes_in(50, 50),
+    ),
+    Behaviour(
+        "delete: again, sooner",
+        _delete(5),
+        200,
+        before=(_BIND, Step("DELETE")),
+        holds=_goes_in(5, 5),
+    ),
+    Behaviour(
+        "delete: again, later",
+        _delete(300),
+        200,
+        before=(_BIND, _delete(20)),
+        holds=_goes_in(20, 20),
+    ),
+    Behaviour(
+        "delete: again, anyhow",
+        Step("DELETE"),
+        200,
+        before=(_BIND, _delete(20)),
+        holds=_goes_in(20, 20),
+    ),
+    Behaviour(
+        "delete: bound, done",
+        Step("GET"),
+        404,
+        "NotFound",
+        before=(_BIND, Step("DELETE"), _delete(0)),
+    ),
+    Behaviour(
+        "delete: bound and ended",
+        Step("GET"),
+        404,
+        "NotFound",
+        before=(_BIND, _ENDED, Step("DELETE")),
+    ),
+    Behaviour(
+        "delete: a finalizer gone before the kubelet is done",
+        Step("GET"),
+        200,
+        before=(_BIND, Step("DELETE"), _patch(finalizers=None)),
+        finalizers=["example.com/keep"],
+        holds=_goes_in(30, 30),
+    ),
+    Behaviour(
+        "delete: a finalizer gone after the kubelet is done",
+        Step("GET"),
+        404,
+        "NotFound",
         before=(_BIND, Step("DELETE"), _delete(0), _patch(finalizers=None)),
         finalizers=["example.com/keep"],
     ),
     Behaviour("status: running", _status(_RUNS), 200, before=(_BIND,), holds=_runs),
     Behaviour(
-        "status: wrong uid", _status(_RUNS, _OTHER_UID), 422, "Invalid", "field is immutable",
+        "status: wrong uid",
+        _status(_RUNS, _OTHER_UID),
+        422,
+        "Invalid",
+        "field is immutable",
     ),
     Behaviour(
-        "status: the container list is one", _status({"containerStatuses": []}), 200,
+        "status: the container list is one",
+        _status({"containerStatuses": []}),
+        200,
         before=(_BIND, _status(_RUNS)),
         holds=lambda pod: not pod["status"].get("containerStatuses"),
     ),
     Behaviour(
-        "create: defaults", Step("GET"), 200,
-        holds=lambda pod: pod["spec"]["restartPolicy"] == "Always"
-        and pod["spec"]["terminationGracePeriodSeconds"] == 30,
+        "create: defaults",
+        Step("GET"),
+        200,
+        holds=lambda pod: (
+            pod["spec"]["restartPolicy"] == "Always"
+            and pod["spec"]["terminationGracePeriodSeconds"] == 30
+        ),
     ),
     Behaviour("read: no such pod", Step("GET", name="nobody"), 404, "NotFound", "not found"),
     Behaviour(
-        "evict: unbound", Step("POST", "eviction", lambda pod: {
-            "apiVersion": "policy/v1", "kind": "Eviction",
-            "metadata": {"name": "subject", "namespace": pod["namespace"]},
-        }), 201,
+        "evict: unbound",
+        Step(
+            "POST",
+            "eviction",
+            lambda pod: {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": "subject", "namespace": pod["namespace"]},
+            },
+        ),
+        201,
     ),
-)  # fmt: skip
+)
 
 
 async def check(client: ApiClient, behaviour: Behaviour, namespace: str) -> str:

@@ -190,9 +190,14 @@ class MemoryClient(ApiClient):
     """An `ApiClient` on a `Line`."""
 
     def __init__(
-        self, line: Line, name: str, *, clock: Clock, rng: random.Random,
+        self,
+        line: Line,
+        name: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
         options: ClientOptions | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(Endpoint("http://memory", Fixed()), options, clock=clock, rng=rng)
         self._line, self._agent = line, name
 

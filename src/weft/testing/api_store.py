@@ -56,9 +56,14 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(message)
         self.status = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": message, "reason": reason, "code": code,
-        }  # fmt: skip
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "code": code,
+        }
         if details:
             self.status["details"] = details
         self.code = code
@@ -99,9 +104,11 @@ class Store:
         found = self._objects[kind].get(key)
         if found is None:
             raise Refusal(
-                404, "NotFound", f'{kind.qualified} "{key[1]}" not found',
+                404,
+                "NotFound",
+                f'{kind.qualified} "{key[1]}" not found',
                 {"name": key[1], "kind": kind.resource, **_group(kind)},
-            )  # fmt: skip
+            )
         return found
 
     def has(self, kind: Kind, key: Key) -> bool:
@@ -121,10 +128,11 @@ class Store:
             version, start = told["v"], told["start"]
             if version not in self._pages:
                 raise Refusal(
-                    410, "Expired",
+                    410,
+                    "Expired",
                     "The provided continue parameter is too old to display a consistent list "
                     "result. You can start a new list without the continue parameter.",
-                )  # fmt: skip
+                )
             found = self._pages[version]
         meta: Json = {"resourceVersion": version}
         if limit and start + limit < len(found):
@@ -147,9 +155,11 @@ class Store:
         """A new object, with what the server adds to it."""
         if key in self._objects[kind]:
             raise Refusal(
-                409, "AlreadyExists", f'{kind.qualified} "{key[1]}" already exists',
+                409,
+                "AlreadyExists",
+                f'{kind.qualified} "{key[1]}" already exists',
                 {"name": key[1], "kind": kind.resource, **_group(kind)},
-            )  # fmt: skip
+            )
         meta = dict(body.get("metadata") or {})
         meta["uid"] = self.new_uid()
         meta["creationTimestamp"] = self.now_text()

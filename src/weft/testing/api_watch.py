@@ -39,9 +39,14 @@ class Watch:
     """One client's watch, fed by the store until it is closed."""
 
     def __init__(
-        self, store: Store, kind: Kind, chosen: Selection, connection: Connection,
-        on_close: Callable[["Watch"], None], bookmarks: bool,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        kind: Kind,
+        chosen: Selection,
+        connection: Connection,
+        on_close: Callable[["Watch"], None],
+        bookmarks: bool,
+    ) -> None:
         self.kind = kind
         self.bookmarks = bookmarks
         self._store = store

@@ -19,9 +19,12 @@ def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
     name = meta.get("name") or meta.get("generateName", "") + str(store.version + 1)
     if kind.resource == "pods":
         spec = {
-            "schedulerName": "default-scheduler", "priority": 0, "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": GRACE_S, **(body.get("spec") or {}),
-        }  # fmt: skip
+            "schedulerName": "default-scheduler",
+            "priority": 0,
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": GRACE_S,
+            **(body.get("spec") or {}),
+        }
         status: Json = {"phase": "Pending", **(body.get("status") or {})}
         if spec.get("schedulingGates"):
             status["conditions"] = [
@@ -85,10 +88,14 @@ def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
     _check_uid("pods/binding", key, pod, meta.get("uid", ""))
     version = meta.get("resourceVersion", "")
     if version and version != here["resourceVersion"]:
-        raise _conflict("pods/binding", name, (
-            f"Precondition failed: ResourceVersion in precondition: {version}, "
-            f"ResourceVersion in object meta: {here['resourceVersion']}"
-        ))  # fmt: skip
+        raise _conflict(
+            "pods/binding",
+            name,
+            (
+                f"Precondition failed: ResourceVersion in precondition: {version}, "
+                f"ResourceVersion in object meta: {here['resourceVersion']}"
+            ),
+        )
     if here.get("deletionTimestamp"):
         text = f"pod {name} is being deleted, cannot be assigned to a host"
         raise _conflict("pods/binding", name, text)
@@ -121,10 +128,14 @@ def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]
     wanted = body.get("preconditions") or {}
     uid, here = wanted.get("uid", ""), old["metadata"]["uid"]
     if uid and uid != here:
-        raise _conflict(kind.kind, key[1], (
-            f"the UID in the precondition ({uid}) does not match the UID in record ({here}). "
-            "The object might have been deleted and then recreated"
-        ))  # fmt: skip
+        raise _conflict(
+            kind.kind,
+            key[1],
+            (
+                f"the UID in the precondition ({uid}) does not match the UID in record ({here}). "
+                "The object might have been deleted and then recreated"
+            ),
+        )
     if wanted.get("resourceVersion"):
         _check_version(kind, key, old, wanted["resourceVersion"])
     asked = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
@@ -141,8 +152,10 @@ def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]
     if not grace_s and not meta.get("finalizers"):
         return store.remove(kind, key)
     until = begun + datetime.timedelta(seconds=grace_s)
-    marks = {"deletionTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
-             "deletionGracePeriodSeconds": grace_s}  # fmt: skip
+    marks = {
+        "deletionTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "deletionGracePeriodSeconds": grace_s,
+    }
     return store.write(kind, key, old, {**old, "metadata": {**meta, **marks}})
 
 
@@ -190,18 +203,26 @@ def _merge_by_type(old: list[Json], asked: list[Json]) -> list[Json]:
 
 def _check_version(kind: Kind, key: Key, old: Json, version: str) -> None:
     if version and version != old["metadata"]["resourceVersion"]:
-        raise _conflict(kind.qualified, key[1], (
-            "the object has been modified; please apply your changes to the latest version and "
-            "try again"
-        ))  # fmt: skip
+        raise _conflict(
+            kind.qualified,
+            key[1],
+            (
+                "the object has been modified; please apply your changes to the latest version and "
+                "try again"
+            ),
+        )
 
 
 def _check_uid(what: str, key: Key, old: Json, uid: str) -> None:
     if uid and uid != old["metadata"]["uid"]:
-        raise _conflict(what, key[1], (
-            f"Precondition failed: UID in precondition: {uid}, "
-            f"UID in object meta: {old['metadata']['uid']}"
-        ))  # fmt: skip
+        raise _conflict(
+            what,
+            key[1],
+            (
+                f"Precondition failed: UID in precondition: {uid}, "
+                f"UID in object meta: {old['metadata']['uid']}"
+            ),
+        )
 
 
 def _conflict(what: str, name: str, text: str) -> Refusal:

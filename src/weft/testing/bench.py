@@ -38,9 +38,15 @@ class FakeBench:
     """A `Bench` of a fake. `started` counts starts; `running` and `most_running` residents."""
 
     def __init__(
-        self, world: Mapping[str, Played], *, memory_mib: int = 80_000, load_s: float = 8.0,
-        warm_s: float = 1.5, has_mps: bool = True, mps_works: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        world: Mapping[str, Played],
+        *,
+        memory_mib: int = 80_000,
+        load_s: float = 8.0,
+        warm_s: float = 1.5,
+        has_mps: bool = True,
+        mps_works: bool = True,
+    ) -> None:
         """`has_mps`: its daemon starts; `mps_works`: processes get on with it."""
         self.card = Card("Fake-GPU", "GPU-fake", memory_mib, "0", "fake", fake=True)
         self.world, self.load_s, self.warm_s = world, load_s, warm_s
@@ -104,8 +110,10 @@ class FakeBench:
     def speed(self, resident: "FakeResident") -> float:
         """What is left of its rate beside the others."""
         running = [one for one in self.residents if one.runs]
-        sums = (sum(one.played.compute for one in running),
-                sum(one.played.memory for one in running))  # fmt: skip
+        sums = (
+            sum(one.played.compute for one in running),
+            sum(one.played.memory for one in running),
+        )
         sliced = 0.95 if self.isolation == "time-slicing" and len(running) > 1 else 1.0
         drift = 1.0 + resident.played.drift * (self.time_s - 1_000.0) / 3_600.0
         return sliced * drift / max(1.0, *sums)

@@ -83,9 +83,14 @@ def _with_service(gpu: Gpu, in_service: bool) -> Gpu:
     if in_service:
         return gpu
     return Gpu(
-        index=gpu.index, memory_mib=gpu.memory_mib, model=gpu.model, uuid=gpu.uuid,
-        milli=gpu.milli, parent=gpu.parent, in_service=False,
-    )  # fmt: skip
+        index=gpu.index,
+        memory_mib=gpu.memory_mib,
+        model=gpu.model,
+        uuid=gpu.uuid,
+        milli=gpu.milli,
+        parent=gpu.parent,
+        in_service=False,
+    )
 
 
 def shape(
@@ -160,14 +165,27 @@ def pod(
 ) -> PodRequest:
     """A pod whose UID is its name. `asks` is a shape from `shape(...)` for the rarer wishes."""
     wanted = asks or shape(
-        gpus=gpus, memory_mib=memory_mib, percent=percent, milli=milli, claims=claims,
-        cpu_milli=cpu_milli, host_memory_mib=host_memory_mib, models=models,
-        node_name=node_name, application=application, job_class=job_class,
-    )  # fmt: skip
+        gpus=gpus,
+        memory_mib=memory_mib,
+        percent=percent,
+        milli=milli,
+        claims=claims,
+        cpu_milli=cpu_milli,
+        host_memory_mib=host_memory_mib,
+        models=models,
+        node_name=node_name,
+        application=application,
+        job_class=job_class,
+    )
     return PodRequest(
-        uid=name, name=name, shape=wanted, scheduler_name=scheduler_name, priority=priority,
-        queue_priority=queue_priority, created_ns=created_ns,
-    )  # fmt: skip
+        uid=name,
+        name=name,
+        shape=wanted,
+        scheduler_name=scheduler_name,
+        priority=priority,
+        queue_priority=queue_priority,
+        created_ns=created_ns,
+    )
 
 
 def placement(

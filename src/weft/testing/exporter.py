@@ -53,9 +53,14 @@ class PlayedGpu(msgspec.Struct, frozen=True):
 
     def series(self) -> list[tuple[str, dict[str, str], float]]:
         """(name, labels, value) of each line, as KUBERNETES_VIRTUAL_GPUS has them."""
-        card = {"gpu": str(self.index), "device": f"nvidia{self.index}", "modelName": "Played",
-                "Hostname": self.node, **({"UUID": self.uuid} if self.uuid else {}),
-                **self.labels}  # fmt: skip
+        card = {
+            "gpu": str(self.index),
+            "device": f"nvidia{self.index}",
+            "modelName": "Played",
+            "Hostname": self.node,
+            **({"UUID": self.uuid} if self.uuid else {}),
+            **self.labels,
+        }
         found = []
         for name, field in _NAMES.items():
             value = getattr(self, field)

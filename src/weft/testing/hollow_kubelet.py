@@ -230,8 +230,11 @@ class HollowKubelet:
         """Write the node's Ready condition; raises what `ApiClient.call` raises."""
         now = time_text(self._now_s())
         one: dict[str, Any] = {
-            "type": "Ready", "status": status, "reason": reason, "lastHeartbeatTime": now,
-        }  # fmt: skip
+            "type": "Ready",
+            "status": status,
+            "reason": reason,
+            "lastHeartbeatTime": now,
+        }
         known = self._nodes.known.objects.get(("", name))
         if known is None or known.ready != (status == "True"):
             one["lastTransitionTime"] = now

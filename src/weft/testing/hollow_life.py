@@ -148,9 +148,7 @@ class Life:
             if before is not None and before.finished_at:
                 began = seconds_of(before.started_at) if before.started_at else None
                 ended_s = seconds_of(before.finished_at)
-                self.last = Exit(
-                    before.exit_code, before.reason, began, ended_s, before.message
-                )  # fmt: skip
+                self.last = Exit(before.exit_code, before.reason, began, ended_s, before.message)
                 if began is not None and ended_s - began >= SOUND_S:
                     self._failures = 0
                 self.stage = "waiting"

@@ -36,8 +36,11 @@ def status_of(pod: HollowPod, life: Life) -> Json:
 def refusal(reason: str, message: str, now_s: float) -> Json:
     """The status of a pod that the node does not admit."""
     return {
-        "phase": "Failed", "reason": reason, "message": message, "startTime": time_text(now_s),
-    }  # fmt: skip
+        "phase": "Failed",
+        "reason": reason,
+        "message": message,
+        "startTime": time_text(now_s),
+    }
 
 
 def _state(life: Life, container: HollowContainer) -> Json:

@@ -203,11 +203,16 @@ class World:
         """Every GPU of every node, used or not."""
         return [
             GpuUse(
-                name, gpu.index, gpu.uuid, gpu.memory_mib, home.used_mib.get(gpu.index, 0),
+                name,
+                gpu.index,
+                gpu.uuid,
+                gpu.memory_mib,
+                home.used_mib.get(gpu.index, 0),
                 home.users(gpu.index),
             )
-            for name, home in self._homes.items() for gpu in home.node.gpus
-        ]  # fmt: skip
+            for name, home in self._homes.items()
+            for gpu in home.node.gpus
+        ]
 
     def on_node(self, name: str) -> list[str]:
         """The uids of the pods that are known there, ended ones too."""

@@ -118,6 +118,8 @@ class Writer:
             return
         change = {"metadata": {"uid": write.uid}, "status": write.status}
         await self._client.call(
-            "PATCH", PODS.of(write.namespace, write.name, "status"), msgspec.json.encode(change),
+            "PATCH",
+            PODS.of(write.namespace, write.name, "status"),
+            msgspec.json.encode(change),
             content_type=STRATEGIC_PATCH,
-        )  # fmt: skip
+        )

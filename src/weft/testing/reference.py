@@ -174,9 +174,10 @@ class ReferenceLedger:
     def expire(self, now_ns: int) -> list[str]:
         """Free what is late."""
         late = [
-            uid for uid, held in self.held.items()
+            uid
+            for uid, held in self.held.items()
             if held.state == "reserved" and held.deadline_ns <= now_ns
-        ]  # fmt: skip
+        ]
         for uid in late:
             del self.held[uid]
         return late
@@ -184,9 +185,10 @@ class ReferenceLedger:
     def occupants(self, node: str, gpu: int) -> list[str]:
         """Who shares this GPU, in the order they came."""
         return [
-            uid for uid, held in self.held.items()
+            uid
+            for uid, held in self.held.items()
             if held.placement.node == node and gpu in [s.gpu for s in held.placement.shares]
-        ]  # fmt: skip
+        ]
 
     # --- try, then undo --------------------------------------------------------------------------
 

@@ -53,9 +53,20 @@ def test_check_says_good(weft: Weft, tmp_path: Path) -> None:
 
 
 URLS = [
-    "http://[::1", "http://h:99999", "http://h:0", "http://h:x", "http://", "http://a b",
-    "http://h?x=1", "http://h#x", "http://u:p@h", "ftp://h", "h", "http://a..b", "http://h/a b",
-]  # fmt: skip
+    "http://[::1",
+    "http://h:99999",
+    "http://h:0",
+    "http://h:x",
+    "http://",
+    "http://a b",
+    "http://h?x=1",
+    "http://h#x",
+    "http://u:p@h",
+    "ftp://h",
+    "h",
+    "http://a..b",
+    "http://h/a b",
+]
 
 
 @pytest.mark.parametrize("url", URLS)

@@ -146,13 +146,12 @@ def test_a_pod_without_a_gpu_has_a_node_and_no_gpus(weft: Weft) -> None:
         "gpu2,1000,10,1,1000\n"
     )
     path = weft.folder / "d"
-    assert (
-        weft.simulate("--policy", "first-fit", "--demand", 0.3, "--decisions", path).code == 0
-    )
+    assert weft.simulate("--policy", "first-fit", "--demand", 0.3, "--decisions", path).code == 0
     (line,) = [
-        line for line in weft("explain", "pod", "cpu", "--decisions", path).out.splitlines()
+        line
+        for line in weft("explain", "pod", "cpu", "--decisions", path).out.splitlines()
         if "placed on" in line
-    ]  # fmt: skip
+    ]
     assert line.split(" on ")[1] in {"n0", "n1", "n2", "n3"}
 
 

@@ -28,8 +28,11 @@ def table(tmp_path: Path) -> Path:
 def measured(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.csv"
     lines = ["source,gpu,job_a,job_b,iso_a_steps_per_s,iso_b_steps_per_s,norm_a,norm_b,feasible"]
-    lines += [f"mine,t4,{one},{other},1,2,0.7,0.{5 + at},1"
-              for at, one in enumerate(KINDS) for other in KINDS[at:]]  # fmt: skip
+    lines += [
+        f"mine,t4,{one},{other},1,2,0.7,0.{5 + at},1"
+        for at, one in enumerate(KINDS)
+        for other in KINDS[at:]
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -58,8 +61,11 @@ def test_csv_and_a_table_of_measured_pairs(weft: Weft, measured) -> None:
     lines = list(csv.reader(io.StringIO(said.out)))
     assert lines[0] == list(CSV_COLUMNS)
     assert [line[:2] for line in lines[1:]] == [
-        ["1.2", "interference"], ["1.2", "binpack"], ["0.5", "interference"], ["0.5", "binpack"],
-    ]  # fmt: skip
+        ["1.2", "interference"],
+        ["1.2", "binpack"],
+        ["0.5", "interference"],
+        ["0.5", "binpack"],
+    ]
 
 
 def test_the_table_for_people(weft: Weft, table) -> None:
@@ -89,13 +95,19 @@ def test_mistakes_are_told_in_one_line(weft: Weft, table, arguments, where) -> N
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pairs.json", "no"), ("pairs.json", '{"a": {"b": 1}}'),
+        ("pairs.json", "no"),
+        ("pairs.json", '{"a": {"b": 1}}'),
         ("pairs.json", '{"a": {"a": "x"}}'),
-        ("pairs.json", "{}"), ("pairs.csv", "source,gpu\nmine,v100\n"), ("pairs.csv", ""),
-        ("pairs.csv", "source,gpu,job_a,job_b,iso_a_steps_per_s,iso_b_steps_per_s,norm_a,norm_b,"
-         "feasible\noracle_throughputs,v100,a,a,1,1,x,1,1\n"),
+        ("pairs.json", "{}"),
+        ("pairs.csv", "source,gpu\nmine,v100\n"),
+        ("pairs.csv", ""),
+        (
+            "pairs.csv",
+            "source,gpu,job_a,job_b,iso_a_steps_per_s,iso_b_steps_per_s,norm_a,norm_b,"
+            "feasible\noracle_throughputs,v100,a,a,1,1,x,1,1\n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_table(weft: Weft, tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)

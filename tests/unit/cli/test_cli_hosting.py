@@ -55,12 +55,18 @@ def node_of(server: FakeApiServer, name: str) -> str:
 
 def kubeconfig(folder: Path, url: str) -> Path:
     path = folder / "kubeconfig"
-    path.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "clusters": [{"name": "it", "cluster": {"server": url}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "users": [{"name": "it", "user": {"token": "t"}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "it",
+                "clusters": [{"name": "it", "cluster": {"server": url}}],
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                "users": [{"name": "it", "user": {"token": "t"}}],
+            }
+        )
+    )
     return path
 
 
@@ -87,8 +93,12 @@ def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     async def life() -> None:
         async with FakeApiServer() as server:
             add_node(server)
-            hosting = Hosting((kubeconfig(tmp_path, server.url),), schedules=schedules,
-                              decisions=decisions, where="weft.yaml")  # fmt: skip
+            hosting = Hosting(
+                (kubeconfig(tmp_path, server.url),),
+                schedules=schedules,
+                decisions=decisions,
+                where="weft.yaml",
+            )
             process = asyncio.create_task(host(config, built_in(), hosting))
             try:
                 await until(lambda: "leading" in caplog.text or process.done())
@@ -118,7 +128,10 @@ def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     assert verdict.identical, verdict
     assert verdict.decisions >= 2 * schedules
     told = [line.event for line in read(decisions)[1]]
-    tables = [InterferenceView.from_input(event.value) for event in told
-              if getattr(event, "policy", "") == INPUT]  # fmt: skip
+    tables = [
+        InterferenceView.from_input(event.value)
+        for event in told
+        if getattr(event, "policy", "") == INPUT
+    ]
     assert [view.version for view in tables] == [1, 2]
     assert tables[1].costs("T4", "serve", "train") == pytest.approx(0.0198, abs=1e-4)

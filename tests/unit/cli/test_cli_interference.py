@@ -21,11 +21,13 @@ from weft.interference.dataset import (
     Feature,
     Solo,
     encode,
-)  # fmt: skip
+)
 
-APPS = {f"{family} (batch size {8 * 2**size})": 0.3 + 0.15 * number + 0.05 * size
-        for number, family in enumerate(("cnn", "lm", "gan", "rec", "rl", "ssd"))
-        for size in range(2)}  # fmt: skip
+APPS = {
+    f"{family} (batch size {8 * 2**size})": 0.3 + 0.15 * number + 0.05 * size
+    for number, family in enumerate(("cnn", "lm", "gan", "rec", "rl", "ssd"))
+    for size in range(2)
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +40,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Solo(app, model, "mps", {}, 100, 120, size * 30 / used) for app, used in APPS.items()
         ]
         coruns += [
-            Corun(one, (two,), model, "mps", None,
-                  1 / max(1.0, (APPS[one] + 0.9 * APPS[two]) / size), 3 if one == two else 1)
+            Corun(
+                one,
+                (two,),
+                model,
+                "mps",
+                None,
+                1 / max(1.0, (APPS[one] + 0.9 * APPS[two]) / size),
+                3 if one == two else 1,
+            )
             for one, two in itertools.product(APPS, APPS)
-        ]  # fmt: skip
+        ]
     (folder / "data.json").write_bytes(
         encode(Dataset(API_VERSION, KIND, {}, tuple(solos), tuple(coruns)))
     )
@@ -71,9 +80,12 @@ def test_train_computes_on_one_thread_whatever_is_set(weft: Weft, tmp_path: Path
         "print(os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_NUM_THREADS'])"
     )
     said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "4", "OMP_NUM_THREADS": "4"},
-    )  # fmt: skip
+    )
     assert said.stdout.splitlines()[-1] == "1 1"
 
 
@@ -102,24 +114,49 @@ def test_predict_the_table_that_policies_get(weft: Weft, folder: Path) -> None:
 
 
 def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
-    said = weft("interference", "explain", str(folder / "model"), "cnn (batch size 8)",
-               "lm (batch size 8)", "--gpu-model", "big")  # fmt: skip
+    said = weft(
+        "interference",
+        "explain",
+        str(folder / "model"),
+        "cnn (batch size 8)",
+        "lm (batch size 8)",
+        "--gpu-model",
+        "big",
+    )
     assert said.code == 0, said.err
     assert "what the victim suffers" in said.out
     assert "1.00  cnn (batch size 8) beside lm (batch size 8): speed 1.000" in said.out
 
 
 def test_explain_as_json_names_its_parts(weft: Weft, folder: Path) -> None:
-    said = weft("interference", "explain", str(folder / "model"), "cnn (batch size 8)",
-               "lm (batch size 8)", "--gpu-model", "big", "--output", "json")  # fmt: skip
+    said = weft(
+        "interference",
+        "explain",
+        str(folder / "model"),
+        "cnn (batch size 8)",
+        "lm (batch size 8)",
+        "--gpu-model",
+        "big",
+        "--output",
+        "json",
+    )
     found = json.loads(said.out)
     assert found["prediction"]["rung"] == "learned"
     assert set(found["nearest"][0]) == {"victim", "other", "speed", "likeness"}
 
 
 def test_a_name_that_nobody_knows_is_said_to_be_unknown(weft: Weft, folder: Path) -> None:
-    said = weft("interference", "predict", str(folder / "model"), "cnn (batch size 8)",
-                "lm (batch size 9)", "--gpu-model", "big", "--output", "json")  # fmt: skip
+    said = weft(
+        "interference",
+        "predict",
+        str(folder / "model"),
+        "cnn (batch size 8)",
+        "lm (batch size 9)",
+        "--gpu-model",
+        "big",
+        "--output",
+        "json",
+    )
     assert json.loads(said.out)["rung"] == "unknown"
     assert "knows no application 'lm (batch size 9)' (is it 'lm (batch size 8)'?)" in said.err
 
@@ -161,8 +198,9 @@ def test_without_lightgbm_everything_works_and_says_so(
     )
     runs = tuple(
         Corun(a, (b,), "T4", "mps", None, 1 / max(1.0, looked[a].mean + looked[b].mean))
-        for a in names for b in names
-    )  # fmt: skip
+        for a in names
+        for b in names
+    )
     data, model = tmp_path / "profiled.json", tmp_path / "model"
     data.write_bytes(encode(Dataset(API_VERSION, KIND, {}, solos, runs)))
     assert weft("interference", "train", data, "--to", model).err == ""
@@ -170,8 +208,10 @@ def test_without_lightgbm_everything_works_and_says_so(
     told = weft("interference", "predict", model, *names[:2], "--output", "json")
     assert json.loads(told.out)["calibrated"] is False
     assert f"{model} was learnt with LightGBM, which is not installed" in told.err
-    for words in (("train", data, "--to", model),
-                  ("evaluate", data, "--split", "new pair", "--seeds", "1")):  # fmt: skip
+    for words in (
+        ("train", data, "--to", model),
+        ("evaluate", data, "--split", "new pair", "--seeds", "1"),
+    ):
         said = weft("interference", *words)
         assert said.code == 0
         assert "T4 mps has profiles, but LightGBM is not installed" in said.err
@@ -194,9 +234,23 @@ def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> 
 def test_evaluate_says_how_well_beside_the_baselines(
     weft: Weft, folder: Path, tmp_path: Path
 ) -> None:
-    said = weft("interference", "evaluate", str(folder / "data.json"), "--seeds", "1", "--split",
-               "new pair", "--split", "new GPU", "--gpu-model", "big", "--output", "json",
-               "--report", str(tmp_path / "report"))  # fmt: skip
+    said = weft(
+        "interference",
+        "evaluate",
+        str(folder / "data.json"),
+        "--seeds",
+        "1",
+        "--split",
+        "new pair",
+        "--split",
+        "new GPU",
+        "--gpu-model",
+        "big",
+        "--output",
+        "json",
+        "--report",
+        str(tmp_path / "report"),
+    )
     assert said.code == 0, said.err
     found = {one["split"]: one for one in json.loads(said.out)}
     assert set(found) == {"new pair", "new GPU"}

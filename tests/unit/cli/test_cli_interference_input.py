@@ -101,9 +101,15 @@ def test_table_and_model_exclude_each_other() -> None:
 def test_profiles_say_how_fast_applications_go_alone(tmp_path: Path) -> None:
     path = tmp_path / "profiles.json"
     solo = {"application": "bert", "gpu_model": "T4", "isolation": "mps", "rate_per_s": 12.5}
-    path.write_text(json.dumps({
-        "apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [solo],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "weft.dev/v1",
+                "kind": "InterferenceDataset",
+                "solo": [solo],
+            }
+        )
+    )
     named = Configuration(interference=InterferenceSettings(profiles=str(path)))
     (found,) = files_of(named).read().solos
     assert (found.application, found.gpu_model, found.rate_per_s) == ("bert", "T4", 12.5)
@@ -114,8 +120,9 @@ def test_profiles_say_how_fast_applications_go_alone(tmp_path: Path) -> None:
 
 def test_a_file_of_distances_that_is_not_there_is_found_before_the_start(tmp_path: Path) -> None:
     path = tmp_path / "weft.yaml"
-    path.write_text("apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
-                    "interference: {mystic: /no/such}\n")  # fmt: skip
+    path.write_text(
+        "apiVersion: weft.dev/v1\nkind: WeftConfiguration\ninterference: {mystic: /no/such}\n"
+    )
     with pytest.raises(BadInputError, match=r"interference\.mystic: /no/such cannot be read"):
         read(path)
 
@@ -132,8 +139,20 @@ def test_simulate_tells_policies(
     rows = [f"p{i},1000,1000,1,500,{kind}" for i, kind in enumerate(("A", "B"))]
     head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,application"
     pods.write_text("\n".join([head, *rows]) + "\n")
-    words = ("simulate", "--nodes", nodes, "--pods", pods, "--policy", "coscheml", "--demand", "1",
-             "--output", "json", "--no-timing")  # fmt: skip
+    words = (
+        "simulate",
+        "--nodes",
+        nodes,
+        "--pods",
+        pods,
+        "--policy",
+        "coscheml",
+        "--demand",
+        "1",
+        "--output",
+        "json",
+        "--no-timing",
+    )
     placed = []
     for more in ((), ("--interference", file)):
         said = weft(*words, *more)
@@ -159,18 +178,31 @@ def test_simulate_tells_mystics_distances(
     joined = []
     for distances in ({"A": 1.0, "B": 2.0}, {"A": 2.0, "B": 1.0}):
         far.write_text(json.dumps({"C": distances, "A": {"C": 0.0}}))
-        said = weft("simulate", "--nodes", nodes, "--pods", pods, "--policy",
-                    "coscheml:pairing=mystic", "--mystic", far, "--timed", "--decisions",
-                    decisions)  # fmt: skip
+        said = weft(
+            "simulate",
+            "--nodes",
+            nodes,
+            "--pods",
+            pods,
+            "--policy",
+            "coscheml:pairing=mystic",
+            "--mystic",
+            far,
+            "--timed",
+            "--decisions",
+            decisions,
+        )
         assert said.code == 0, said.err
-        told = [weft("explain", "pod", name, "--decisions", decisions) for name in
-                ("pC", "pA", "pB")]  # fmt: skip
+        told = [
+            weft("explain", "pod", name, "--decisions", decisions) for name in ("pC", "pA", "pB")
+        ]
         third, *two = [said.out.splitlines()[1] for said in told]
         assert third in two
         joined.append("AB"[two.index(third)])
     assert joined == ["B", "A"]
     far.write_text('{"A": 1}')
-    said = weft("simulate", "--nodes", nodes, "--pods", pods, "--policy", "coscheml",
-                "--mystic", far)  # fmt: skip
+    said = weft(
+        "simulate", "--nodes", nodes, "--pods", pods, "--policy", "coscheml", "--mystic", far
+    )
     assert said.code == 1
     assert f"--mystic: {far}: is no table of distances" in said.err

@@ -19,8 +19,11 @@ def shell(*arguments: str, path: Path | None = None) -> subprocess.CompletedProc
     environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     return subprocess.run(
         [sys.executable, "-m", "weft.cli.main", *arguments],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
 
 
 def test_the_version_and_nothing_else(weft: Weft) -> None:
@@ -30,8 +33,10 @@ def test_the_version_and_nothing_else(weft: Weft) -> None:
 def test_words_that_are_no_text_are_one_error() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "weft.cli.main", "parse", b"\xff.yaml"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "weft: error: '\\udcff.yaml': is no UTF-8 text; give the file or pod another name\n"
@@ -61,8 +66,11 @@ def test_policies_as_a_list_and_as_json(weft: Weft) -> None:
     said = weft("policies")
     lines = said.out.splitlines()
     assert [line.split()[0] for line in lines if line[0] != " "] == names
-    unsafe = [before.split()[0] for before, line in itertools.pairwise(lines)
-              if line.startswith(" ") and "unsafe: " in line]  # fmt: skip
+    unsafe = [
+        before.split()[0]
+        for before, line in itertools.pairwise(lines)
+        if line.startswith(" ") and "unsafe: " in line
+    ]
     assert unsafe == [policy.name for policy in BUILT_IN if policy.unsafe] == UNSAFE
     found = json.loads(weft("policies", "--output", "json").out)
     assert [item["name"] for item in found] == names
@@ -120,8 +128,11 @@ def test_a_reader_that_leaves_is_no_traceback(weft: Weft) -> None:
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "weft.cli.main", "policies"],
-            stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     finally:
         os.close(writer)
     assert "Traceback" not in ended.stderr

@@ -57,13 +57,21 @@ class FakePrometheus:
     def answer(self, names: set[str]) -> bytes:
         now = time.time() - self.age_s
         result = [
-            {"metric": labels,
-             "values": [[now - k * self.apart_s - self.old.get(labels.get("UUID", ""), 0.0),
-                         str(value)] for k in (2, 1, 0)]}
-            for labels, value in self.series if labels["__name__"] in names
-        ]  # fmt: skip
-        told = {"status": "success", "data": {"resultType": "matrix", "result": result},
-                "warnings": self.warnings}  # fmt: skip
+            {
+                "metric": labels,
+                "values": [
+                    [now - k * self.apart_s - self.old.get(labels.get("UUID", ""), 0.0), str(value)]
+                    for k in (2, 1, 0)
+                ],
+            }
+            for labels, value in self.series
+            if labels["__name__"] in names
+        ]
+        told = {
+            "status": "success",
+            "data": {"resultType": "matrix", "result": result},
+            "warnings": self.warnings,
+        }
         return json.dumps(told, separators=(",", ":")).encode()
 
     def add(self, name: str, value: float, **labels: str) -> None:
@@ -206,12 +214,16 @@ def test_a_gpu_whose_samples_are_old_and_a_servers_warning_are_wrong(
 
 def kubeconfig(tmp_path: Path, url: str) -> Path:
     path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps({
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
     return path
 
 

@@ -17,8 +17,18 @@ from weft.lab.workloads.catalog import WORKLOADS
 from weft.model import BadInputError
 from weft.testing.bench import FakeBench, Played
 
-ALONE = Solo("bert", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 3_000, 3_500, 12.5, 3,
-             9.0, "measured")  # fmt: skip
+ALONE = Solo(
+    "bert",
+    "T4",
+    "mps",
+    {"sm_active_ratio": Feature(0.5, 0.75)},
+    3_000,
+    3_500,
+    12.5,
+    3,
+    9.0,
+    "measured",
+)
 BESIDE = Corun("bert", ("resnet",), "T4", "mps", 6.25, 0.5, 3)
 NEVER = Infeasible(("bert", "huge"), "T4", "mps", "huge", "out-of-memory", "CUDA: no room")
 KNOWN = Dataset(solo=(ALONE,), corun=(BESIDE,), infeasible=(NEVER,))
@@ -37,8 +47,23 @@ def test_list_has_a_line_a_profile_and_what_cannot_be_run(weft: Weft, kept: Path
     assert said.code == 0
     header, line, never = said.out.splitlines()
     assert header.split()[:3] == ["application", "GPU", "model"]
-    assert line.split() == ["bert", "T4", "mps", "measured", "3", "9", "12.5", "0.50", "–", "–",
-                            "–", "–", "3,000", "3,500", "1"]  # fmt: skip
+    assert line.split() == [
+        "bert",
+        "T4",
+        "mps",
+        "measured",
+        "3",
+        "9",
+        "12.5",
+        "0.50",
+        "–",
+        "–",
+        "–",
+        "–",
+        "3,000",
+        "3,500",
+        "1",
+    ]
     assert never == "infeasible: bert + huge (mps): huge: out-of-memory: CUDA: no room"
 
 
@@ -116,10 +141,14 @@ def test_what_cannot_be_done_is_one_line(
 
 @pytest.mark.parametrize(
     "words",
-    [("collect", "--hours", "inf"), ("collect", "--settle-s", "inf"),
-     ("collect", "--step-s", "inf"), ("measure", "x", "--window-s", "inf"),
-     ("measure", "x", "--warm-s", "1e9")],
-)  # fmt: skip
+    [
+        ("collect", "--hours", "inf"),
+        ("collect", "--settle-s", "inf"),
+        ("collect", "--step-s", "inf"),
+        ("measure", "x", "--window-s", "inf"),
+        ("measure", "x", "--warm-s", "1e9"),
+    ],
+)
 def test_times_without_end_are_refused_by_name(weft: Weft, words: tuple[str, ...]) -> None:
     said = weft("profile", *words)
     assert said.code == 2
@@ -158,10 +187,17 @@ def test_what_is_no_api_server_is_told_in_one_line(weft: Weft, tmp_path: Path) -
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     config = tmp_path / "config"
-    config.write_text(json.dumps({
-        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-    }))  # fmt: skip
+    config.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+                "clusters": [
+                    {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+                ],
+            }
+        )
+    )
     try:
         for words in (
             ("list", "--config-map", "d/p"),

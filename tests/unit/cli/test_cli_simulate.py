@@ -11,19 +11,47 @@ from commands import SHORT_PODS, Weft
 from weft.cli.tables import CSV_COLUMNS
 
 RUN_KEYS = [
-    "policy", "seed", "arrived_percent", "gpu_allocation_percent", "gpu_fragmentation_percent",
-    "fragmentation_of_idle_percent", "used_gpu_milli", "failed_pods", "pods", "curve",
-    "fragmentation_curve", "by_model", "unscheduled", "waits", "cpu_s", "wall_s",
-]  # fmt: skip
+    "policy",
+    "seed",
+    "arrived_percent",
+    "gpu_allocation_percent",
+    "gpu_fragmentation_percent",
+    "fragmentation_of_idle_percent",
+    "used_gpu_milli",
+    "failed_pods",
+    "pods",
+    "curve",
+    "fragmentation_curve",
+    "by_model",
+    "unscheduled",
+    "waits",
+    "cpu_s",
+    "wall_s",
+]
 SUMMARY_KEYS = [
-    "policy", "seeds", "gpu_allocation_percent", "gpu_allocation_ci95",
-    "gpu_fragmentation_percent", "gpu_fragmentation_ci95", "at_100_percent", "at_100_ci95",
-    "failed_pods", "mean_wait_s", "cpu_s",
-]  # fmt: skip
+    "policy",
+    "seeds",
+    "gpu_allocation_percent",
+    "gpu_allocation_ci95",
+    "gpu_fragmentation_percent",
+    "gpu_fragmentation_ci95",
+    "at_100_percent",
+    "at_100_ci95",
+    "failed_pods",
+    "mean_wait_s",
+    "cpu_s",
+]
 WAIT_KEYS = [
-    "started", "never_started", "mean_s", "p50_s", "p90_s", "p99_s", "max_s",
-    "mean_allocation_percent", "end_s",
-]  # fmt: skip
+    "started",
+    "never_started",
+    "mean_s",
+    "p50_s",
+    "p90_s",
+    "p99_s",
+    "max_s",
+    "mean_allocation_percent",
+    "end_s",
+]
 
 
 def test_json_has_exactly_these_keys(weft: Weft) -> None:
@@ -35,8 +63,11 @@ def test_json_has_exactly_these_keys(weft: Weft) -> None:
     assert [list(run) for run in found["runs"]] == [RUN_KEYS] * 4
     assert [list(summary) for summary in found["summary"]] == [SUMMARY_KEYS] * 2
     assert [(run["policy"], run["seed"]) for run in found["runs"]] == [
-        ("best-fit", 42), ("best-fit", 43), ("fgd", 42), ("fgd", 43),
-    ]  # fmt: skip
+        ("best-fit", 42),
+        ("best-fit", 43),
+        ("fgd", 42),
+        ("fgd", 43),
+    ]
     run = found["runs"][0]
     assert run["used_gpu_milli"] == round(run["gpu_allocation_percent"] * 80)
     assert run["waits"] is None
@@ -56,8 +87,9 @@ def test_csv_has_one_line_a_run(weft: Weft) -> None:
     header, *rows = csv.reader(io.StringIO(said.out))
     assert tuple(header) == CSV_COLUMNS
     assert [(row[0], row[1], row[-1]) for row in rows] == [
-        ("best-fit", "42", ""), ("best-fit", "43", ""),
-    ]  # fmt: skip
+        ("best-fit", "42", ""),
+        ("best-fit", "43", ""),
+    ]
     assert "\r" not in said.out
 
 
@@ -87,8 +119,18 @@ def test_without_timing_equal_runs_print_equal_bytes_for_any_jobs(
     weft: Weft, mode: tuple[str, ...]
 ) -> None:
     for output in ("json", "csv", "table"):
-        wanted = ("--policy", "random", "--policy", "fgd", "--seeds", 2, "--no-timing", *mode,
-                  "--output", output)  # fmt: skip
+        wanted = (
+            "--policy",
+            "random",
+            "--policy",
+            "fgd",
+            "--seeds",
+            2,
+            "--no-timing",
+            *mode,
+            "--output",
+            output,
+        )
         one = weft.simulate(*wanted, "--jobs", 1)
         assert one.code == 0
         assert one == weft.simulate(*wanted, "--jobs", 1)
@@ -97,12 +139,21 @@ def test_without_timing_equal_runs_print_equal_bytes_for_any_jobs(
 
 def test_a_policy_named_twice_runs_once_and_seeds_start_where_told(weft: Weft) -> None:
     said = weft.simulate(
-        "--policy", "spread", "--policy", "spread", "--first-seed", 7, "--seeds", 2,
-        "--output", "csv",
-    )  # fmt: skip
+        "--policy",
+        "spread",
+        "--policy",
+        "spread",
+        "--first-seed",
+        7,
+        "--seeds",
+        2,
+        "--output",
+        "csv",
+    )
     assert [line.split(",")[:2] for line in said.out.splitlines()[1:]] == [
-        ["spread", "7"], ["spread", "8"],
-    ]  # fmt: skip
+        ["spread", "7"],
+        ["spread", "8"],
+    ]
 
 
 def test_demand_decides_how_much_arrives(weft: Weft) -> None:
@@ -146,25 +197,35 @@ def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
         (("--timed", "--demand", 1), "--timed: replays the trace as it came; leave --demand out"),
         (("--compress", 2), "--compress: only means something with --timed; add it"),
         (("--png",), "--png: needs --report DIR to know where the figures go"),
-        (("--seeds", 2, "--decisions", "x"),
-         "--decisions: takes one policy and one seed; run them one by one"),
-        (("--policy", "spread", "--decisions", "x"),
-         "--decisions: takes one policy and one seed; run them one by one"),
+        (
+            ("--seeds", 2, "--decisions", "x"),
+            "--decisions: takes one policy and one seed; run them one by one",
+        ),
+        (
+            ("--policy", "spread", "--decisions", "x"),
+            "--decisions: takes one policy and one seed; run them one by one",
+        ),
         (("--demand", "inf"), "--demand: inf is no number to reach; write a finite one"),
-        (("--timed", "--compress", "inf"),
-         "--compress: inf is no pace; write a finite number"),
+        (("--timed", "--compress", "inf"), "--compress: inf is no pace; write a finite number"),
     ],
-)  # fmt: skip
+)
 def test_options_that_clash(weft: Weft, options: tuple[object, ...], error: str) -> None:
     assert weft.error("--policy", "best-fit", *options) == error
 
 
 @pytest.mark.parametrize(
     "options",
-    [("--seeds", 0), ("--demand", 0), ("--jobs", 0), ("--compress", -1), ("--output", "xml"),
-     ("--demand", "nan"),
-     ("--seeds", "x"), ("--no-such-option",)],
-)  # fmt: skip
+    [
+        ("--seeds", 0),
+        ("--demand", 0),
+        ("--jobs", 0),
+        ("--compress", -1),
+        ("--output", "xml"),
+        ("--demand", "nan"),
+        ("--seeds", "x"),
+        ("--no-such-option",),
+    ],
+)
 def test_wrong_use_ends_with_2_and_points_to_help(weft: Weft, options: tuple[object, ...]) -> None:
     said = weft.simulate("--policy", "best-fit", *options)
     assert (said.code, said.out) == (2, "")

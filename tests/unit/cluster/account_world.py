@@ -27,10 +27,15 @@ def pod(uid: str, asks: dict[str, int], gpu: int | None = None, born: int = 0) -
         shares = [[0, gpu, mib, 0 if mib < CARD_MIB else 1000, ""]]
         marks = {"weft.dev/placement": json.dumps({"pod": uid, "node": "n", "shares": shares})}
     whole: dict[str, Any] = {
-        "metadata": {"name": uid, "namespace": "d", "uid": uid, "annotations": marks,
-                     "creationTimestamp": f"2026-01-01T00:00:{born:02}Z"},
+        "metadata": {
+            "name": uid,
+            "namespace": "d",
+            "uid": uid,
+            "annotations": marks,
+            "creationTimestamp": f"2026-01-01T00:00:{born:02}Z",
+        },
         "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": asks}}]},
-    }  # fmt: skip
+    }
     return msgspec.convert(whole, Pod)
 
 

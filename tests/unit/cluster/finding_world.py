@@ -39,8 +39,9 @@ class FakeServers:
         self._client: Any = None
 
     async def handle(self, request: web.Request) -> web.Response:
-        found = re.fullmatch(r"/api/v1/namespaces/[^/]+/(services|pods)/([^/]+)/proxy(/.*)",
-                             request.path)  # fmt: skip
+        found = re.fullmatch(
+            r"/api/v1/namespaces/[^/]+/(services|pods)/([^/]+)/proxy(/.*)", request.path
+        )
         if found is None:
             return await self._forward(request)
         name = found[2].split(":")[1]
@@ -56,8 +57,10 @@ class FakeServers:
             return web.Response(status=503, text="no endpoints available")
         assert found[3].endswith("/api/v1/query")
         counts = "count by" in request.query["query"]
-        labels = [{"UUID": uuid, **({} if counts else {"__name__": "DCGM_FI_DEV_FB_USED"})}
-                  for uuid in self.sees[name]]  # fmt: skip
+        labels = [
+            {"UUID": uuid, **({} if counts else {"__name__": "DCGM_FI_DEV_FB_USED"})}
+            for uuid in self.sees[name]
+        ]
         samples: dict[str, Any] = {"value": [0, "1"]} if counts else {"values": [[0, "500"]]}
         result = [{"metric": one, **samples} for one in labels]
         data = {"resultType": "vector" if counts else "matrix", "result": result}
@@ -100,10 +103,14 @@ async def cluster() -> AsyncIterator[tuple[FakeServers, ApiClient]]:
 
 def service(servers: FakeServers, name: str, annotated: bool = False, at: str = "m") -> None:
     marks = {"weft.dev/prometheus": "true"} if annotated else {}
-    servers.api.add("services", {
-        "metadata": {"name": name, "namespace": at, "annotations": marks},
-        "spec": {"ports": [{"name": "web", "port": 9090}], "selector": {"app": name}},
-    }, at)  # fmt: skip
+    servers.api.add(
+        "services",
+        {
+            "metadata": {"name": name, "namespace": at, "annotations": marks},
+            "spec": {"ports": [{"name": "web", "port": 9090}], "selector": {"app": name}},
+        },
+        at,
+    )
 
 
 def run(work: Awaitable[None]) -> None:

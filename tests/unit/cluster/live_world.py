@@ -72,9 +72,15 @@ def pod(name: str, memory_mib: int = 10_000, scheduler: str = "weft", **spec: An
 
 
 def bind(
-    server: FakeApiServer, name: str, gpu: int | None, at: str, *, node: str = "n",
-    memory_mib: int = 10_000, **marks: str,
-) -> str:  # fmt: skip
+    server: FakeApiServer,
+    name: str,
+    gpu: int | None,
+    at: str,
+    *,
+    node: str = "n",
+    memory_mib: int = 10_000,
+    **marks: str,
+) -> str:
     """Bind the pod by hand, at this time, with Weft's mark where `gpu` is given; its UID."""
     uid: str = server.get("pods", name, "d")["metadata"]["uid"]
     if gpu is not None:

@@ -32,9 +32,10 @@ NAMED = {"name": "weft-observed", "namespace": "kube-system"}
 COUNTER, P99 = "weft_progress_total", "weft_p99_seconds"
 LOOK_S = 15.0
 ALONE_PER_S = 100.0
-TABLE = from_static(1, slowdowns(
-    {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}, "test"
-))  # fmt: skip
+TABLE = from_static(
+    1,
+    slowdowns({one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}, "test"),
+)
 """Both are said to go well together."""
 
 
@@ -104,9 +105,15 @@ class Scene(World):
     """One process. `look` lets a look's time pass, in which pods do so much a second."""
 
     def __init__(
-        self, server: FakeApiServer, client: ApiClient, base: Interference = TABLE,
-        solos: Sequence[Solo] = (), policy: str = "interference", trusted: bool = True, **how: Any,
-    ) -> None:  # fmt: skip
+        self,
+        server: FakeApiServer,
+        client: ApiClient,
+        base: Interference = TABLE,
+        solos: Sequence[Solo] = (),
+        policy: str = "interference",
+        trusted: bool = True,
+        **how: Any,
+    ) -> None:
         super().__init__(server, client, built_in().create(policy), **how)
         assert isinstance(client.clock, Ahead)
         self.clock: Ahead = client.clock
@@ -232,9 +239,14 @@ def api(*nodes: Json) -> AbstractAsyncContextManager[FakeApiServer]:
 
 @asynccontextmanager
 async def scene(
-    server: FakeApiServer, *, lead: bool = True, quietly: bool = True, pods: bool = True,
-    clock: Ahead | None = None, **how: Any,
-) -> AsyncIterator[Scene]:  # fmt: skip
+    server: FakeApiServer,
+    *,
+    lead: bool = True,
+    quietly: bool = True,
+    pods: bool = True,
+    clock: Ahead | None = None,
+    **how: Any,
+) -> AsyncIterator[Scene]:
     """A process' life, with `serve` and `train` on the card for long."""
     async with client_of(server, clock or Ahead()) as client:
         made = Scene(server, client, **how)

@@ -26,11 +26,13 @@ def pod(cpu: str = "2", marks: dict[str, str] | None = None, **spec: Any) -> Pod
         {
             "metadata": {"name": "a", "namespace": "d", "uid": "u", "annotations": marks},
             "spec": {
-                "schedulerName": "weft", "containers": [{"name": "c", "resources": asks}], **spec
+                "schedulerName": "weft",
+                "containers": [{"name": "c", "resources": asks}],
+                **spec,
             },
         },
         Pod,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -68,13 +70,15 @@ def test_as_decided(view: PodView) -> None:
     [
         pod("3", marks(), nodeName="n"),
         pod(marks=marks(msgspec.structs.replace(DECIDED, node="m")), nodeName="m"),
-        pod(marks=marks(msgspec.structs.replace(DECIDED, shares=(Share(0, 0, 4000, 0),))),
-            nodeName="n"),
+        pod(
+            marks=marks(msgspec.structs.replace(DECIDED, shares=(Share(0, 0, 4000, 0),))),
+            nodeName="n",
+        ),
         pod(nodeName="n"),
         pod(marks={**marks(), "weft.dev/application": "b"}, nodeName="n"),
     ],
     ids=["it asks for more", "another node", "another card", "no marks", "it says another thing"],
-)  # fmt: skip
+)
 def test_otherwise_it_is_read(view: PodView, bound: Pod) -> None:
     seen = view.take(bound)
     assert isinstance(seen, PodSeenBound)

@@ -33,16 +33,19 @@ SPECS = {
 }
 taints = st.lists(
     st.sampled_from([CORDON, Taint("gpu", "NoExecute"), Taint("spot", "PreferNoSchedule")]),
-    unique=True, max_size=2,
-)  # fmt: skip
+    unique=True,
+    max_size=2,
+)
 drawn = st.tuples(taints, st.booleans(), st.sampled_from(["a", "b"]), st.sampled_from([100, 4000]))
 
 
 def pod(fields: list[str]) -> Pod:
     limits = {"elasticgpu.io/gpu-memory": "500", "cpu": "2"}
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
-    raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
-           "spec": spec | {field: SPECS[field] for field in fields}}  # fmt: skip
+    raw = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": spec | {field: SPECS[field] for field in fields},
+    }
     return msgspec.convert(raw, Pod)
 
 

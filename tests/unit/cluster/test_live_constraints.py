@@ -30,8 +30,9 @@ def test_a_pod_without_wishes_may_run_anywhere() -> None:
 
 
 def test_selector_affinity_and_preferences() -> None:
-    required = {"nodeSelectorTerms": [
-        {"matchExpressions": [EXPRESSION], "matchFields": [FIELD]}, {}]}  # fmt: skip
+    required = {
+        "nodeSelectorTerms": [{"matchExpressions": [EXPRESSION], "matchFields": [FIELD]}, {}]
+    }
     preferred = [{"weight": 7, "preference": {"matchExpressions": [EXPRESSION]}}]
     node_affinity = {
         "requiredDuringSchedulingIgnoredDuringExecution": required,
@@ -64,36 +65,58 @@ def test_tolerations_and_ports() -> None:
         ],
     )
     assert found.tolerations == (
-        Toleration("gpu", "Equal", "yes"), Toleration("", "Exists", "", "NoExecute"),
-    )  # fmt: skip
+        Toleration("gpu", "Equal", "yes"),
+        Toleration("", "Exists", "", "NoExecute"),
+    )
     # An init container ends before the others start: kube-scheduler leaves its ports out as well.
     assert found.ports == (
-        HostPort(2, "TCP"), HostPort(3, "UDP"), HostPort(4, "TCP", "10.0.0.1"),
-    )  # fmt: skip
+        HostPort(2, "TCP"),
+        HostPort(3, "UDP"),
+        HostPort(4, "TCP", "10.0.0.1"),
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
-        ("spec.affinity.podAffinity",
-         {"affinity": {"podAffinity":
-                       {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}}}),
-        ("spec.affinity.podAntiAffinity",
-         {"affinity": {"podAntiAffinity":
-                       {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}}}),
-        ("spec.topologySpreadConstraints",
-         {"topologySpreadConstraints": [{"topologyKey": "z", "maxSkew": 1,
-                                         "whenUnsatisfiable": "DoNotSchedule"}]}),
+        (
+            "spec.affinity.podAffinity",
+            {
+                "affinity": {
+                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
+                }
+            },
+        ),
+        (
+            "spec.affinity.podAntiAffinity",
+            {
+                "affinity": {
+                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
+                }
+            },
+        ),
+        (
+            "spec.topologySpreadConstraints",
+            {
+                "topologySpreadConstraints": [
+                    {"topologyKey": "z", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+                ]
+            },
+        ),
         ("spec.resourceClaims", {"resourceClaims": [{"name": "gpu"}]}),
         ("spec.schedulingGroup", {"schedulingGroup": {"podGroupName": "gang"}}),
         ("spec.volumes[v].iscsi", {"volumes": [{"name": "v", "iscsi": {"iqn": "q"}}]}),
-        ("spec.volumes[v].gcePersistentDisk",
-         {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "p"}}]}),
-        ("there is no PersistentVolumeClaim data", {"volumes": [
-            {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}),
+        (
+            "spec.volumes[v].gcePersistentDisk",
+            {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "p"}}]},
+        ),
+        (
+            "there is no PersistentVolumeClaim data",
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+        ),
         ("there is no PersistentVolumeClaim a-v", {"volumes": [{"name": "v", "ephemeral": {}}]}),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_honoured_is_a_reason_that_names_the_way_out(
     field: str, spec: dict[str, Any]
 ) -> None:
@@ -105,11 +128,13 @@ def test_what_is_not_honoured_is_a_reason_that_names_the_way_out(
 def test_what_is_only_a_wish_keeps_nobody_waiting() -> None:
     wish = {"weight": 1, "podAffinityTerm": NEAR}
     found = read(
-        affinity={"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]},
-                  "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},
+        affinity={
+            "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]},
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+        },
         topologySpreadConstraints=[{"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}],
         volumes=[{"name": "v", "emptyDir": {}}],
-    )  # fmt: skip
+    )
     assert found.unsupported == ""
 
 
@@ -187,8 +212,9 @@ def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
             for index in range(3):
                 server.add("pods", pod(f"p{index}", 10_000))
             await until(lambda: "p2" in refused)
-            placed = [server.get("pods", f"p{index}", "d")["spec"].get("nodeName")
-                      for index in range(3)]  # fmt: skip
+            placed = [
+                server.get("pods", f"p{index}", "d")["spec"].get("nodeName") for index in range(3)
+            ]
             assert set(placed) <= {"b", None}
 
     run(life())

@@ -47,8 +47,10 @@ def test_the_one_that_sees_this_clusters_gpus_is_taken(
             assert source.choice.taken is not None
             assert source.choice.taken.server.name == taken
             assert {one.server.name for one in source.choice.others} == {
-                "thanos-query", "prometheus", "ours",
-            } - {taken}  # fmt: skip
+                "thanos-query",
+                "prometheus",
+                "ours",
+            } - {taken}
             assert [len(answer.labels) for answer in reading.answers] == [len(sees[taken])]
             await source.close()
 
@@ -275,10 +277,14 @@ def test_a_crowd_of_offers_in_one_namespace_hides_nobody() -> None:
 def test_endpoints_made_by_hand_are_asked_only_where_the_namespace_is_named() -> None:
     async def story() -> None:
         async with cluster() as (servers, client):
-            servers.api.add("services", {
-                "metadata": {"name": "prometheus", "namespace": "m"},
-                "spec": {"ports": [{"name": "web", "port": 9090}]},
-            }, "m")  # fmt: skip
+            servers.api.add(
+                "services",
+                {
+                    "metadata": {"name": "prometheus", "namespace": "m"},
+                    "spec": {"ports": [{"name": "web", "port": 9090}]},
+                },
+                "m",
+            )
             servers.sees = {"prometheus": ["GPU-0"]}
             assert kinds(await source_of(client, Clock()).read([USED], 45)) == {"nobody"}
             source = source_of(client, Clock(), namespaces=("m",))

@@ -20,24 +20,40 @@ from weft.testing.exporter import PlayedGpu, page
 def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:
     ports = more.get("ports", [{"name": "metrics", "containerPort": 9400}])
     return {
-        "metadata": {"name": name, "namespace": more.get("at", "gpu"),
-                     "labels": {"app.kubernetes.io/name": "dcgm-exporter"},
-                     "ownerReferences": [{"kind": more.get("owner", "DaemonSet"), "name": "e",
-                                          "controller": True}]},
+        "metadata": {
+            "name": name,
+            "namespace": more.get("at", "gpu"),
+            "labels": {"app.kubernetes.io/name": "dcgm-exporter"},
+            "ownerReferences": [
+                {"kind": more.get("owner", "DaemonSet"), "name": "e", "controller": True}
+            ],
+        },
         "spec": {"nodeName": node, "containers": [{"name": "c", "ports": ports}]},
-        "status": {"phase": more.get("phase", "Running"), "podIP": more.get("ip", "10.0.0.1"),
-                   "conditions": [{"type": "Ready", "status": more.get("ready", "True")}]},
-    }  # fmt: skip
+        "status": {
+            "phase": more.get("phase", "Running"),
+            "podIP": more.get("ip", "10.0.0.1"),
+            "conditions": [{"type": "Ready", "status": more.get("ready", "True")}],
+        },
+    }
 
 
 def test_an_exporter_is_asked_at_its_pods_address() -> None:
     pods = [
-        exporter("b-old", "b", ready="False"), exporter("b-new", "b", ip="fd00::7"),
-        exporter("a", "a", ports=[{"name": "grpc", "containerPort": 1}, {
-            "name": "https-metrics", "containerPort": 9443}]),
-        exporter("c", "c", ports=[]), exporter("gone", "d", phase="Failed"),
-        exporter("nowhere", ""), exporter("z-second", "a"),
-    ]  # fmt: skip
+        exporter("b-old", "b", ready="False"),
+        exporter("b-new", "b", ip="fd00::7"),
+        exporter(
+            "a",
+            "a",
+            ports=[
+                {"name": "grpc", "containerPort": 1},
+                {"name": "https-metrics", "containerPort": 9443},
+            ],
+        ),
+        exporter("c", "c", ports=[]),
+        exporter("gone", "d", phase="Failed"),
+        exporter("nowhere", ""),
+        exporter("z-second", "a"),
+    ]
     found = targets(msgspec.convert(pods, list[ServingPod]))
     assert found == {
         "a": "https://10.0.0.1:9443/metrics",
@@ -46,9 +62,13 @@ def test_an_exporter_is_asked_at_its_pods_address() -> None:
     }
 
 
-@pytest.mark.parametrize("stray", [
-    {"owner": "ReplicaSet"}, {"owner": "DaemonSet"},  # on one node, where the other is on all
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stray",
+    [
+        {"owner": "ReplicaSet"},
+        {"owner": "DaemonSet"},  # on one node, where the other is on all
+    ],
+)
 def test_a_stray_pod_that_is_called_so_displaces_no_daemonset(stray: dict[str, Any]) -> None:
     pods = [exporter(f"e-{node}", node, at="gpu-operator") for node in "nmo"]
     pods.append(exporter("a", "n", at="a-tenant", ip="10.6.6.6", **stray))
@@ -66,8 +86,9 @@ def test_many_pods_that_no_daemonset_made_displace_none_that_one_made() -> None:
 
 
 def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
-    devices = Devices([Node("a", (Gpu(0, 16_000, uuid="GPU-a"),)),
-                       Node("b", (Gpu(0, 16_000, uuid="GPU-b"),))])  # fmt: skip
+    devices = Devices(
+        [Node("a", (Gpu(0, 16_000, uuid="GPU-a"),)), Node("b", (Gpu(0, 16_000, uuid="GPU-b"),))]
+    )
 
     async def story() -> None:
         async with cluster() as (servers, client):

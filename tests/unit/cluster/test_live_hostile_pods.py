@@ -44,8 +44,10 @@ def test_an_annotation_nobody_writes_stops_nobody(name: str, text: str) -> None:
     run(play())
 
 
-@pytest.mark.parametrize("row", [[0, 0, 2**70, 0, ""], [0, 0, 2**62, 0, ""],
-                                 [0, 0, 1, 2**62, ""], [0, 0, 1, 0, "\ud800"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [[0, 0, 2**70, 0, ""], [0, 0, 2**62, 0, ""], [0, 0, 1, 2**62, ""], [0, 0, 1, 0, "\ud800"]],
+)
 def test_pods_that_claim_more_than_there_can_be_are_charged_what_they_ask(row: object) -> None:
     async def play() -> None:
         async with world() as it:

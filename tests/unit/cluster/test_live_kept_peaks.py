@@ -23,8 +23,9 @@ async def completes(made: Scene, name: str, most_mib: int) -> None:
     await made.bound(name)
     pod = made.live.pod("d", name)
     assert pod is not None
-    told = snapshot(made.live.engine.signals.version + 1, 0, [], {},
-                    peaks_mib={pod.metadata.uid: most_mib})  # fmt: skip
+    told = snapshot(
+        made.live.engine.signals.version + 1, 0, [], {}, peaks_mib={pod.metadata.uid: most_mib}
+    )
     made.live.handle(SignalsChanged(told))
     made.server.update("pods", name, {"status": {"phase": "Succeeded"}}, "d")
     await until(lambda: pod.metadata.uid not in made.live.engine.ledger.holdings)
@@ -90,12 +91,23 @@ def test_lessons_of_a_weft_that_kept_no_peaks_are_read_and_both_stand_side_by_si
 
 @pytest.mark.parametrize(
     "text",
-    ["", "?", "[]", '{"peaks": 3}', '{"peaks": [' + "[" * 5_000,
-     '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": -1, "runs": 1}]}',
-     '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": 1e30, "runs": 1}]}',
-     json.dumps({"peaks": [{"namespace": "d", "who": "w" * 2_000, "asks": "a", "most_mib": 1,
-                            "runs": 1}]})],
-)  # fmt: skip
+    [
+        "",
+        "?",
+        "[]",
+        '{"peaks": 3}',
+        '{"peaks": [' + "[" * 5_000,
+        '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": -1, "runs": 1}]}',
+        '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": 1e30, "runs": 1}]}',
+        json.dumps(
+            {
+                "peaks": [
+                    {"namespace": "d", "who": "w" * 2_000, "asks": "a", "most_mib": 1, "runs": 1}
+                ]
+            }
+        ),
+    ],
+)
 def test_peaks_that_cannot_be_read_are_told_once_and_learnt_anew(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

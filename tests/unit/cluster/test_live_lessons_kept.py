@@ -128,11 +128,20 @@ def test_nothing_is_written_without_the_lease() -> None:
 
 def test_keys_are_valid_short_and_each_workloads_own() -> None:
     names = [
-        "ml/Deployment/web", "ml/Deployment/web.v2", "ml.v2/Deployment/web", "ml/Job/" + "a" * 250,
-        "ml/Job/" + "a" * 251, "ml/application/my app", "ml/application/my-app",
-        "ml/application/my_app", "ml/application/a/b", "ml/application/日本", "ml/application/..",
-        "/x/y", "u-1",
-    ]  # fmt: skip
+        "ml/Deployment/web",
+        "ml/Deployment/web.v2",
+        "ml.v2/Deployment/web",
+        "ml/Job/" + "a" * 250,
+        "ml/Job/" + "a" * 251,
+        "ml/application/my app",
+        "ml/application/my-app",
+        "ml/application/my_app",
+        "ml/application/a/b",
+        "ml/application/日本",
+        "ml/application/..",
+        "/x/y",
+        "u-1",
+    ]
     keys = [key_of(name) for name in names]
     assert keys[0] == "ml.Deployment.web"
     assert len(set(keys)) == len(names)
@@ -148,8 +157,10 @@ def test_only_who_decides_lets_the_successor_go_first() -> None:
 
     async def life() -> None:
         async with (
-            api() as server, scene(server) as leader, scene(server, lead=False) as follower,
-        ):  # fmt: skip
+            api() as server,
+            scene(server) as leader,
+            scene(server, lead=False) as follower,
+        ):
             await leader.bound("a")
             leader.fails("a")
             for one in (leader, follower):

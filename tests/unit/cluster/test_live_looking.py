@@ -44,9 +44,11 @@ class FakeSource:
         if self.error is not None:
             return Reading([], [Asked("memory_used_mib", 0.25, self.error)])
         labels = [
-            json.dumps({"Hostname": n, "__name__": USED, "gpu": str(g)},
-                       separators=(",", ":")).encode() for n, g in self.used
-        ]  # fmt: skip
+            json.dumps(
+                {"Hostname": n, "__name__": USED, "gpu": str(g)}, separators=(",", ":")
+            ).encode()
+            for n, g in self.used
+        ]
         count = len(labels)
         times = np.full(count, self._clock.wall().timestamp())
         values = np.array(list(self.used.values()), dtype=np.float64)
@@ -120,8 +122,11 @@ def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_counted(
             assert seen(it) == ([5_000, 100], [FRESH, FRESH])
             assert look.errors == {("", "warning"): 2}
             told = {family.name: family for family in LookedMetrics(look).collect()}
-            failed = [s.value for s in told["weft_telemetry_queries"].samples
-                      if s.labels["result"] == "failed"]  # fmt: skip
+            failed = [
+                s.value
+                for s in told["weft_telemetry_queries"].samples
+                if s.labels["result"] == "failed"
+            ]
             assert failed == [0]
 
     run(story())
@@ -328,11 +333,11 @@ def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
             await look.look()
             found = {family.name: family for family in LookedMetrics(look).collect()}
             page = (DOCS / "telemetry.md").read_text()
-            told = {name + ("_total" if one.type == "counter" else "")
-                    for name, one in found.items()}  # fmt: skip
+            told = {
+                name + ("_total" if one.type == "counter" else "") for name, one in found.items()
+            }
             assert told == set(re.findall(r"^\| `(weft_[a-z_]+)`", page, flags=re.MULTILINE))
-            gpus = {tuple(s.labels.values()): s.value
-                    for s in found["weft_telemetry_gpus"].samples}  # fmt: skip
+            gpus = {tuple(s.labels.values()): s.value for s in found["weft_telemetry_gpus"].samples}
             assert gpus["memory_used_mib", "fresh"] == 2
             assert gpus["sm_active_ratio", "missing"] == 2
             assert found["weft_telemetry_errors"].samples[0].value == 1
@@ -343,10 +348,15 @@ def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
 def test_addresses_are_the_nodes_internal_ones() -> None:
     async def story() -> None:
         async with looking() as (it, _, _):
-            change = {"status": {"addresses": [
-                {"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.7"},
-                {"type": "InternalIP", "address": "fd00::7"},
-            ]}}  # fmt: skip
+            change = {
+                "status": {
+                    "addresses": [
+                        {"type": "Hostname", "address": "n"},
+                        {"type": "InternalIP", "address": "10.0.0.7"},
+                        {"type": "InternalIP", "address": "fd00::7"},
+                    ]
+                }
+            }
             it.server.update("nodes", "n", change)
             await until(lambda: addresses_of(it.live) == {"n": "10.0.0.7"})
 

@@ -219,9 +219,10 @@ def test_who_follows_tells_nobody() -> None:
     async def life() -> None:
         clock = Ahead()
         async with (
-            api() as server, scene(server, clock=clock),
+            api() as server,
+            scene(server, clock=clock),
             scene(server, lead=False, clock=clock) as follower,
-        ):  # fmt: skip
+        ):
             await until(lambda: follower.is_bound("train"))
             for _ in range(4):
                 await follower.look(serve=50, train=90)

@@ -21,8 +21,9 @@ def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted_on(
     async def life() -> None:
         async with api() as server, scene(server, trusted=False) as made:
             labels = json.dumps({"__name__": P99, "namespace": "d", "pod": "serve"}).encode()
-            server.update("pods", "serve", {"metadata": {"annotations": {
-                "weft.dev/slo-ms": "80"}}}, "d")  # fmt: skip
+            server.update(
+                "pods", "serve", {"metadata": {"annotations": {"weft.dev/slo-ms": "80"}}}, "d"
+            )
             made.counters.more = [(labels, 0.2)]
             await made.slow(4)
             assert made.seen == []
@@ -38,11 +39,14 @@ def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted_on(
     assert caplog.text.count("telemetry.namespaces") == 1
 
 
-@pytest.mark.parametrize(("telemetry", "trusted"), [
-    ({"url": "http://p:9090"}, True),
-    ({"discover": "servers", "namespaces": ["monitoring"]}, True),
-    ({"discover": "servers"}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("telemetry", "trusted"),
+    [
+        ({"url": "http://p:9090"}, True),
+        ({"discover": "servers", "namespaces": ["monitoring"]}, True),
+        ({"discover": "servers"}, False),
+    ],
+)
 def test_who_may_say_how_fast_pods_go_is_for_the_configuration_to_say(
     telemetry: dict[str, Any], trusted: bool
 ) -> None:

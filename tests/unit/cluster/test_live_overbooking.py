@@ -17,8 +17,9 @@ def holder(uid: str, at: str, memory_mib: int, gpu: int = 0, term: int = 0) -> H
 
 def late(*holders: Holder) -> list[str]:
     """The same whatever the order they are given in: every Weft must choose alike."""
-    answers = {tuple(one.uid for one in too_late(NODE, order))
-               for order in itertools.permutations(holders)}  # fmt: skip
+    answers = {
+        tuple(one.uid for one in too_late(NODE, order)) for order in itertools.permutations(holders)
+    }
     assert len(answers) == 1
     return list(answers.pop())
 

@@ -24,8 +24,10 @@ def shape(**spec: Any) -> Shape:
     asked = read_asked(pod, Settings()).shape
     for other in (held, asked):  # the same is charged, whoever schedules it
         assert (other.cpu_milli, other.memory_mib, other.extended) == (
-            found.cpu_milli, found.memory_mib, found.extended
-        )  # fmt: skip
+            found.cpu_milli,
+            found.memory_mib,
+            found.extended,
+        )
     return found
 
 
@@ -58,9 +60,10 @@ def test_a_runtime_class_costs_its_overhead_with_either_level() -> None:
     by_container = shape(containers=[container(cpu="1", memory="1Gi")], overhead=overhead)
     assert (by_container.cpu_milli, by_container.memory_mib) == (1_250, 1_152)
     by_pod = shape(
-        containers=[container(cpu="1")], overhead=overhead,
+        containers=[container(cpu="1")],
+        overhead=overhead,
         resources={"requests": {"cpu": "2", "memory": "2Gi"}},
-    )  # fmt: skip
+    )
     assert (by_pod.cpu_milli, by_pod.memory_mib) == (2_250, 2_176)
 
 
@@ -74,9 +77,7 @@ def test_storage_and_huge_pages_are_counted() -> None:
         ],
         overhead={"ephemeral-storage": "1Gi"},
     )
-    assert found.extended == (
-        ("ephemeral-storage", 6 * GI), ("hugepages-2Mi", 4 * GI), ("pods", 1)
-    )  # fmt: skip
+    assert found.extended == (("ephemeral-storage", 6 * GI), ("hugepages-2Mi", 4 * GI), ("pods", 1))
 
 
 def test_huge_pages_of_the_pod_level_take_the_place_of_the_sum() -> None:

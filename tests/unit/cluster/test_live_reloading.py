@@ -31,8 +31,11 @@ BADLY = {"serve": {"serve": 1.02, "train": -1}, "train": {"serve": -1, "train": 
 
 def dataset(rate_per_s: float) -> dict[str, Any]:
     solo = {"application": "serve", "gpu_model": "T4", "isolation": "time-slicing"}
-    return {"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset",
-            "solo": [{**solo, "rate_per_s": rate_per_s}]}  # fmt: skip
+    return {
+        "apiVersion": "weft.dev/v1",
+        "kind": "InterferenceDataset",
+        "solo": [{**solo, "rate_per_s": rate_per_s}],
+    }
 
 
 def files_in(volume: Volume, *names: str) -> Files:

@@ -203,19 +203,48 @@ def test_a_neighbour_that_does_not_run_yet_teaches_nothing() -> None:
 
 
 HOSTILE = [
-    "", "{", "[]", "null", "42", '"text"', DEEP, "\x00", "{}" * 1000,
+    "",
+    "{",
+    "[]",
+    "null",
+    "42",
+    '"text"',
+    DEEP,
+    "\x00",
+    "{}" * 1000,
     '{"schema": "weft.dev/observed/v2"}',
     '{"schema": "weft.dev/observed/v1", "bans": 5}',
     '{"schema": "weft.dev/observed/v1", "pairs": [{"gpu_model": 5}]}',
-    json.dumps({"schema": SCHEMA, "pairs": [
-        {"gpu_model": "T4", "victim": "a", "others": ["b"], "mean": 1e300, "values": [1e300]}]}),
-    json.dumps({"schema": SCHEMA, "pairs": [
-        {"gpu_model": "T4", "victim": "a", "others": [], "mean": 0.1, "values": []}]}),
-    json.dumps({"schema": SCHEMA, "bans": [
-        {"gpu_model": "T4", "one": "a", "other": "b", "until_ns": 10**40}]}),
-    json.dumps({"schema": SCHEMA, "bans": [
-        {"gpu_model": "T4", "one": "a", "other": "b", "until_ns": -5}]}),
-]  # fmt: skip
+    json.dumps(
+        {
+            "schema": SCHEMA,
+            "pairs": [
+                {
+                    "gpu_model": "T4",
+                    "victim": "a",
+                    "others": ["b"],
+                    "mean": 1e300,
+                    "values": [1e300],
+                }
+            ],
+        }
+    ),
+    json.dumps(
+        {
+            "schema": SCHEMA,
+            "pairs": [{"gpu_model": "T4", "victim": "a", "others": [], "mean": 0.1, "values": []}],
+        }
+    ),
+    json.dumps(
+        {
+            "schema": SCHEMA,
+            "bans": [{"gpu_model": "T4", "one": "a", "other": "b", "until_ns": 10**40}],
+        }
+    ),
+    json.dumps(
+        {"schema": SCHEMA, "bans": [{"gpu_model": "T4", "one": "a", "other": "b", "until_ns": -5}]}
+    ),
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -275,10 +304,20 @@ def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
     async def life() -> None:
         async with api() as server:
             for method in ("GET", "POST", "PATCH"):
-                server.fault("status", path="configmaps/weft-observed", method=method, code=403,
-                             times=1_000_000)  # fmt: skip
-            server.fault("status", path="namespaces/kube-system/configmaps", method="POST",
-                         code=403, times=1_000_000)  # fmt: skip
+                server.fault(
+                    "status",
+                    path="configmaps/weft-observed",
+                    method=method,
+                    code=403,
+                    times=1_000_000,
+                )
+            server.fault(
+                "status",
+                path="namespaces/kube-system/configmaps",
+                method="POST",
+                code=403,
+                times=1_000_000,
+            )
             async with scene(server) as made:
                 await made.slow()
                 await until(lambda: made.deleting("train"))
@@ -341,5 +380,6 @@ def test_joined_knows_what_both_know() -> None:
     both = joined(mine, stored, 50)
     assert [(p.victim, p.mean) for p in both.pairs] == [("c", 0.2), ("a", 0.1)]
     assert {(b.one, b.other): b.until_ns for b in both.bans} == {
-        ("serve", "train"): 200, ("serve", "x"): 900,
-    }  # fmt: skip
+        ("serve", "train"): 200,
+        ("serve", "x"): 900,
+    }

@@ -62,8 +62,11 @@ def test_a_node_that_is_gone_says_not_since_when() -> None:
 
 def test_a_deletion_counts_from_the_end_of_its_grace() -> None:
     """deletionTimestamp is when the pod should be gone, not when someone asked for it."""
-    pods = [pod("late", "up", ago(minutes=5)), pod("due", "up", ago(seconds=5)),
-            pod("later", "up", ago(minutes=-5))]  # fmt: skip
+    pods = [
+        pod("late", "up", ago(minutes=5)),
+        pod("due", "up", ago(seconds=5)),
+        pod("later", "up", ago(minutes=-5)),
+    ]
     (one,) = found(*pods)
     assert (one.name, one.dead_node) == ("late", False)
     assert in_words([one]) == "1 GPU held by pods long past their deletion: d/late for 5 min"

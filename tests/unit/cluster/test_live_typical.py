@@ -17,8 +17,10 @@ from weft.testing.api_server import FakeApiServer
 def add(server: FakeApiServer, name: str, mib: int, phase: str = "Running") -> None:
     asks: dict[str, Any] = {"limits": {"weft.dev/gpu-memory": str(mib)}} if mib else {}
     spec = {"schedulerName": "other", "containers": [{"name": "c", "resources": asks}]}
-    server.add("pods", {"metadata": {"name": name, "namespace": "d"}, "spec": spec,
-                        "status": {"phase": phase}})  # fmt: skip
+    server.add(
+        "pods",
+        {"metadata": {"name": name, "namespace": "d"}, "spec": spec, "status": {"phase": phase}},
+    )
 
 
 async def told(server: FakeApiServer, *names: str) -> list[PolicyInput]:

@@ -23,8 +23,9 @@ def node(name: str, units: int | None) -> dict[str, Any]:
     whole = plain_node(name, 1)
     card = [{"index": 0, "memory_mib": CARD_MIB}]
     whole["metadata"]["annotations"] = {
-        "weft.dev/inventory": json.dumps({"gpus": card}), "weft.dev/delivers": "by-name"
-    }  # fmt: skip
+        "weft.dev/inventory": json.dumps({"gpus": card}),
+        "weft.dev/delivers": "by-name",
+    }
     if units:
         whole["status"]["capacity"] = {MEM: str(units), COUNT: "1"}
     return whole
@@ -148,9 +149,12 @@ def test_a_node_that_says_no_unit_asks_marks_and_then_the_number() -> None:
     async def life() -> None:
         async with world(node("none", None), *(node(f"m{n}", MIB) for n in range(2))) as made:
             for name, units, card, mib in (
-                ("a", 2, GIB, 2048), ("b", 300, MIB, 300), ("c", 3, 0, 3 * 1024),
-                ("d", 400, 0, 400), ("e", 100, MIB, 100),
-            ):  # fmt: skip
+                ("a", 2, GIB, 2048),
+                ("b", 300, MIB, 300),
+                ("c", 3, 0, 3 * 1024),
+                ("d", 400, 0, 400),
+                ("e", 100, MIB, 100),
+            ):
                 before = used(made.live, "none")
                 placed_by_the_original(made, name, units, "none", card)
                 await until(lambda was=before: used(made.live, "none") != was)

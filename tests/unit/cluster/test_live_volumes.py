@@ -117,16 +117,21 @@ def test_a_volume_s_zone_labels_bind_its_pods(
 
 def rwop() -> VolumeView:
     volumes = VolumeView()
-    whole = {"metadata": {"name": "data", "namespace": "d"},
-             "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]}}  # fmt: skip
+    whole = {
+        "metadata": {"name": "data", "namespace": "d"},
+        "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
+    }
     volumes.take_claim(Added(msgspec.convert(whole, PersistentVolumeClaim)))
     volumes.take_volume(Added(volume()))
     return volumes
 
 
 def user(name: str, phase: str = "Pending", **spec: Any) -> Pod:
-    whole = {"metadata": {"name": name, "namespace": "d", "uid": f"uid-{name}"},
-             "spec": {**MOUNTS, **spec}, "status": {"phase": phase}}  # fmt: skip
+    whole = {
+        "metadata": {"name": name, "namespace": "d", "uid": f"uid-{name}"},
+        "spec": {**MOUNTS, **spec},
+        "status": {"phase": phase},
+    }
     return msgspec.convert(whole, Pod)
 
 
@@ -202,9 +207,13 @@ def test_of_two_pods_with_one_claim_the_second_runs_when_the_first_has_ended() -
         async with world() as made:
             server, refused = made.server, refusals(made)
             server.add("persistentvolumes", {"metadata": {"name": "disk"}, "spec": {}})
-            server.add("persistentvolumeclaims", {
-                "metadata": {"name": "data", "namespace": "d"},
-                "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]}})  # fmt: skip
+            server.add(
+                "persistentvolumeclaims",
+                {
+                    "metadata": {"name": "data", "namespace": "d"},
+                    "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
+                },
+            )
 
             def placed(name: str) -> str:
                 return str(server.get("pods", name, "d")["spec"].get("nodeName") or "")

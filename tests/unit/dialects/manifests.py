@@ -15,8 +15,9 @@ EXACT = Settings(gpushare_unit="GiB", compat="exact")
 
 def box(name: str = "c", env: dict[str, str] | None = None, sidecar: bool = False, **limits: Any):
     """A container whose limits are keywords with `__` for `/` and `_` for `-`."""
-    asked = {k.replace("__", "/").replace("_", "-").replace("DOT", "."): v
-             for k, v in limits.items()}  # fmt: skip
+    asked = {
+        k.replace("__", "/").replace("_", "-").replace("DOT", "."): v for k, v in limits.items()
+    }
     made: dict[str, Any] = {"name": name, "resources": {"limits": asked}}
     if env:
         made["env"] = [{"name": k, "value": v} for k, v in env.items()]

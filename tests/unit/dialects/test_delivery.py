@@ -32,9 +32,10 @@ def test_a_pod_s_own_spelling_is_what_its_node_must_know(limits, wanted):
 
 def test_every_container_counts():
     request = parsed(
-        ask("elasticgpu.io/gpu-core", 20, "a"), box("b"),
+        ask("elasticgpu.io/gpu-core", 20, "a"),
+        box("b"),
         init=[ask("elasticgpu.io/gpu-memory", 100, "i")],
-    )  # fmt: skip
+    )
     assert request.shape.resources == ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
     request = parsed(asks("a", {GPU: 1, GPUMEM: 300}), ask(GPUMEM, 300, "b"))
     assert request.shape.resources == (GPU, GPUMEM)  # of b no device plugin would hear

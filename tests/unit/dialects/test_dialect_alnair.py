@@ -102,8 +102,9 @@ def test_fewer_ids_than_units_may_be_all_of_it_on_each_card():
         bound = pod(asks("a", {MEMORY: 3, COMPUTE: 20}), annotations={GPU_ID: text})
         found = read_placement(bound, node(16160, 16384), SANE)
         assert [(s.gpu, s.memory_mib, s.milli) for s in found.shares] == [
-            (0, 3030, 200), (1, 3072, 200),
-        ]  # fmt: skip
+            (0, 3030, 200),
+            (1, 3072, 200),
+        ]
 
 
 def test_the_plugins_word_goes_before_wefts_own():

@@ -60,8 +60,11 @@ def test_labels_are_bounded(label, most):
 
 
 def test_labels_that_ask_together_for_more_gpus_than_a_node_has():
-    labels = {"genius/gpu-number": str(MOST_GPUS), "genius/gpu-memory-each": "5",
-              "genius/gpu-memory-total": "99999"}  # fmt: skip
+    labels = {
+        "genius/gpu-number": str(MOST_GPUS),
+        "genius/gpu-memory-each": "5",
+        "genius/gpu-memory-total": "99999",
+    }
     with pytest.raises(BadInputError, match="1,025 GPUs in all"):
         parsed(labels=labels)
 

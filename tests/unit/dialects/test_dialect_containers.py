@@ -83,8 +83,10 @@ def test_a_container_sees_no_more_gpus_than_it_asked_for():
     on = node(8, 8, 8)
     seen = write(request, place(request, on, 2, 0, 1), on, 0).env
     assert {name: env["NVIDIA_VISIBLE_DEVICES"] for name, env in seen.items()} == {
-        "i": "GPU-2,GPU-0", "j": "GPU-2", "a": "GPU-2,GPU-0,GPU-1"
-    }  # fmt: skip
+        "i": "GPU-2,GPU-0",
+        "j": "GPU-2",
+        "a": "GPU-2,GPU-0,GPU-1",
+    }
 
 
 def test_distinct_gpus_are_never_borrowed_from_claims_that_may_meet():

@@ -29,14 +29,26 @@ def test_every_dialect_has_a_section_with_its_names():
 
 def test_every_mark_is_in_the_reference():
     for name in (
-        requests.MODEL, requests.ISOLATION, requests.APPLICATION, requests.CLASS,
-        *requests.CLASSES, *requests.ISOLATIONS, *hami.RULES, elastic.NANO_ASSUMED,
-        elastic.NANO_CONTAINER, gpushare.ALLOCATION,
-    ):  # fmt: skip
+        requests.MODEL,
+        requests.ISOLATION,
+        requests.APPLICATION,
+        requests.CLASS,
+        *requests.CLASSES,
+        *requests.ISOLATIONS,
+        *hami.RULES,
+        elastic.NANO_ASSUMED,
+        elastic.NANO_CONTAINER,
+        gpushare.ALLOCATION,
+    ):
         assert name in REFERENCE
     on = node(81920, 81920)
-    for resource in ("weft.dev/gpu-count", elastic.CORE[0], gpushare.GPU_MEM, alnair.MEMORY,
-                     hami.MEM):  # fmt: skip
+    for resource in (
+        "weft.dev/gpu-count",
+        elastic.CORE[0],
+        gpushare.GPU_MEM,
+        alnair.MEMORY,
+        hami.MEM,
+    ):
         request = parsed(ask(resource, 1))
         marks = write(request, place(request, on, 0), on, 0)
         names = {*marks.annotations, *marks.labels, *marks.env["c"]}

@@ -96,8 +96,12 @@ def test_marks_of_extender_and_device_plugin():
     theirs = {k.removeprefix("ALIYUN_COM_GPU_MEM_"): v for k, v in marks.annotations.items()}
     del theirs["weft.dev/placement"]
     assert theirs == {
-        "IDX": "1", "DEV": "31", "POD": "5", "ASSIGNED": "false", "ASSUME_TIME": "1234567890"
-    }  # fmt: skip
+        "IDX": "1",
+        "DEV": "31",
+        "POD": "5",
+        "ASSIGNED": "false",
+        "ASSUME_TIME": "1234567890",
+    }
     assert marks.labels == {}
     assert marks.env["b"] == {
         "NVIDIA_VISIBLE_DEVICES": "1",

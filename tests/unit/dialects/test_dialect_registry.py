@@ -13,10 +13,16 @@ MEM, CORE, GPU = "aliyun.com/gpu-mem", "elasticgpu.io/gpu-core", "nvidia.com/gpu
 def test_all_nine_are_in_one_place_with_their_ties():
     found: dict[str, Dialect] = {d.name: d for d in registry.ALL}
     assert {name: d.tie_break for name, d in found.items()} == {
-        "weft": "first", "elastic": "last", "coscheml": "first", "gpushare": "first",
-        "alnair": "uuid", "hami": "first", "genius": "first", "kubeknots": "first",
+        "weft": "first",
+        "elastic": "last",
+        "coscheml": "first",
+        "gpushare": "first",
+        "alnair": "uuid",
+        "hami": "first",
+        "genius": "first",
+        "kubeknots": "first",
         "nvidia": "first",
-    }  # fmt: skip
+    }
     assert all(registry.dialect(name) is d for name, d in found.items())
     assert registry.dialect("none").name == "none"
     with pytest.raises(BadInputError, match="'slurm' is unknown"):

@@ -100,7 +100,12 @@ def test_the_placement_is_read_back_for_this_pod_on_this_node_only():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "null", "{", "[]", "{}", "1",
+        "",
+        "null",
+        "{",
+        "[]",
+        "{}",
+        "1",
         '{"pod":"uid-1","node":"n1"}',
         '{"pod":"uid-1","node":"n1","shares":[[0,0]]}',
         '{"pod":"uid-1","node":"n1","shares":[[0,0,-1,0,""]]}',
@@ -108,7 +113,7 @@ def test_the_placement_is_read_back_for_this_pod_on_this_node_only():
         '{"pod":"uid-1","node":"n1","shares":[[0,0,1,0,7]]}',
         '{"pod":"uid-1","node":"n1","shares":7}',
     ],
-)  # fmt: skip
+)
 def test_a_damaged_placement_is_none(text):
     bound = pod(ask(MEMORY, 5), annotations={"weft.dev/placement": text})
     assert read_placement(bound, node(8), SANE) is None

@@ -67,13 +67,19 @@ def test_gpus_that_nobody_names_may_be_any():
     ("container", "mark", "theirs"),
     [
         (ask(GPUSHARE, 4), {"ALIYUN_COM_GPU_MEM_IDX": "2"}, 4_096),
-        (ask(ELASTIC, 4_000), {"elasticgpu.io/assumed": "true",
-                               "elasticgpu.io/container-c": "2"}, 4_000),
-        (asks("c", {WHOLE: 1, "nvidia.com/gpumem": 4_000}),
-         {"hami.io/vgpu-devices-allocated": "GPU-2,NVIDIA,4000,0:;"}, 4_000),
+        (
+            ask(ELASTIC, 4_000),
+            {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-c": "2"},
+            4_000,
+        ),
+        (
+            asks("c", {WHOLE: 1, "nvidia.com/gpumem": 4_000}),
+            {"hami.io/vgpu-devices-allocated": "GPU-2,NVIDIA,4000,0:;"},
+            4_000,
+        ),
     ],
     ids=["gpushare", "elastic", "hami"],
-)  # fmt: skip
+)
 def test_a_systems_own_marks_that_say_another_gpu_count_as_well(container, mark, theirs):
     found = weighed(container, (0, 1, theirs, 0), **mark)
     assert held(found) == [(1, theirs, 0), (2, theirs, 0)]

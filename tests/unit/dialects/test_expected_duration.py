@@ -10,9 +10,15 @@ DURATION = "weft.dev/expected-duration"
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3600", 3600), ("90s", 90), ("45m", 2700), ("2h30m", 9000), ("1d", 86400), (" 1d2h3m4s ",
-     93784)],
-)  # fmt: skip
+    [
+        ("3600", 3600),
+        ("90s", 90),
+        ("45m", 2700),
+        ("2h30m", 9000),
+        ("1d", 86400),
+        (" 1d2h3m4s ", 93784),
+    ],
+)
 @pytest.mark.parametrize("resource", ["weft.dev/gpu-memory", "aliyun.com/gpu-mem"])
 def test_seconds_and_units(text: str, seconds: int, resource: str) -> None:
     request = parsed(ask(resource, 1), annotations={DURATION: text})

@@ -96,8 +96,13 @@ def test_the_options_that_change_a_reading():
     text = GPUSHARE.replace("name: a,", "name: cnn,")
     assert rows(text, "--interference-table")[0]["dialect"] == "coscheml"
     labels = {"genius/gpu-memory-each": "5"}
-    each = json.dumps({"kind": "Pod", "metadata": {"name": "g", "labels": labels},
-                       "spec": {"containers": [{"name": "a"}]}})  # fmt: skip
+    each = json.dumps(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "g", "labels": labels},
+            "spec": {"containers": [{"name": "a"}]},
+        }
+    )
     assert rows(each)[0]["containers"][0]["memory_mib"] == 5
     assert rows(each, "--compat", "exact")[0]["containers"][0]["gpus"] == 0
 
@@ -119,8 +124,11 @@ def test_workloads_with_a_template(kind):
 
 
 def test_the_other_shapes_of_workloads():
-    cron = {"kind": "CronJob", "metadata": {"name": "c"},
-            "spec": {"jobTemplate": {"spec": {"template": {"spec": SPEC}}}}}  # fmt: skip
+    cron = {
+        "kind": "CronJob",
+        "metadata": {"name": "c"},
+        "spec": {"jobTemplate": {"spec": {"template": {"spec": SPEC}}}},
+    }
     bare = {"kind": "PodTemplate", "metadata": {"name": "t"}, "template": {"spec": SPEC}}
     (row,) = rows(json.dumps(cron))
     assert (row["kind"], row["name"], row["dialect"]) == ("CronJob", "c", "nvidia")
@@ -130,15 +138,27 @@ def test_the_other_shapes_of_workloads():
 
 def test_kubeflow_replicas_and_argo_steps_are_named():
     replicas = {"Master": {"template": {"spec": SPEC}}, "Worker": {"template": {"spec": SPEC}}}
-    job = {"kind": "PyTorchJob", "metadata": {"name": "pt"},
-           "spec": {"pytorchReplicaSpecs": replicas}}  # fmt: skip
+    job = {
+        "kind": "PyTorchJob",
+        "metadata": {"name": "pt"},
+        "spec": {"pytorchReplicaSpecs": replicas},
+    }
     assert [row["name"] for row in rows(json.dumps(job))] == [
-        "pt/pytorchReplicaSpecs/Master", "pt/pytorchReplicaSpecs/Worker"
-    ]  # fmt: skip
-    flow = {"kind": "Workflow", "metadata": {"generateName": "wf-"}, "spec": {"templates": [
-        {"name": "train", "container": SPEC["containers"][0], "sidecars": [{"name": "s"}]},
-        {"name": "script", "script": {"source": "x"}},
-        {"name": "dag", "dag": {"tasks": [{"name": "t", "template": "train"}]}}, 7]}}  # fmt: skip
+        "pt/pytorchReplicaSpecs/Master",
+        "pt/pytorchReplicaSpecs/Worker",
+    ]
+    flow = {
+        "kind": "Workflow",
+        "metadata": {"generateName": "wf-"},
+        "spec": {
+            "templates": [
+                {"name": "train", "container": SPEC["containers"][0], "sidecars": [{"name": "s"}]},
+                {"name": "script", "script": {"source": "x"}},
+                {"name": "dag", "dag": {"tasks": [{"name": "t", "template": "train"}]}},
+                7,
+            ]
+        },
+    }
     found = rows(json.dumps(flow))
     assert [row["name"] for row in found] == ["wf-/train", "wf-/script"]
     assert [c["gpus"] for c in found[0]["containers"]] == [1, 0]
@@ -163,8 +183,10 @@ def test_files_and_documents_keep_their_order(tmp_path):
     second.write_text(PLAIN)
     done = run(str(second), str(first), "--output", "json")
     assert [(row["file"], row["name"]) for row in json.loads(done.stdout)] == [
-        (str(second), "plain"), (str(first), "plain"), (str(first), "binpack")
-    ]  # fmt: skip
+        (str(second), "plain"),
+        (str(first), "plain"),
+        (str(first), "binpack"),
+    ]
 
 
 def test_times_are_text_and_empty_fields_absent():

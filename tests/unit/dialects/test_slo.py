@@ -29,9 +29,16 @@ def test_one_number_for_all_gpus_or_one_a_model(resource: str) -> None:
 
 @pytest.mark.parametrize(
     ("slo", "solo", "percent"),
-    [("115", "100", 115), ("1.15", "1", 115), ("105", "100", 105), ("114.999", "100", 114),
-     ("0.0115", "0.01", 115), ("299", "100", 200), ("1e12", "1e-300", 10_000)],
-)  # fmt: skip
+    [
+        ("115", "100", 115),
+        ("1.15", "1", 115),
+        ("105", "100", 105),
+        ("114.999", "100", 114),
+        ("0.0115", "0.01", 115),
+        ("299", "100", 200),
+        ("1e12", "1e-300", 10_000),
+    ],
+)
 def test_slack_is_rounded_down(slo: str, solo: str, percent: int) -> None:
     assert read(slo_ms=slo, solo_p99_ms=solo).shape.slack == (("", percent),)
 
@@ -57,9 +64,22 @@ def test_an_slo_below_the_p99_alone_leaves_nothing_and_that_is_said() -> None:
 
 
 WRONG = (
-    "", "0", "-3", "soon", "nan", "inf", "1e13", "9" * 5_000, "T4=", "=4", "T4=40,", "T4=x",
-    "T4\n\x1b[2J=4", "T" * 64 + "=4", ",".join(f"T{at}=4" for at in range(17)),
-)  # fmt: skip
+    "",
+    "0",
+    "-3",
+    "soon",
+    "nan",
+    "inf",
+    "1e13",
+    "9" * 5_000,
+    "T4=",
+    "=4",
+    "T4=40,",
+    "T4=x",
+    "T4\n\x1b[2J=4",
+    "T" * 64 + "=4",
+    ",".join(f"T{at}=4" for at in range(17)),
+)
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -21,10 +21,12 @@ from weft.model import BadInputError
 MIB = 1 << 20
 Read = Callable[[Path], Any]
 READERS: dict[str, Read] = {
-    "nodes": read_nodes, "pods": read_pods, "orders": lambda path: read_orders(path, 1, 1, 1),
+    "nodes": read_nodes,
+    "pods": read_pods,
+    "orders": lambda path: read_orders(path, 1, 1, 1),
     "decisions": lambda path: list(read_decisions(path)[1]),
     "model": lambda path: read_model(path.read_bytes(), str(path)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -25,11 +25,16 @@ def merges(levels: int = 12, width: int = 9) -> str:
 
 
 HOSTILE = {
-    "aliases": bomb(), "merges": merges(), "an endless alias": "a: &a [*a]\n",
-    "depth": "a: " + "[" * 100_000, "mappings": "a: " + "{a: " * 100_000,
-    "half a character": 'a: "\\ud83d"\n', "a long number": "a: 0x" + "f" * 1_000_000,
-    "sexagesimal": "a: 1" + ":59" * 200_000, "control": "a: \x01\n",
-}  # fmt: skip
+    "aliases": bomb(),
+    "merges": merges(),
+    "an endless alias": "a: &a [*a]\n",
+    "depth": "a: " + "[" * 100_000,
+    "mappings": "a: " + "{a: " * 100_000,
+    "half a character": 'a: "\\ud83d"\n',
+    "a long number": "a: 0x" + "f" * 1_000_000,
+    "sexagesimal": "a: 1" + ":59" * 200_000,
+    "control": "a: \x01\n",
+}
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -65,6 +70,11 @@ def test_depth_of_what_is_really_written_is_enough() -> None:
 def test_what_it_reads() -> None:
     text = "a: 2020-01-01\nb: 0o17\nc: yes\nd: [1, 1.5, ~, 'x']\ne: '😀'\nf: 0x1F\n"
     assert load(text.encode()) == {
-        "a": "2020-01-01", "b": "0o17", "c": True, "d": [1, 1.5, None, "x"], "e": "😀", "f": 31,
-    }  # fmt: skip
+        "a": "2020-01-01",
+        "b": "0o17",
+        "c": True,
+        "d": [1, 1.5, None, "x"],
+        "e": "😀",
+        "f": 31,
+    }
     assert load("") is None

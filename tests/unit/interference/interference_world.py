@@ -42,8 +42,14 @@ def world(
         for f, s in apps
     )
     runs = tuple(
-        Run(names[one], (names[two],), GPU, SHARING,
-            speed(demand(*one), demand(*two)) * math.exp(rng.normal(0, noise)))
-        for one in apps for two in apps
-    )  # fmt: skip
+        Run(
+            names[one],
+            (names[two],),
+            GPU,
+            SHARING,
+            speed(demand(*one), demand(*two)) * math.exp(rng.normal(0, noise)),
+        )
+        for one in apps
+        for two in apps
+    )
     return Measured("made-up", solos, runs)

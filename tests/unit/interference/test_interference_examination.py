@@ -78,8 +78,11 @@ def test_every_split_beside_its_baselines() -> None:
     heard: list[str] = []
     found = examine(both, Examination(1, QUICK, heard.append), ["new pair", "new GPU"])
     assert [(one.gpu_model, one.split) for one in found] == [
-        ("other", "new pair"), ("other", "new GPU"), (GPU, "new pair"), (GPU, "new GPU"),
-    ]  # fmt: skip
+        ("other", "new pair"),
+        ("other", "new GPU"),
+        (GPU, "new pair"),
+        (GPU, "new GPU"),
+    ]
     for one in found:
         assert set(one.methods) == {"weft", "constant", "ridge", "sum of utilisation"}
         assert one.methods["weft"].mae < one.methods["sum of utilisation"].mae
@@ -116,7 +119,7 @@ def test_where_nobody_predicts_every_pair_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("mean", "upper"),
     [(math.nan, 1.0), (0.5, 0.4), (math.inf, math.inf), (51.0, 51.0), (-51.0, 0.0)],
-)  # fmt: skip
+)
 def test_a_table_that_makes_no_sense_is_refused(mean: float, upper: float) -> None:
     arrays = (np.full((1, 1, 1), mean), np.full((1, 1, 1), upper), np.ones((1, 1, 1), np.int8))
     with pytest.raises(ValueError, match="means must be within 50 of 0"):

@@ -14,16 +14,33 @@ from weft.interference.public_datasets import gavel, static_table
 from weft.interference.records import Measured, Run
 from weft.model.errors import BadInputError
 
-SOLO = {"application": "a", "gpu_model": "T4", "isolation": "mps", "rate_per_s": 10.0,
-        "features": {"sm_active_ratio": {"mean": 0.5, "p95": 0.6}}}  # fmt: skip
-CORUN = {"victim": "a", "aggressors": ["b"], "gpu_model": "T4", "isolation": "mps",
-         "rate_per_s": 5.0, "speed": 0.5, "runs": 3}  # fmt: skip
+SOLO = {
+    "application": "a",
+    "gpu_model": "T4",
+    "isolation": "mps",
+    "rate_per_s": 10.0,
+    "features": {"sm_active_ratio": {"mean": 0.5, "p95": 0.6}},
+}
+CORUN = {
+    "victim": "a",
+    "aggressors": ["b"],
+    "gpu_model": "T4",
+    "isolation": "mps",
+    "rate_per_s": 5.0,
+    "speed": 0.5,
+    "runs": 3,
+}
 
 
 def told(solo: list[Any], corun: list[Any]) -> bytes:
-    return msgspec.json.encode({
-        "apiVersion": dataset.API_VERSION, "kind": dataset.KIND, "solo": solo, "corun": corun,
-    })  # fmt: skip
+    return msgspec.json.encode(
+        {
+            "apiVersion": dataset.API_VERSION,
+            "kind": dataset.KIND,
+            "solo": solo,
+            "corun": corun,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,11 +56,14 @@ def told(solo: list[Any], corun: list[Any]) -> bytes:
         ({"application": ""}, {}, r"solo\[0\] .*field application: .*empty"),
         ({"rate_per_s": -3}, {}, "field rate_per_s: -3.0"),
         ({"memory_mib": -3}, {}, "field memory_mib: -3"),
-        ({"features": {"sm_active_ratio": {"mean": 55, "p95": 60}}}, {},
-         r"solo\[0\] \(a on T4 mps\), field features.sm_active_ratio.mean: 55.0 .*0.55"),
+        (
+            {"features": {"sm_active_ratio": {"mean": 55, "p95": 60}}},
+            {},
+            r"solo\[0\] \(a on T4 mps\), field features.sm_active_ratio.mean: 55.0 .*0.55",
+        ),
         ({"features": {"power_w": {"mean": 9.3e18, "p95": 1}}}, {}, "features.power_w.mean"),
     ],
-)  # fmt: skip
+)
 def test_a_dataset_that_makes_no_sense_says_where(
     solo: dict[str, Any], corun: dict[str, Any], says: str
 ) -> None:
@@ -76,21 +96,27 @@ def test_who_was_only_measured_beside_others_counts_too() -> None:
     assert Predictor(fit(Measured("x", (), tuple(thrice)))).predict("p", ["q"]).rung == "measured"
 
 
-HEAD = ("source,gpu,job_a,job_b,iso_a_steps_per_s,iso_b_steps_per_s,colo_a_steps_per_s,"
-        "colo_b_steps_per_s,feasible")  # fmt: skip
+HEAD = (
+    "source,gpu,job_a,job_b,iso_a_steps_per_s,iso_b_steps_per_s,colo_a_steps_per_s,"
+    "colo_b_steps_per_s,feasible"
+)
 CSV = f"{HEAD}\none,v100,A,A,10,10,4,6,1\none,v100,A,B,10,20,5,16,1\none,v100,A,C,10,5,0,0,0\n"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "\ufeff" + CSV, CSV.replace("\n", "\r\n"), CSV.replace("\n", "\r"),
-        CSV.replace(HEAD, '"' + HEAD.replace(",", '","') + '"'), CSV.replace(",", ", "),
-        CSV.replace("A,C,10,5,0,0,0", "A,C,10,5,-1,-1,0"), CSV.replace("5,0,0,0", "5,,,0"),
+        "\ufeff" + CSV,
+        CSV.replace("\n", "\r\n"),
+        CSV.replace("\n", "\r"),
+        CSV.replace(HEAD, '"' + HEAD.replace(",", '","') + '"'),
+        CSV.replace(",", ", "),
+        CSV.replace("A,C,10,5,0,0,0", "A,C,10,5,-1,-1,0"),
+        CSV.replace("5,0,0,0", "5,,,0"),
         CSV + "\n\n",
     ],
     ids=["mark", "windows", "mac", "quoted", "blanks", "minus one", "left out", "empty lines"],
-)  # fmt: skip
+)
 def test_pairs_as_spreadsheets_write_them(text: str) -> None:
     assert gavel(text, "p.csv") == gavel(CSV, "p.csv")
 

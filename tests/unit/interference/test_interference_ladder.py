@@ -176,9 +176,7 @@ def test_several_neighbours_slow_down_by_the_sum_of_logs(learned: Cell) -> None:
 
 def test_what_ran_out_of_memory_together_is_forbidden() -> None:
     whole = world()
-    cell = fit(
-        Measured("x", whole.solos, whole.runs, (((LM, CNN), GPU, SHARING),)), QUICK
-    )  # fmt: skip
+    cell = fit(Measured("x", whole.solos, whole.runs, (((LM, CNN), GPU, SHARING),)), QUICK)
     predictor = Predictor(cell)
     assert predictor.predict(CNN, [LM]).upper == math.inf
     assert math.isfinite(predictor.predict(CNN, [LM]).mean)
@@ -245,8 +243,9 @@ def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
     measured = world(sizes=2, profiles=True, noise=0.02)
     three = [
         Run(r.victim, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
-        for r in measured.runs if r.others != (LM,)
-    ]  # fmt: skip
+        for r in measured.runs
+        if r.others != (LM,)
+    ]
     cell = fit(Measured("x", measured.solos, (*measured.runs, *three)), QUICK)
     assert cell.learned is not None
     assert len(cell.learned.trees) == 3
@@ -293,12 +292,16 @@ def test_gavel_is_read_by_source_each_feasible_pair_once() -> None:
     assert list(found) == ["one", "two"]
     told = {(r.victim, r.others): r.speed for r in found["one"].runs}
     assert told == {
-        ("A", ("A",)): 0.5, ("A", ("B (batch size 8)",)): 0.5, ("B (batch size 8)", ("A",)): 0.8,
-    }  # fmt: skip
+        ("A", ("A",)): 0.5,
+        ("A", ("B (batch size 8)",)): 0.5,
+        ("B (batch size 8)", ("A",)): 0.8,
+    }
     assert found["one"].forbidden == ((("A", "C"), "v100", ""),)
     assert {s.application: s.rate_per_s for s in found["one"].solos} == {
-        "A": 10.0, "B (batch size 8)": 20.0, "C": 5.0,
-    }  # fmt: skip
+        "A": 10.0,
+        "B (batch size 8)": 20.0,
+        "C": 5.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -329,8 +332,10 @@ def test_a_static_table_is_taken_as_it_is_and_forbids() -> None:
 @pytest.mark.parametrize("anywhere", [ANY_MODEL, ""])
 def test_a_table_of_any_model_counts_where_no_other_is(anywhere: str) -> None:
     models = ["V100", anywhere]
-    arrays = tuple(np.stack([np.full((2, 2), one), np.full((2, 2), two)]) for one, two in
-                   ((0.1, 0.5), (0.2, 0.6)))  # fmt: skip
+    arrays = tuple(
+        np.stack([np.full((2, 2), one), np.full((2, 2), two)])
+        for one, two in ((0.1, 0.5), (0.2, 0.6))
+    )
     view = InterferenceView(
         interference(1, models, ["a"], (arrays[0], arrays[1], np.ones((2, 2, 2), np.int8)))
     )

@@ -42,9 +42,11 @@ def drawn(seed: int, bred: bool = False) -> tuple[Applications, Samples, Setting
     kernel = _draw(rng, applications.columns[:2])
     kernel = _breed(rng, kernel) if bred else kernel
     return (
-        applications, applications.samples(measured.runs), kernel,
+        applications,
+        applications.samples(measured.runs),
+        kernel,
         Space(applications, scales_of(applications)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -126,9 +128,7 @@ def test_observed_progress_moves_both_applications() -> None:
     assert correction.of("c", ["d"]) == 0.0
 
 
-@given(
-    st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 1.0)
-)  # fmt: skip
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 1.0))
 @settings(max_examples=60)
 def test_quantile_covers_its_level_and_the_next_lower_score_does_not(
     values: list[float], level: float
@@ -140,9 +140,7 @@ def test_quantile_covers_its_level_and_the_next_lower_score_does_not(
     assert not len(lower) or (scores <= lower.max()).mean() < level
 
 
-@given(
-    st.lists(st.lists(st.floats(-3, 3), min_size=1, max_size=12), min_size=1, max_size=8)
-)  # fmt: skip
+@given(st.lists(st.lists(st.floats(-3, 3), min_size=1, max_size=12), min_size=1, max_size=8))
 @settings(max_examples=60)
 def test_a_factor_covers_nine_of_ten_of_what_it_was_made_of(groups: list[list[float]]) -> None:
     scores = [np.array(one) for one in groups]

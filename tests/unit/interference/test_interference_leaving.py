@@ -88,8 +88,11 @@ def test_forests_have_their_say_on_new_families_in_the_number_alone() -> None:
     told = []
     for share in (0.0, 1.0):
         one = msgspec.structs.replace(learned, far_share=share, additive_share=0.0)
-        speaker = Speaker(one, inside, measured.only(
-            r for r in measured.runs if {r.victim, *r.others} <= names).runs)  # fmt: skip
+        speaker = Speaker(
+            one,
+            inside,
+            measured.only(r for r in measured.runs if {r.victim, *r.others} <= names).runs,
+        )
         asked = speaker.asked([one for one in measured.solos if one.family == "rl"])
         pairs = Samples(np.array([asked.index["rl (batch size 8)"]]), np.array([0]), np.zeros(1))
         told.append(speaker.predict(asked, pairs))
@@ -122,9 +125,10 @@ def test_where_numbers_alone_say_nothing_the_additive_form_has_its_say() -> None
     asked = speaker.asked([one for one in solos if one.family == "rl"])
     new = [asked.index[one.application] for one in solos if one.family == "rl"]
     pairs = Samples(
-        np.repeat(new, len(inside)), np.tile(np.arange(len(inside)), len(new)),
+        np.repeat(new, len(inside)),
+        np.tile(np.arange(len(inside)), len(new)),
         np.zeros(len(new) * len(inside)),
-    )  # fmt: skip
+    )
     truth = np.array([1.0 - push[asked.names[other]] for other in pairs.other])
     found, without = speaker.predict(asked, pairs), plainer.predict(asked, pairs)
     assert np.abs(found.speed - truth).mean() < np.abs(without.speed - truth).mean()
@@ -148,8 +152,9 @@ def test_all_beside_all_is_each_beside_each(most: int) -> None:
         every = process._every(likeness, victims, others)
         np.testing.assert_allclose(every[0].ravel(), mean, atol=1e-8)
         np.testing.assert_allclose(every[1].ravel(), known, atol=1e-6)
-        every_pair = Samples(np.repeat(np.arange(15), 15), np.tile(np.arange(15), 15),
-                             np.zeros(225))  # fmt: skip
+        every_pair = Samples(
+            np.repeat(np.arange(15), 15), np.tile(np.arange(15), 15), np.zeros(225)
+        )
         whole = process.predict(likeness, every_pair)
         alone = process.predict(likeness, every_pair.take(np.array([16])))
         assert whole.speed[16] == pytest.approx(alone.speed[0], abs=1e-7)
@@ -160,13 +165,20 @@ def test_rows_of_several_others_by_hand() -> None:
     columns = ("log rate", "sm_active_ratio.mean")
     raw = np.array([[1.0, 0.5], [2.0, 0.4], [3.0, np.nan]])
     (row,) = pair_rows(raw, columns, np.array([0]), np.array([[1, 1]]))
-    assert dict(zip(pair_columns(columns), row.tolist(), strict=True)) == pytest.approx({
-        "victim log rate": 1.0, "victim sm_active_ratio.mean": 0.5,
-        "others' sum of log rate": 4.0, "others' sum of sm_active_ratio.mean": 0.8,
-        "others' largest log rate": 2.0, "others' largest sm_active_ratio.mean": 0.4,
-        "all sm_active_ratio.mean above 1": 0.3, "largest sum of shares": 1.3,
-        "difference of shares": 0.3, "residents": 3.0,
-    })  # fmt: skip
+    assert dict(zip(pair_columns(columns), row.tolist(), strict=True)) == pytest.approx(
+        {
+            "victim log rate": 1.0,
+            "victim sm_active_ratio.mean": 0.5,
+            "others' sum of log rate": 4.0,
+            "others' sum of sm_active_ratio.mean": 0.8,
+            "others' largest log rate": 2.0,
+            "others' largest sm_active_ratio.mean": 0.4,
+            "all sm_active_ratio.mean above 1": 0.3,
+            "largest sum of shares": 1.3,
+            "difference of shares": 0.3,
+            "residents": 3.0,
+        }
+    )
     (unknown,) = pair_rows(raw, columns, np.array([0]), np.array([[2]]))
     assert np.isnan(unknown[3])
     assert unknown[-2] == 0.0
@@ -191,9 +203,13 @@ def test_larger_companies_are_examined_beside_what_pairs_say() -> None:
     both = with_triples(world(families=4, sizes=3, profiles=True))
     (found,) = examine(both, Examination(1, QUICK), ["several others"])
     assert set(found.methods) == {
-        "weft", "product of pairs", "pairs and hinge", "worst pair", "constant",
+        "weft",
+        "product of pairs",
+        "pairs and hinge",
+        "worst pair",
+        "constant",
         "sum of utilisation",
-    }  # fmt: skip
+    }
     assert found.methods["weft"].mae < found.methods["worst pair"].mae
     assert found.methods["weft"].mae < found.methods["constant"].mae
     assert found.methods["weft"].coverage >= 0.75

@@ -328,14 +328,18 @@ def test_another_process_goes_on_from_what_was_kept() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "{", '{"schema": "weft.dev/observed/v2"}', '{"pairs": [{}]}',
+        "",
+        "[]",
+        "{",
+        '{"schema": "weft.dev/observed/v2"}',
+        '{"pairs": [{}]}',
         '{"pairs": [{"gpu_model": "", "victim": "a", "others": [], "mean": 0, "values": [0]}]}',
         '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": 0, "values": []}]}',
         '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": 99, "values": [0]}]}',
         '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": null, "values": []}]}',  # noqa: E501
         '{"more": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_an_error(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(text)
@@ -356,9 +360,11 @@ def test_it_stays_small_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 things = st.tuples(
-    st.sampled_from(["V100", "H100"]), st.sampled_from("abxy"),
-    st.lists(st.sampled_from("abxy"), max_size=3), st.floats(allow_nan=True, allow_infinity=True),
-)  # fmt: skip
+    st.sampled_from(["V100", "H100"]),
+    st.sampled_from("abxy"),
+    st.lists(st.sampled_from("abxy"), max_size=3),
+    st.floats(allow_nan=True, allow_infinity=True),
+)
 
 
 @given(st.lists(things, max_size=40), st.lists(things, max_size=3))

@@ -202,17 +202,43 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     try:
-        openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca",
-                "-days", "2")  # fmt: skip
+        openssl(
+            "req",
+            "-x509",
+            *curve,
+            "-keyout",
+            "ca.key",
+            "-out",
+            "ca.pem",
+            "-subj",
+            "/CN=ca",
+            "-days",
+            "2",
+        )
     except FileNotFoundError:
         pytest.skip("there is no openssl to make certificates with")
     for name, extension in _EXTENSIONS.items():
-        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                "-subj", f"/CN={name}")  # fmt: skip
+        openssl(
+            "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
         (folder / f"{name}.ext").write_text(extension)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                "-CAcreateserial", "-out", f"{name}.pem", "-days", "2",
-                "-extfile", f"{name}.ext")  # fmt: skip
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "2",
+            "-extfile",
+            f"{name}.ext",
+        )
     return folder
 
 

@@ -20,7 +20,7 @@ def kubeconfig(path: Path, user: Any = None, cluster: Any = None, **top: Any) ->
         "users": [{"name": "u", "user": user or {}}],
         "contexts": [{"name": "dev", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}],
         **top,
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(told))
     return path
 
@@ -86,13 +86,25 @@ BAD = [
     ({"clusters": 7}, r"is no kubeconfig: .*\$\.clusters"),
     ({"cluster": {"server": "https://x", "certificate-authority-data": "!"}}, "authority-data"),
     ({"cluster": {"server": "https://x", "certificate-authority": "absent"}}, "cannot read"),
-    ({"cluster": {"server": "https://x"}, "user": {"client-certificate-data": "eA=="}},
-     "client-key: is missing"),
-    ({"cluster": {"server": "https://x"}, "user": {"client-key-data": "eA=="}},
-     "client-certificate: is missing"),
-    ({"cluster": {"server": "https://x", "insecure-skip-tls-verify": True,
-                  "certificate-authority-data": "eA=="}}, "insecure-skip-tls-verify"),
-]  # fmt: skip
+    (
+        {"cluster": {"server": "https://x"}, "user": {"client-certificate-data": "eA=="}},
+        "client-key: is missing",
+    ),
+    (
+        {"cluster": {"server": "https://x"}, "user": {"client-key-data": "eA=="}},
+        "client-certificate: is missing",
+    ),
+    (
+        {
+            "cluster": {
+                "server": "https://x",
+                "insecure-skip-tls-verify": True,
+                "certificate-authority-data": "eA==",
+            }
+        },
+        "insecure-skip-tls-verify",
+    ),
+]
 
 
 @pytest.mark.parametrize(("parts", "words"), BAD, ids=lambda one: str(one)[:40])

@@ -132,12 +132,18 @@ def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> None:
             assert event["reportingInstance"] == "weft-0"
             assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
             assert event["regarding"] == {
-                "kind": "Pod", "namespace": "default", "name": "a", "uid": "u",
+                "kind": "Pod",
+                "namespace": "default",
+                "name": "a",
+                "uid": "u",
                 "apiVersion": "v1",
-            }  # fmt: skip
+            }
             assert (event["reason"], event["note"], event["type"], event["action"]) == (
-                "FailedScheduling", "no room", "Warning", "Scheduling",
-            )  # fmt: skip
+                "FailedScheduling",
+                "no room",
+                "Warning",
+                "Scheduling",
+            )
             for _ in range(4):
                 writer.tell(note("no room"))
             await clock.asleep()
@@ -208,9 +214,12 @@ def test_the_condition_is_written_when_it_is_news() -> None:
             (condition,) = server.get("pods", "a")["status"]["conditions"]
             since = "2026-01-01T00:00:00Z"
             assert condition == {
-                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                "message": "0/3 nodes", "lastTransitionTime": since,
-            }  # fmt: skip
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/3 nodes",
+                "lastTransitionTime": since,
+            }
             assert not await tell("0/3 nodes")
             assert not await tell("0/4 nodes")  # too soon
             clock.advance(60)

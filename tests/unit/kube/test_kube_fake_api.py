@@ -32,8 +32,10 @@ def test_adifference_is_told() -> None:
         for code, reason, text in ((201, "", ""), (409, "Conflict", ""), (409, "Other", "y"))
     }
     assert told == {
-        "409 instead of 201: x", "reason Other instead of Conflict", "'x' does not say 'y'",
-    }  # fmt: skip
+        "409 instead of 201: x",
+        "reason Other instead of Conflict",
+        "'x' does not say 'y'",
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,12 @@ def test_label_selectors_of_all_forms() -> None:
             for name, labels in (("a", {"x": "1"}), ("b", {"x": "2"}), ("c", {})):
                 server.add("nodes", {"metadata": {"name": name, "labels": labels}})
             for selector, names in (
-                ("x=1", "a"), ("x==2", "b"), ("x!=1", "bc"), ("x", "ab"), ("!x", "c"),
-            ):  # fmt: skip
+                ("x=1", "a"),
+                ("x==2", "b"),
+                ("x!=1", "bc"),
+                ("x", "ab"),
+                ("!x", "c"),
+            ):
                 body = await client.call("GET", NODES.of(""), query={"labelSelector": selector})
                 found = [one["metadata"]["name"] for one in json.loads(body)["items"]]
                 assert "".join(found) == names

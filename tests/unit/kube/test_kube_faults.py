@@ -51,11 +51,15 @@ def test_what_a_binding_says_is_what_the_cluster_holds(seed: int) -> None:
                 version = meta["resourceVersion"] if rng.random() < 0.8 else ""
                 requests.append(
                     BindRequest(
-                        "default", meta["name"], meta["uid"], f"n{number}",
-                        {"weft.dev/placement": str(number)}, resource_version=version,
+                        "default",
+                        meta["name"],
+                        meta["uid"],
+                        f"n{number}",
+                        {"weft.dev/placement": str(number)},
+                        resource_version=version,
                         unchanged=lambda pod: not pod.metadata.labels,
                     )
-                )  # fmt: skip
+                )
             plan_faults(server, rng)
             server.on_request = lambda _: disturb(server, rng)
             unknowns: list[Unknown] = []

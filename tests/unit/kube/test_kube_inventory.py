@@ -214,9 +214,10 @@ def test_unready_nodes_are_not_schedulable_and_a_cordon_is_a_taint() -> None:
 
 
 @given(
-    size=st.integers(1_024, 200_000), count=st.integers(1, 8),
+    size=st.integers(1_024, 200_000),
+    count=st.integers(1, 8),
     spoken=st.sets(st.sampled_from(["alnair", "gfd", "gpushare", "elastic"]), min_size=1),
-)  # fmt: skip
+)
 def test_true_words_never_disagree_and_never_make_a_card_larger_than_it_is(
     size: int, count: int, spoken: set[str]
 ) -> None:
@@ -242,9 +243,11 @@ def test_accounted_resources_count_as_far_as_they_are_advertised() -> None:
     names = ("aliyun.com/gpu-mem", "alnair/vgpu-memory", "elasticgpu.io/gpu-memory")
     found, _ = inventory(kube_node(capacity=has), accounted=names)
     assert found.extended == {
-        "x.com/y": 3, "elasticgpu.io/gpu-memory": 1_000, "aliyun.com/gpu-mem": 0,
+        "x.com/y": 3,
+        "elasticgpu.io/gpu-memory": 1_000,
+        "aliyun.com/gpu-mem": 0,
         "alnair/vgpu-memory": UNLIMITED,
-    }  # fmt: skip
+    }
     assert inventory(kube_node(capacity=has))[0].extended == {"x.com/y": 3}
 
 

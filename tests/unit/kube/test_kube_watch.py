@@ -191,8 +191,10 @@ def test_unreadable_objects_are_counted_told_once_and_skipped(
 
     run(scene())
     assert [r.getMessage().split(":")[0] for r in caplog.records] == [
-        "skipped pods default/bad", "skipped pods (no name)", "skipped pods default/a",
-    ]  # fmt: skip
+        "skipped pods default/bad",
+        "skipped pods (no name)",
+        "skipped pods default/a",
+    ]
 
 
 def test_an_unreadable_successor_of_the_same_name_ends_the_one_before() -> None:

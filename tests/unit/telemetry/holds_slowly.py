@@ -150,9 +150,8 @@ def pro_rata(
     ]
     came = max(strangers, default=-math.inf)
     during = [
-        v for v, age in zip(rest, ages, strict=True)
-        if v is not None and came < age <= youngest
-    ]  # fmt: skip
+        v for v, age in zip(rest, ages, strict=True) if v is not None and came < age <= youngest
+    ]
     basis = peak(during)
     last = newest(rest[-1:])
     if not strangers and basis is not None:

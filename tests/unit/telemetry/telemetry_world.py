@@ -23,9 +23,9 @@ Series = tuple[Mapping[str, str], list[tuple[float, Any]]]
 
 
 def node(name: str = "a", gpus: int = 2, *, uuids: bool = True) -> Node:
-    return Node(name, tuple(
-        Gpu(i, CARD_MIB, uuid=f"GPU-{name}-{i}" if uuids else "") for i in range(gpus)
-    ))  # fmt: skip
+    return Node(
+        name, tuple(Gpu(i, CARD_MIB, uuid=f"GPU-{name}-{i}" if uuids else "") for i in range(gpus))
+    )
 
 
 def body(*series: Series) -> bytes:
@@ -50,8 +50,13 @@ def one(name: str, value: float, at_s: float = NOW_S, **labels: str) -> Series:
 class Scene:
     """A window and a refresher over some nodes; `put` and `look` as a tick would."""
 
-    def __init__(self, *nodes: Node, metrics: tuple[Metric, ...] = tuple(Metric),
-                 step_s: float = 15.0, samples: int = 20) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *nodes: Node,
+        metrics: tuple[Metric, ...] = tuple(Metric),
+        step_s: float = 15.0,
+        samples: int = 20,
+    ) -> None:
         self.nodes, self.devices = nodes, Devices(nodes)
         window = Window(metrics, len(self.devices), samples, step_s, NOW_S)
         self.refresher = Refresher(window, self.devices, Settings(step_s, 4))

@@ -46,9 +46,10 @@ def ask(
         np.array([pod.watched for _, pod in pods], dtype=np.float64),
     )
     cards = Cards(
-        np.full(len(gpus), C), np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
+        np.full(len(gpus), C),
+        np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
         np.array(freshness, dtype=np.int8),
-    )  # fmt: skip
+    )
     return holds(residents, cards, np.array(ages))
 
 
@@ -63,12 +64,15 @@ series = st.one_of(
     st.just(NONE), mib.map(flat), st.lists(st.none() | mib, min_size=13, max_size=13)
 )
 pods = st.builds(
-    Pod, st.sampled_from([0, 500, 3_000, 4_500, 9_000]),
+    Pod,
+    st.sampled_from([0, 500, 3_000, 4_500, 9_000]),
     st.sampled_from([None, -5.0, 0.0, 15.0, 59.9, 60.0, 75.0, 119.0, 4_000.0]),
-    series, st.booleans() | st.just(True), st.booleans(),
+    series,
+    st.booleans() | st.just(True),
+    st.booleans(),
     st.none() | st.sampled_from([300, 2_005, 4_000, 9_500]),
     st.sampled_from([math.inf, math.inf, 0.0, 119.0, 120.0]),
-)  # fmt: skip
+)
 freshness = st.sampled_from([FRESH, FRESH, STALE, MISSING])
 cards = st.tuples(st.lists(pods, max_size=4), series, freshness)
 
@@ -216,9 +220,14 @@ def test_shares_become_rows_and_rows_become_shares() -> None:
 def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
     """What a pod of 4,500 MiB that uses 2,000 leaves idle of its GPU, which it has for so long."""
     residents = Residents(
-        np.array([0]), np.array([4_500]), np.array([age_s]), np.array([True]), np.array([False]),
-        np.array([flat(2_000.0)], dtype=np.float64), watched_s=np.array([watched]),
-    )  # fmt: skip
+        np.array([0]),
+        np.array([4_500]),
+        np.array([age_s]),
+        np.array([True]),
+        np.array([False]),
+        np.array([flat(2_000.0)], dtype=np.float64),
+        watched_s=np.array([watched]),
+    )
     cards = Cards(np.array([C]), np.array([flat(2_000.0)]), np.array([FRESH], dtype=np.int8))
     return int(holds(residents, cards, np.array(AGES), warm_up).idle_mib[0])
 
@@ -234,5 +243,8 @@ def test_how_long_pods_warm_up_can_be_said() -> None:
 
 def test_who_was_there_before_the_process_is_watched_for_as_long_as_pods_may_take() -> None:
     assert [WarmUp(*told).watch_s for told in ((), (5.0,), (300.0,), (100.0, 200.0))] == [
-        120.0, 120.0, 600.0, 300.0,
-    ]  # fmt: skip
+        120.0,
+        120.0,
+        600.0,
+        300.0,
+    ]

@@ -25,14 +25,22 @@ class Life:
         nothing = np.zeros(count, dtype=np.int64)
         yes = np.ones(count, dtype=np.bool_)
         residents = Residents(
-            np.array([gpu for _, gpu, *_ in rows], dtype=np.int64), nothing,
-            np.array([age_s for _, _, age_s, *_ in rows]), yes, yes, np.zeros((count, 0)),
-        )  # fmt: skip
+            np.array([gpu for _, gpu, *_ in rows], dtype=np.int64),
+            nothing,
+            np.array([age_s for _, _, age_s, *_ in rows]),
+            yes,
+            yes,
+            np.zeros((count, 0)),
+        )
         answer = Holds(
-            nothing, nothing, np.array([warm for *_, warm in rows], dtype=np.bool_),
-            np.array([most for *_, most, _ in rows], dtype=np.int64), nothing, nothing,
+            nothing,
+            nothing,
+            np.array([warm for *_, warm in rows], dtype=np.bool_),
+            np.array([most for *_, most, _ in rows], dtype=np.int64),
+            nothing,
+            nothing,
             np.full(2, age, dtype=np.int8),
-        )  # fmt: skip
+        )
         return self.watch.look([uid for uid, *_ in rows], residents, answer)
 
 

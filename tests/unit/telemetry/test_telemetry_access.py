@@ -30,12 +30,29 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pem")
     for name in ("server", "client", "stranger"):
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-             "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{folder}/{name}.key", "-out",
-             f"{folder}/{name}.pem", "-days", "2", "-subj", f"/CN={name}", "-addext",
-             "subjectAltName=IP:127.0.0.1"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-keyout",
+                f"{folder}/{name}.key",
+                "-out",
+                f"{folder}/{name}.pem",
+                "-days",
+                "2",
+                "-subj",
+                f"/CN={name}",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ],
+            check=True,
+            capture_output=True,
+        )
     return folder
 
 
@@ -119,9 +136,13 @@ def test_both_sides_show_a_certificate(
                 return str(pem / f"{name}.{ending}") if name else ""
 
             options = PrometheusOptions(
-                server.url, timeout_s=5, authority_file=file(authority, "pem"), verify=verify,
-                certificate_file=file(own, "pem"), key_file=file(own, "key"),
-            )  # fmt: skip
+                server.url,
+                timeout_s=5,
+                authority_file=file(authority, "pem"),
+                verify=verify,
+                certificate_file=file(own, "pem"),
+                key_file=file(own, "key"),
+            )
             assert kind(await read(Prometheus(options))) == wrong
 
     asyncio.run(story())
@@ -138,9 +159,10 @@ def test_a_secret_that_is_replaced_is_read_again_after_a_refusal(tmp_path: Path,
             file = tmp_path / "secret"
             file.write_text("first\n")
             how: dict[str, str] = (
-                {"bearer_token_file": str(file)} if sort == "token"
+                {"bearer_token_file": str(file)}
+                if sort == "token"
                 else {"username": "weft", "password_file": str(file)}
-            )  # fmt: skip
+            )
             async with Prometheus(PrometheusOptions(server.url, **how)) as source:
                 server.wants = header("first")
                 assert kind(await source.read([USED], 45)) == ""
@@ -161,9 +183,11 @@ def test_exporters_are_asked_with_the_same_credentials(pem: Path, tmp_path: Path
         async with guarded(mutual(pem)) as server:
             server.wants = "Bearer abc"
             access = Access(
-                bearer_token_file=str(tmp_path / "token"), authority_file=str(pem / "server.pem"),
-                certificate_file=str(pem / "client.pem"), key_file=str(pem / "client.key"),
-            )  # fmt: skip
+                bearer_token_file=str(tmp_path / "token"),
+                authority_file=str(pem / "server.pem"),
+                certificate_file=str(pem / "client.pem"),
+                key_file=str(pem / "client.key"),
+            )
 
             def targets() -> dict[str, str]:
                 return {"a": f"{server.url}/metrics"}
@@ -182,8 +206,9 @@ def test_files_that_do_not_fit_are_named_at_the_start(pem: Path, tmp_path: Path)
         Prometheus(PrometheusOptions("https://p", **mixed))
     (tmp_path / "empty").write_text("")
     with pytest.raises(BadInputError, match=r"telemetry.passwordFile: the password file .* empty"):
-        Prometheus(PrometheusOptions("https://p", username="a",
-                                     password_file=str(tmp_path / "empty")))  # fmt: skip
+        Prometheus(
+            PrometheusOptions("https://p", username="a", password_file=str(tmp_path / "empty"))
+        )
 
 
 @pytest.mark.parametrize("partial", [False, True])

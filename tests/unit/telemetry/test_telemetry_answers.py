@@ -22,12 +22,16 @@ def test_samples_come_out_in_order_with_their_times() -> None:
 
 
 def test_an_instant_vector_is_one_sample_a_series() -> None:
-    told = (b'{"status":"success","data":{"resultType":"vector","result":['
-            b'{"metric":{"__name__":"x"},"value":[1700000000.5,"42"]}]}}')  # fmt: skip
+    told = (
+        b'{"status":"success","data":{"resultType":"vector","result":['
+        b'{"metric":{"__name__":"x"},"value":[1700000000.5,"42"]}]}}'
+    )
     found = decode(told, "w")
     assert (found.counts.tolist(), found.times.tolist(), found.values.tolist()) == (
-        [1], [1700000000.5], [42.0],
-    )  # fmt: skip
+        [1],
+        [1700000000.5],
+        [42.0],
+    )
 
 
 def test_numbers_that_are_none_stay_none() -> None:
@@ -44,9 +48,11 @@ def test_spaces_and_empty_series_change_nothing() -> None:
 
 
 def test_native_histograms_are_passed_over() -> None:
-    told = (b'{"status":"success","data":{"resultType":"matrix","result":['
-            b'{"metric":{"__name__":"h"},"histograms":[[1,{"count":"3"}]]},'
-            b'{"metric":{"__name__":"x"},"values":[[1,"2"]]}]}}')  # fmt: skip
+    told = (
+        b'{"status":"success","data":{"resultType":"matrix","result":['
+        b'{"metric":{"__name__":"h"},"histograms":[[1,{"count":"3"}]]},'
+        b'{"metric":{"__name__":"x"},"values":[[1,"2"]]}]}}'
+    )
     assert decode(told, "w").counts.tolist() == [0, 1]
 
 
@@ -75,7 +81,7 @@ def matrix(series: bytes) -> bytes:
         (matrix(b'{"metric":{},"values":{"a":[1,"2"]}}'), "garbage"),
         (matrix(b'{"metric":{},"values":"[1,2]"}'), "garbage"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_answer_is_one_error(text: bytes, kind: str) -> None:
     with pytest.raises(TelemetryError, match=r"^http://p: ") as found:
         decode(text, "http://p")
@@ -101,8 +107,11 @@ def test_an_answer_nested_too_deeply_is_one_error() -> None:
 
 def test_a_servers_words_are_cut_and_fit_to_be_printed() -> None:
     evil = "\x1b[31mred\nERROR all is lost \x9b\u202e" + "a" * 10_000
-    for told in ({"status": "error", "errorType": evil, "error": evil}, {"status": evil},
-                 {"status": "success", "data": {"resultType": evil, "result": []}}):  # fmt: skip
+    for told in (
+        {"status": "error", "errorType": evil, "error": evil},
+        {"status": evil},
+        {"status": "success", "data": {"resultType": evil, "result": []}},
+    ):
         with pytest.raises(TelemetryError) as raised:
             decode(json.dumps(told).encode(), "here")
         assert str(raised.value).isprintable()

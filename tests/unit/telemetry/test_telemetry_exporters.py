@@ -49,8 +49,9 @@ def test_one_exporter_that_is_gone_leaves_the_others() -> None:
         found = asyncio.run(story(exporter.url))
     assert [answer.values.tolist() for answer in found.answers] == [[0.0, 100.0]]
     assert {asked.about: asked.error and asked.error.kind for asked in found.asked} == {
-        "a": None, "b": "unreachable",
-    }  # fmt: skip
+        "a": None,
+        "b": "unreachable",
+    }
 
 
 @pytest.mark.parametrize("label", ["Hostname", "hostname", "kubernetes_node", "node", "instance"])

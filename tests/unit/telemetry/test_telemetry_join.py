@@ -74,8 +74,12 @@ def test_processes_are_added_up_and_no_card_is_more_than_busy() -> None:
     def process(pid: int, util: int, gpu: str) -> object:
         return one("alnair_gpu_util", util, gpu_uuid=gpu, pid=str(pid))
 
-    found = joined(process(1, 30, "GPU-a-0"), process(2, 45, "GPU-a-0"),
-                   process(3, 80, "GPU-b-1"), process(4, 60, "GPU-b-1"))  # fmt: skip
+    found = joined(
+        process(1, 30, "GPU-a-0"),
+        process(2, 45, "GPU-a-0"),
+        process(3, 80, "GPU-b-1"),
+        process(4, 60, "GPU-b-1"),
+    )
     assert found == {Metric.GPU_UTIL_RATIO: [(0, NOW_S, 0.75), (3, NOW_S, 1.0)]}
 
 
@@ -88,11 +92,16 @@ def test_of_two_exporters_the_preferred_name_counts_gpu_by_gpu() -> None:
 
 def test_blanks_and_unjoined_series_bring_nothing_and_are_counted() -> None:
     joiner = Joiner(devices())
-    found = joiner.join(answer(
-        one(USED, 9223372036854775794, UUID="GPU-a-0"), one(USED, float("nan"), UUID="GPU-a-1"),
-        one(USED, -1, UUID="GPU-b-0"), one(USED, 5, Hostname="nowhere", gpu="0"),
-        one("DCGM_FI_DEV_SOMETHING", 5, UUID="GPU-a-0"), one(USED, 6, UUID="GPU-b-1"),
-    ))  # fmt: skip
+    found = joiner.join(
+        answer(
+            one(USED, 9223372036854775794, UUID="GPU-a-0"),
+            one(USED, float("nan"), UUID="GPU-a-1"),
+            one(USED, -1, UUID="GPU-b-0"),
+            one(USED, 5, Hostname="nowhere", gpu="0"),
+            one("DCGM_FI_DEV_SOMETHING", 5, UUID="GPU-a-0"),
+            one(USED, 6, UUID="GPU-b-1"),
+        )
+    )
     assert [(one.rows.tolist(), one.values.tolist()) for one in found] == [([3], [6.0])]
     assert joiner.unjoined == {Why.NODE: 1, Why.NAME: 1}
     assert "nowhere" in joiner.examples[Why.NODE]
@@ -121,8 +130,9 @@ def test_pods_own_values_are_told_where_the_ledger_knows_the_pod() -> None:
     )
     found = joiner.pods(told, residents)
     assert {(one.pod, one.row, one.value) for one in found} == {
-        ("uid-p", 0, 300.0), ("uid-q", 0, 400.0),
-    }  # fmt: skip
+        ("uid-p", 0, 300.0),
+        ("uid-q", 0, 400.0),
+    }
 
 
 def test_a_device_value_under_a_pods_name_is_no_value_of_the_pod() -> None:
@@ -133,9 +143,14 @@ def test_a_device_value_under_a_pods_name_is_no_value_of_the_pod() -> None:
 
 @pytest.mark.parametrize(
     ("value", "at_s"),
-    [(float("nan"), NOW_S), (9223372036854775794, NOW_S), (-1, NOW_S),
-     (300, float("nan")), (300, float("inf"))],
-)  # fmt: skip
+    [
+        (float("nan"), NOW_S),
+        (9223372036854775794, NOW_S),
+        (-1, NOW_S),
+        (300, float("nan")),
+        (300, float("inf")),
+    ],
+)
 def test_a_pods_sample_that_says_nothing_is_left_out(value: float, at_s: float) -> None:
     told = answer(
         one(USED, 700, UUID="GPU-a-0"),

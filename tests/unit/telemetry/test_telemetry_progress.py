@@ -158,15 +158,28 @@ AGENT = {"job": "d/podmonitor", "endpoint": "metrics", "container": "c", "instan
 PODS = {"job": "kubernetes-pods", "app": "x", "pod_template_hash": "z", "instance": "10.0.0.1:80"}
 
 
-@pytest.mark.parametrize(("targets", "per_s"), [
-    ([AGENT, PODS], 10.0),  # two jobs read the same page
-    ([{**AGENT, "rank": "0"}, {**AGENT, "rank": "1"}, {**PODS, "rank": "0"},
-      {**PODS, "rank": "1"}], 20.0),
-    ([AGENT, {**AGENT, "container": "sidecar"}], 10.0),  # one page, found by each container's port
-    ([AGENT, {**AGENT, "endpoint": "other"}], 10.0),
-    ([AGENT, {**AGENT, "instance": "10.0.0.1:81"}], 20.0),  # two processes
-    ([AGENT, {**AGENT, "instance": "10.0.0.1:81", "container": "d"}, PODS], 20.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("targets", "per_s"),
+    [
+        ([AGENT, PODS], 10.0),  # two jobs read the same page
+        (
+            [
+                {**AGENT, "rank": "0"},
+                {**AGENT, "rank": "1"},
+                {**PODS, "rank": "0"},
+                {**PODS, "rank": "1"},
+            ],
+            20.0,
+        ),
+        (
+            [AGENT, {**AGENT, "container": "sidecar"}],
+            10.0,
+        ),  # one page, found by each container's port
+        ([AGENT, {**AGENT, "endpoint": "other"}], 10.0),
+        ([AGENT, {**AGENT, "instance": "10.0.0.1:81"}], 20.0),  # two processes
+        ([AGENT, {**AGENT, "instance": "10.0.0.1:81", "container": "d"}, PODS], 20.0),
+    ],
+)
 def test_what_is_read_twice_counts_once(targets: list[dict[str, str]], per_s: float) -> None:
     reader, rates, pods = Reader(), Rates(LOOK_S, LOOK_S), {POD: ""}
     for at_s in (0.0, 15.0):
@@ -190,8 +203,9 @@ def test_a_container_that_went_is_no_slowdown() -> None:
 @pytest.mark.parametrize("value", ["NaN", "-Inf", "+Inf", "-5", "nonsense"])
 def test_numbers_that_can_not_be_counts_are_no_samples(value: str) -> None:
     if value == "nonsense":
-        told = Answer([b'{"namespace":"d","pod":"a"}'], np.array([1]), np.array([math.nan]),
-                      np.array([1.0]))  # fmt: skip
+        told = Answer(
+            [b'{"namespace":"d","pod":"a"}'], np.array([1]), np.array([math.nan]), np.array([1.0])
+        )
     else:
         told = answer(counted((0.0, value)))
     reader = Reader()

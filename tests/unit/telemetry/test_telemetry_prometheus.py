@@ -108,13 +108,18 @@ def test_metrics_of_applications_are_one_question_by_name() -> None:
 def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:
     (tmp_path / "word").write_text("secret\n")
     (tmp_path / "token").write_text("abc\n")
-    _, server = reading(good, username="weft", password_file=str(tmp_path / "word"),
-                        headers={"X-Scope-OrgID": "team-a"})  # fmt: skip
+    _, server = reading(
+        good,
+        username="weft",
+        password_file=str(tmp_path / "word"),
+        headers={"X-Scope-OrgID": "team-a"},
+    )
     basic = base64.b64encode(b"weft:secret").decode()
     assert server.headers[0]["Authorization"] == f"Basic {basic}"
     assert server.headers[0]["X-Scope-OrgID"] == "team-a"
-    _, server = reading(good, bearer_token_file=str(tmp_path / "token"), partial=True,
-                        selector='cluster="a"')  # fmt: skip
+    _, server = reading(
+        good, bearer_token_file=str(tmp_path / "token"), partial=True, selector='cluster="a"'
+    )
     assert server.headers[0]["Authorization"] == "Bearer abc"
     assert server.asked[0]["partial_response"] == "true"
     assert server.asked[0]["query"].endswith(', cluster="a"}[45s]')
@@ -166,10 +171,14 @@ def test_an_answer_without_end_is_cut_off() -> None:
         (403, "", "refused", "not let in"),
         (302, "", "status", "302"),
         (503, "upstream is down", "status", "503: upstream is down"),
-        (422, '{"status":"error","errorType":"execution","error":"too many samples"}', "status",
-         "execution: too many samples"),
+        (
+            422,
+            '{"status":"error","errorType":"execution","error":"too many samples"}',
+            "status",
+            "execution: too many samples",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_answers(status: int, text: str, kind: str, says: str) -> None:
     async def answering(request: web.Request) -> web.Response:
         return web.Response(status=status, text=text, headers={"Location": "http://other/"})
@@ -200,8 +209,9 @@ def test_one_metric_that_fails_leaves_the_others() -> None:
     found, _ = reading(half, USED, SM)
     assert len(found.answers) == 1
     assert {asked.about: asked.error and asked.error.kind for asked in found.asked} == {
-        USED: None, SM: "status",
-    }  # fmt: skip
+        USED: None,
+        SM: "status",
+    }
 
 
 def test_nobody_listens() -> None:

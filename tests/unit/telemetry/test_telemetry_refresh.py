@@ -168,9 +168,13 @@ def test_sms_and_kernels_that_tell_different_stories_are_missing(
 
 @pytest.mark.parametrize(
     ("metric", "value", "expected"),
-    [(Metric.DRAM_ACTIVE_RATIO, 1.0, MISSING), (Metric.DRAM_ACTIVE_RATIO, 0.9, FRESH),
-     (Metric.POWER_W, 0.0, MISSING), (Metric.POWER_W, 9.0, FRESH)],
-)  # fmt: skip
+    [
+        (Metric.DRAM_ACTIVE_RATIO, 1.0, MISSING),
+        (Metric.DRAM_ACTIVE_RATIO, 0.9, FRESH),
+        (Metric.POWER_W, 0.0, MISSING),
+        (Metric.POWER_W, 9.0, FRESH),
+    ],
+)
 def test_what_no_card_can_do_is_missing(metric: Metric, value: float, expected: int) -> None:
     scene = Scene(node(gpus=1))
     now = filled(scene, metric, [value] * 6)

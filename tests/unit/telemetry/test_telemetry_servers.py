@@ -28,10 +28,12 @@ def urls(*services: Service) -> list[str]:
 
 def test_a_service_that_says_so_comes_first_whatever_it_is_called() -> None:
     found = [
-        service("prometheus-k8s"), service("thanos-query", ("http", 10902)),
+        service("prometheus-k8s"),
+        service("thanos-query", ("http", 10902)),
         service("ours", ("grpc", 9999), ("http", 8080), **{"is": "true", "path": "/prom/"}),
-        service("web-shop", ("http", 80)), service("alertmanager-main", ("web", 9093)),
-    ]  # fmt: skip
+        service("web-shop", ("http", 80)),
+        service("alertmanager-main", ("web", 9093)),
+    ]
     wanted = [
         "http://ours.monitoring.svc:8080/prom",
         "http://prometheus-k8s.monitoring.svc:9090",

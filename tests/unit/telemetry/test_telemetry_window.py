@@ -103,8 +103,12 @@ def test_gpus_come_and_go() -> None:
     assert history(found)[-1] == 3
 
 
-@given(st.lists(st.tuples(st.integers(0, 79), st.integers(1, 1000)), max_size=30,
-                unique_by=lambda s: s[0]), st.randoms(use_true_random=False))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 79), st.integers(1, 1000)), max_size=30, unique_by=lambda s: s[0]
+    ),
+    st.randoms(use_true_random=False),
+)
 def test_order_and_repetition_do_not_matter(samples: list[tuple[int, int]], chance: object) -> None:
     """Against the rule itself: a slot holds the newest sample of its ten seconds."""
     found = window(samples=8)

@@ -16,24 +16,40 @@ MEMORY = "elasticgpu.io/gpu-memory"
 
 
 def node_json(name: str = "n", cards: int = 1, **allocatable: Any) -> Json:
-    labels = {"nvidia.com/gpu.count": str(cards), "nvidia.com/gpu.memory": str(CARD_MIB),
-              "nvidia.com/gpu.product": "Tesla-T4", "weft.dev/hollow": "true"}  # fmt: skip
+    labels = {
+        "nvidia.com/gpu.count": str(cards),
+        "nvidia.com/gpu.memory": str(CARD_MIB),
+        "nvidia.com/gpu.product": "Tesla-T4",
+        "weft.dev/hollow": "true",
+    }
     has = {MEMORY: str(CARD_MIB * cards), "nvidia.com/gpu": str(cards), **allocatable}
     ready = {"type": "Ready", "status": "True"}
-    return {"metadata": {"name": name, "uid": f"uid-{name}", "labels": labels}, "spec": {},
-            "status": {"allocatable": has, "conditions": [ready]}}  # fmt: skip
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+        "spec": {},
+        "status": {"allocatable": has, "conditions": [ready]},
+    }
 
 
 def pod_json(
-    name: str, *, mib: int = 1000, gpu: int | None = 0, node: str = "n", policy: str = "Never",
-    limits: Json | None = None, **hollow: Any,
-) -> Json:  # fmt: skip
+    name: str,
+    *,
+    mib: int = 1000,
+    gpu: int | None = 0,
+    node: str = "n",
+    policy: str = "Never",
+    limits: Json | None = None,
+    **hollow: Any,
+) -> Json:
     """A pod with so much of this GPU; `hollow` are its annotations: `run_s=3`."""
     marks = {f"weft.dev/hollow-{key.replace('_', '-')}": str(v) for key, v in hollow.items()}
     if gpu is not None:
         marks |= {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-main": str(gpu)}
-    container = {"name": "main", "image": "none",
-                 "resources": {"limits": limits or {MEMORY: str(mib)}}}  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "none",
+        "resources": {"limits": limits or {MEMORY: str(mib)}},
+    }
     return {
         "metadata": {"name": name, "namespace": "d", "uid": name, "annotations": marks},
         "spec": {"containers": [container], "restartPolicy": policy, "nodeName": node},
@@ -74,8 +90,10 @@ class Scene:
 
     def delete(self, name: str, grace_s: int = 30) -> None:
         meta = self.pods[name]["metadata"]
-        meta |= {"deletionTimestamp": time_text(T0 + self.now + grace_s),
-                 "deletionGracePeriodSeconds": grace_s}  # fmt: skip
+        meta |= {
+            "deletionTimestamp": time_text(T0 + self.now + grace_s),
+            "deletionGracePeriodSeconds": grace_s,
+        }
         self.put(self.pods[name])
 
     def restart(self) -> None:

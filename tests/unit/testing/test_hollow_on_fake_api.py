@@ -126,12 +126,15 @@ def test_a_deleted_pod_stops_and_goes() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        {"kind": "status", "code": 500}, {"kind": "status", "code": 409},
-        {"kind": "status", "code": 429}, {"kind": "lose-request"}, {"kind": "lose-answer"},
+        {"kind": "status", "code": 500},
+        {"kind": "status", "code": 409},
+        {"kind": "status", "code": 429},
+        {"kind": "lose-request"},
+        {"kind": "lose-answer"},
         {"kind": "status-after", "code": 504},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_could_not_be_written_is_written_again(fault: Json) -> None:
     async def scene() -> None:
         cluster = Cluster()
@@ -285,9 +288,13 @@ def test_a_thousand_pods_never_hold_more_than_the_cards_have() -> None:
                 at, mib = chance.randrange(60), chance.randrange(100, 9_000)
                 run_s, memory = chance.randrange(1, 9), f"0:100, 2:{mib}"
                 cluster.add(
-                    f"p-{index}", gpu=index % 4, mib=10, start_up_s=at, run_s=run_s,
+                    f"p-{index}",
+                    gpu=index % 4,
+                    mib=10,
+                    start_up_s=at,
+                    run_s=run_s,
                     memory_mib=memory,
-                )  # fmt: skip
+                )
             ended = ("Succeeded", "Failed")
             while not all(seen[-1] in ended for seen in cluster.phases.values()):
                 assert all(use.used_mib <= CARD_MIB for use in kubelet.gpu_use())

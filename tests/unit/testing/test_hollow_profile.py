@@ -31,8 +31,13 @@ def test_everything_said() -> None:
 def test_memory_is_that_of_the_last_step() -> None:
     profile = read(memory_mib="2:500, 10:3000")
     assert [profile.memory_at(second, 9) for second in (0, 1.9, 2, 9, 10, 99)] == [
-        0, 0, 500, 500, 3000, 3000,
-    ]  # fmt: skip
+        0,
+        0,
+        500,
+        500,
+        3000,
+        3000,
+    ]
     assert [profile.next_change_s(second) for second in (0, 2, 10)] == [2, 10, math.inf]
 
 

@@ -293,7 +293,8 @@ def test_a_restarted_hollow_kubelet_goes_on_where_it_was() -> None:
     scene.at(45)
     assert scene.phases("runs") == ["Pending", "Running", "Succeeded"]
     assert scene.told["runs"][-1]["containerStatuses"][0]["state"]["terminated"][
-        "finishedAt"] == time_text(T0 + 45)  # fmt: skip
+        "finishedAt"
+    ] == time_text(T0 + 45)
     scene.at(50)
     assert scene.world.gpu_use()[0].by_pod["d/grows"] == 300
 
@@ -339,8 +340,9 @@ def test_a_deletion_it_did_not_live_to_finish_is_finished_by_the_next() -> None:
     scene.at(5)
     for name in ("stops", "ended"):
         scene.pods[name]["metadata"] |= {
-            "deletionTimestamp": time_text(T0 + 35), "deletionGracePeriodSeconds": 30,
-        }  # fmt: skip
+            "deletionTimestamp": time_text(T0 + 35),
+            "deletionGracePeriodSeconds": 30,
+        }
     scene.restart()
     assert set(scene.pods) == {"stops"}
     scene.at(13)

@@ -170,8 +170,10 @@ def _check(found: Configuration, where: str) -> None:
 def _check_interference(found: InterferenceSettings, where: str) -> None:
     if found.table and found.model:
         raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
-    for field, name in (("progressMetric", found.progress_metric),
-                        ("latencyMetric", found.latency_metric)):  # fmt: skip
+    for field, name in (
+        ("progressMetric", found.progress_metric),
+        ("latencyMetric", found.latency_metric),
+    ):
         if name and not _METRIC.fullmatch(name):
             what = f"{name!r} is no metric's name; write letters, digits, _ and :"
             raise BadInputError(_place(where, f"interference.{field}"), what)

@@ -14,11 +14,23 @@ MOST_SAMPLES = 240
 _DAY_S = 86_400
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OF_CONNECTION = frozenset((
-    "connection", "content-encoding", "content-length", "expect", "host", "keep-alive",
-    "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-))  # fmt: skip
+_OF_CONNECTION = frozenset(
+    (
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
 _MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(\\.|[^"\\\n])*"\s*'
 _SELECTOR = re.compile(f"{_MATCHER}(,{_MATCHER})*")
 _LABEL = r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -61,10 +73,12 @@ def telemetry_files(found: TelemetrySettings) -> Iterator[tuple[str, str, str]]:
 
 def _check_times(found: TelemetrySettings) -> None:
     for field, value in (
-        ("intervalSeconds", found.interval_seconds), ("scrapeSeconds", found.scrape_seconds),
-        ("windowSeconds", found.window_seconds), ("horizonSeconds", found.horizon_seconds),
+        ("intervalSeconds", found.interval_seconds),
+        ("scrapeSeconds", found.scrape_seconds),
+        ("windowSeconds", found.window_seconds),
+        ("horizonSeconds", found.horizon_seconds),
         ("timeoutSeconds", found.timeout_seconds),
-    ):  # fmt: skip
+    ):
         if not math.isfinite(value):
             raise _bad(field, f"{value} is no finite number; write one")
         if value <= 0:
@@ -81,8 +95,15 @@ def _check_times(found: TelemetrySettings) -> None:
 
 
 def _check_sources(found: TelemetrySettings) -> None:
-    named = [field for field, value in (("url", found.url), ("exporters", found.exporters),
-                                        ("discover", found.discover)) if value]  # fmt: skip
+    named = [
+        field
+        for field, value in (
+            ("url", found.url),
+            ("exporters", found.exporters),
+            ("discover", found.discover),
+        )
+        if value
+    ]
     if len(named) > 1:
         raise _bad(named[1], f"and {named[0]} exclude each other; keep one")
     if found.url:
@@ -122,8 +143,10 @@ def _check_access(found: TelemetrySettings) -> None:
     if not found.verify and found.authority_file:
         raise _bad("verify", "false contradicts authorityFile; keep one of the two")
     plain = urlsplit(found.url or found.exporters).scheme == "http"
-    for field, name in (("authorityFile", found.authority_file),
-                        ("certificateFile", found.certificate_file)):  # fmt: skip
+    for field, name in (
+        ("authorityFile", found.authority_file),
+        ("certificateFile", found.certificate_file),
+    ):
         if name and plain:
             raise _bad(field, "says nothing to an http:// address; write https:// or leave it out")
     for name, text in found.headers.items():

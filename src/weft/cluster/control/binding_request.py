@@ -22,9 +22,14 @@ def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | N
     if annotations and term:
         annotations = {**annotations, TERM: str(term)}
     return BindRequest(
-        request.namespace, request.name, request.uid, placement.node, annotations, marks.labels,
+        request.namespace,
+        request.name,
+        request.uid,
+        placement.node,
+        annotations,
+        marks.labels,
         present_bytes=annotation_bytes(pod.metadata.annotations) if pod else 0,
-    )  # fmt: skip
+    )
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:

@@ -180,9 +180,11 @@ class Teller:
             self._waits(pod, notice.text)
         # Events of nodes carry the node's name as UID, as the kubelet's do: `kubectl describe`
         # looks for that.
-        about = _about(pod) if pod is not None else ObjectReference(
-            kind="Node", name=notice.node, uid=notice.node, api_version="v1"
-        )  # fmt: skip
+        about = (
+            _about(pod)
+            if pod is not None
+            else ObjectReference(kind="Node", name=notice.node, uid=notice.node, api_version="v1")
+        )
         self._tell(about, notice.reason, notice.text, warning=True)
 
     def _why(self, request: PodRequest) -> str:
@@ -214,9 +216,13 @@ class Teller:
 def _about(pod: Pod) -> ObjectReference:
     meta = pod.metadata
     return ObjectReference(
-        kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid, api_version="v1",
+        kind="Pod",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        api_version="v1",
         resource_version=meta.resource_version,
-    )  # fmt: skip
+    )
 
 
 def _says(pod: Pod, why: str) -> bool:

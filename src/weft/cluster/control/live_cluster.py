@@ -66,7 +66,7 @@ from weft.kube.bind import (
     Gone,
     Outcome,
     Unknown,
-)  # fmt: skip
+)
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import Kept
@@ -84,11 +84,19 @@ class Cluster:
     """The `LiveCluster` of a process."""
 
     def __init__(
-        self, client: ApiClient, profiles: Sequence[Profile], *, names: Sequence[str] | None = None,
-        rules: Sequence[Rule] = (), gpushare_unit: Unit = "auto", seed: int = 0,
-        binding: BindOptions | None = None, may_bind: Callable[[float], bool] | None = None,
-        limits: Limits = STRICT, kept: Kept | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: ApiClient,
+        profiles: Sequence[Profile],
+        *,
+        names: Sequence[str] | None = None,
+        rules: Sequence[Rule] = (),
+        gpushare_unit: Unit = "auto",
+        seed: int = 0,
+        binding: BindOptions | None = None,
+        may_bind: Callable[[float], bool] | None = None,
+        limits: Limits = STRICT,
+        kept: Kept | None = None,
+    ) -> None:
         """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
         (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
@@ -318,10 +326,11 @@ class Cluster:
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         request = bind_request(command, node, now_ns, self.term, pod)
         return msgspec.structs.replace(
-            request, resource_version=version,
+            request,
+            resource_version=version,
             unchanged=asks_the_same(command.pod, self.parse),
             closed=lambda: self._nodes.closed_to(name, command.pod.shape.constraints),
-        )  # fmt: skip
+        )
 
     # --- taking in ---
 

@@ -29,9 +29,13 @@ class Feed(Generic[T]):
     """
 
     def __init__(
-        self, client: ApiClient, resource: Resource[T], take: Take[T], namespace: str = "",
+        self,
+        client: ApiClient,
+        resource: Resource[T],
+        take: Take[T],
+        namespace: str = "",
         hear: Hear[T] = lambda batch: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.resource, self.take, self.hear = resource, take, hear
         self.synced = asyncio.Event()
         self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)

@@ -46,9 +46,13 @@ class Recall:
     """
 
     def __init__(
-        self, client: ApiClient, pods: PodView, tell: Callable[[Notice], None],
-        report: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: ApiClient,
+        pods: PodView,
+        tell: Callable[[Notice], None],
+        report: Callable[[Event], object],
+        may_write: Callable[[float], bool] | None = None,
+    ) -> None:
         self.leading = False
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}

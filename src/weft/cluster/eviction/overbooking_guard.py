@@ -71,9 +71,13 @@ class Guard:
     """
 
     def __init__(
-        self, client: ApiClient, engine: Engine, pods: PodView, nodes: NodeView,
+        self,
+        client: ApiClient,
+        engine: Engine,
+        pods: PodView,
+        nodes: NodeView,
         tell: Callable[[Notice], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options = GuardOptions()
         self.over: dict[str, tuple[Overbooked, ...]] = {}
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}

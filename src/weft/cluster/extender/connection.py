@@ -43,9 +43,13 @@ class ExtenderConnection(Connection):
     """Counted when it is turned away, and heard to the end when its last answer is given."""
 
     def __init__(
-        self, options: ServerOptions, metrics: Metrics, opened: set[Connection],
-        manager: web.Server, **how: Any,
-    ) -> None:  # fmt: skip
+        self,
+        options: ServerOptions,
+        metrics: Metrics,
+        opened: set[Connection],
+        manager: web.Server,
+        **how: Any,
+    ) -> None:
         limits = Limits(options.read_timeout_s, options.most_connections)
         super().__init__(limits, opened, manager, **how)
         self._metrics = metrics

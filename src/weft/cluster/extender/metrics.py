@@ -49,9 +49,10 @@ class Metrics(Collector):
         for why, count in self.rejected.items():
             rejected.add_metric((why,), count)
         durations = HistogramMetricFamily(
-            DURATION, "From the last byte of a request to the answer's first.",
+            DURATION,
+            "From the last byte of a request to the answer's first.",
             labels=("path", "verb"),
-        )  # fmt: skip
+        )
         bounds = (*map(str, BUCKETS_S), "+Inf")
         for where, buckets in self._buckets.items():
             counts = list(zip(bounds, accumulate(buckets), strict=True))

@@ -49,9 +49,12 @@ class Server:
     """Serves one extender on any number of ports: to whom its `door` admits, health to all."""
 
     def __init__(
-        self, extender: Extender, routes: Sequence[Route], options: ServerOptions | None = None,
+        self,
+        extender: Extender,
+        routes: Sequence[Route],
+        options: ServerOptions | None = None,
         door: Door | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options = options or ServerOptions()
         self._door = door or Door()
         self.metrics = Metrics()
@@ -85,10 +88,15 @@ class Server:
 
     def _connection(self) -> ExtenderConnection:
         return ExtenderConnection(
-            self.options, self.metrics, self._opened, self._manager, access_log=None,
-            keepalive_timeout=self.options.idle_timeout_s, auto_decompress=False,
+            self.options,
+            self.metrics,
+            self._opened,
+            self._manager,
+            access_log=None,
+            keepalive_timeout=self.options.idle_timeout_s,
+            auto_decompress=False,
             lingering_time=self.options.linger_s,
-        )  # fmt: skip
+        )
 
     # --- paths -----------------------------------------------------------------------------------
 

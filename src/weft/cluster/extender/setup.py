@@ -47,10 +47,14 @@ def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> Exte
 def listening_of(settings: ExtenderSettings) -> Listening:
     """Where to listen, and with which certificate."""
     return Listening(
-        settings.address, settings.port, settings.original_ports,
-        _path(settings.certificate_file), _path(settings.key_file),
-        _path(settings.client_authority_file), settings.anyone_may_bind,
-    )  # fmt: skip
+        settings.address,
+        settings.port,
+        settings.original_ports,
+        _path(settings.certificate_file),
+        _path(settings.key_file),
+        _path(settings.client_authority_file),
+        settings.anyone_may_bind,
+    )
 
 
 def _auto(table: str, known: Collection[str]) -> str:

@@ -61,9 +61,12 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
         message: str | None = None,
-    ) -> web.StreamResponse:  # fmt: skip
+    ) -> web.StreamResponse:
         """What is no HTTP is told so in a few words; nothing of it is sent back or logged."""
         self.turned_away("http")
         response = self.unreadable()

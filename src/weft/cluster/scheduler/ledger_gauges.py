@@ -51,35 +51,53 @@ class LedgerGauges:
         if self._per_gpu:
             self._gpus = [
                 {"gpu": str(gpu.index), "node": node.name}
-                for node in table.nodes for gpu in node.gpus
-            ]  # fmt: skip
+                for node in table.nodes
+                for gpu in node.gpus
+            ]
 
     def _of_told(self) -> list[Column]:
-        """What changes only with the nodes. A MIG instance is a part of its card, and counts not.
-        """  # fmt: skip
+        """What changes only with the nodes. A MIG instance is part of its card: not counted."""
         table = self._ledger.table
         cards = table.device_parent < 0
         return [
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
-            ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.",
-             self._sums(np.where(cards, table.device_memory_total, 0))),
-            ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.",
-             self._sums(np.where(cards, np.asarray(table.milli_total), 0))),
-        ]  # fmt: skip
+            (
+                "weft_ledger_gpu_memory_capacity_mib",
+                "GPU memory of the node, MiB.",
+                self._sums(np.where(cards, table.device_memory_total, 0)),
+            ),
+            (
+                "weft_ledger_gpu_cores_capacity_milli",
+                "GPU cores, thousandths of a GPU.",
+                self._sums(np.where(cards, np.asarray(table.milli_total), 0)),
+            ),
+        ]
 
     def _of_nodes(self) -> list[Column]:
         table = self._ledger.table
         return [
             *self._told,
-            ("weft_ledger_gpus_idle", "GPUs in service that no pod holds a share of.",
-             table.idle.take(self._rows).tolist()),
-            ("weft_ledger_gpu_memory_used_mib", "GPU memory that pods hold, MiB.",
-             self._sums(table.memory_used)),
-            ("weft_ledger_gpu_cores_used_milli", "GPU cores that pods hold, thousandths.",
-             self._sums(table.milli_used)),
-            ("weft_ledger_gpu_holdings", "Shares of GPUs that pods hold: one a pod and GPU.",
-             self._sums(table.pods)),
-        ]  # fmt: skip
+            (
+                "weft_ledger_gpus_idle",
+                "GPUs in service that no pod holds a share of.",
+                table.idle.take(self._rows).tolist(),
+            ),
+            (
+                "weft_ledger_gpu_memory_used_mib",
+                "GPU memory that pods hold, MiB.",
+                self._sums(table.memory_used),
+            ),
+            (
+                "weft_ledger_gpu_cores_used_milli",
+                "GPU cores that pods hold, thousandths.",
+                self._sums(table.milli_used),
+            ),
+            (
+                "weft_ledger_gpu_holdings",
+                "Shares of GPUs that pods hold: one a pod and GPU.",
+                self._sums(table.pods),
+            ),
+        ]
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
         """Of each GPU node, over its devices."""
@@ -92,11 +110,17 @@ class LedgerGauges:
     def _of_gpus(self) -> list[Column]:
         table = self._ledger.table
         return [
-            ("weft_ledger_one_gpu_memory_used_mib", "GPU memory that pods hold, MiB.",
-             list(table.memory_used)),
-            ("weft_ledger_one_gpu_cores_used_milli", "GPU cores that pods hold, thousandths.",
-             list(table.milli_used)),
-        ]  # fmt: skip
+            (
+                "weft_ledger_one_gpu_memory_used_mib",
+                "GPU memory that pods hold, MiB.",
+                list(table.memory_used),
+            ),
+            (
+                "weft_ledger_one_gpu_cores_used_milli",
+                "GPU cores that pods hold, thousandths.",
+                list(table.milli_used),
+            ),
+        ]
 
 
 def _family(

@@ -48,16 +48,18 @@ class Metrics:
         self._attempt = _histogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "One try: deciding, and binding where a place was found.",
-            _ATTEMPT_S, ("result", "profile"),
-        )  # fmt: skip
+            _ATTEMPT_S,
+            ("result", "profile"),
+        )
         self._decision = _histogram(
             "scheduler_scheduling_algorithm_duration_seconds", "Deciding alone.", _DECISION_S
         )
         self._sli = _histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "From a pod's first try to its binding, by how many tries it took (16: or more).",
-            _SLI_S, ("attempts",),
-        )  # fmt: skip
+            _SLI_S,
+            ("attempts",),
+        )
         self._tries = _histogram(
             "scheduler_pod_scheduling_attempts", "Tries that a bound pod took.", [1, 2, 4, 8, 16]
         )
@@ -110,9 +112,11 @@ class Metrics:
         """Everything; each family as of the moment it is made."""
         self._forget_the_gone()
         yield _counter(
-            "scheduler_schedule_attempts", "Tries by result (scheduled, unschedulable, error).",
-            ("result", "profile"), self._attempts,
-        )  # fmt: skip
+            "scheduler_schedule_attempts",
+            "Tries by result (scheduled, unschedulable, error).",
+            ("result", "profile"),
+            self._attempts,
+        )
         for histogram in (self._attempt, self._decision, self._sli, self._tries):
             for family in histogram.collect():
                 yield _without_creation(family)
@@ -127,14 +131,17 @@ class Metrics:
         live = self._live
         states = Counter(_QUEUES.get(one.state, "active") for one in live.engine.queue.waiting())
         gated = sum(
-            1 for pod in live.pods.pods.values()
+            1
+            for pod in live.pods.pods.values()
             if pod.spec.scheduling_gates and live.pods.ours(pod) and not pod.spec.node_name
-        )  # fmt: skip
+        )
         counts = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": gated} | states
         yield _gauge(
-            "scheduler_pending_pods", "Pods that wait, by queue.", ("queue",),
+            "scheduler_pending_pods",
+            "Pods that wait, by queue.",
+            ("queue",),
             {(queue,): count for queue, count in counts.items()},
-        )  # fmt: skip
+        )
         holdings = live.engine.ledger.holdings.values()
         sizes = {
             ("nodes",): live.engine.ledger.table.count,
@@ -142,9 +149,11 @@ class Metrics:
             ("assumed_pods",): sum(1 for held in holdings if held.state == "reserved"),
         }
         yield _gauge(
-            "scheduler_cache_size", "Nodes, pods with a node, and those being bound.",
-            ("type",), sizes,
-        )  # fmt: skip
+            "scheduler_cache_size",
+            "Nodes, pods with a node, and those being bound.",
+            ("type",),
+            sizes,
+        )
 
     def _client(self) -> Iterator[Metric]:
         live = self._live
@@ -153,85 +162,133 @@ class Metrics:
             verb = "GET" if method == "WATCH" else method
             answers[str(code) if code else "<error>", verb] += count
         yield _counter(
-            "rest_client_requests", "Requests to the API server, by answer.", ("code", "method"),
+            "rest_client_requests",
+            "Requests to the API server, by answer.",
+            ("code", "method"),
             answers,
-        )  # fmt: skip
+        )
         yield _gauge(
-            "leader_election_master_status", "1 while this process leads.", ("name",),
+            "leader_election_master_status",
+            "1 while this process leads.",
+            ("name",),
             {(self._lease,): int(live.leadership.here)},
-        )  # fmt: skip
+        )
         outcomes = dict(live.binder.counts)
         retries = outcomes.pop("version_retries", 0)
         yield _counter(
-            "weft_binds", "Bindings, by what became of them.", ("outcome",),
+            "weft_binds",
+            "Bindings, by what became of them.",
+            ("outcome",),
             {(outcome,): count for outcome, count in outcomes.items()},
-        )  # fmt: skip
+        )
         yield _counter(
-            "weft_bind_version_retries", "Bindings sent again: the pod's version had moved.", (),
+            "weft_bind_version_retries",
+            "Bindings sent again: the pod's version had moved.",
+            (),
             {(): retries},
-        )  # fmt: skip
+        )
 
     def _pods(self) -> Iterator[Metric]:
         live = self._live
         yield _counter(
-            "weft_pod_faults", "Mistakes of Weft's own in reading a pod.", (),
+            "weft_pod_faults",
+            "Mistakes of Weft's own in reading a pod.",
+            (),
             {(): live.pods.faults},
-        )  # fmt: skip
+        )
         yield _counter(
-            "weft_decision_faults", "Decisions and answers that a mistake of Weft's own broke off.",
-            (), {(): live.faults.count},
-        )  # fmt: skip
+            "weft_decision_faults",
+            "Decisions and answers that a mistake of Weft's own broke off.",
+            (),
+            {(): live.faults.count},
+        )
         for name, text, value in (
             ("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad)),
-            ("weft_pods_assumed", "Bound pods that do not say which GPUs they have.",
-             len(live.pods.assumed)),
-            ("weft_pods_stuck", "Pods that hold GPUs and cannot end by themselves.",
-             len(live.stuck())),
+            (
+                "weft_pods_assumed",
+                "Bound pods that do not say which GPUs they have.",
+                len(live.pods.assumed),
+            ),
+            (
+                "weft_pods_stuck",
+                "Pods that hold GPUs and cannot end by themselves.",
+                len(live.stuck()),
+            ),
             ("weft_gpus_overbooked", "GPUs that hold more than they have.", live.guard.overbooked),
             ("weft_ready", "1 once everything there was has been read.", int(live.ready)),
-        ):  # fmt: skip
+        ):
             yield _gauge(name, text, (), {(): value})
         yield _counter(
-            "weft_evictions", "Pods evicted from overbooked GPUs, by outcome.", ("outcome",),
+            "weft_evictions",
+            "Pods evicted from overbooked GPUs, by outcome.",
+            ("outcome",),
             {(outcome,): count for outcome, count in live.guard.counts.items()},
-        )  # fmt: skip
+        )
 
     def _lessons(self) -> Iterator[Metric]:
         """Memory that was lent and is needed again, and pods that had too little of it."""
         live = self._live
         for name, text, counts in (
-            ("weft_recalls", "Borrowers of GPU memory asked to go, by outcome.",
-             live.recall.counts),
-            ("weft_slowness_evictions", "Pods asked to go for others' speed, by outcome.",
-             live.recall.slow),
-            ("weft_lessons_writes", "Writes of what out-of-memory ends taught, by outcome.",
-             live.lessons.counts),
-        ):  # fmt: skip
+            (
+                "weft_recalls",
+                "Borrowers of GPU memory asked to go, by outcome.",
+                live.recall.counts,
+            ),
+            (
+                "weft_slowness_evictions",
+                "Pods asked to go for others' speed, by outcome.",
+                live.recall.slow,
+            ),
+            (
+                "weft_lessons_writes",
+                "Writes of what out-of-memory ends taught, by outcome.",
+                live.lessons.counts,
+            ),
+        ):
             one = {(outcome,): count for outcome, count in counts.items()}
             yield _counter(name, text, ("outcome",), one)
         yield _counter(
-            "weft_out_of_gpu_memory", "Containers seen to end for want of GPU memory.", (),
+            "weft_out_of_gpu_memory",
+            "Containers seen to end for want of GPU memory.",
+            (),
             {(): live.ends.count},
-        )  # fmt: skip
+        )
         for name, text, value in (
-            ("weft_lessons", "Workloads that are charged by what such ends taught.",
-             len(live.engine.lessons.known)),
-            ("weft_lessons_unreadable", "Keys of their ConfigMap that could not be read.",
-             len(live.lessons.unreadable)),
-        ):  # fmt: skip
+            (
+                "weft_lessons",
+                "Workloads that are charged by what such ends taught.",
+                len(live.engine.lessons.known),
+            ),
+            (
+                "weft_lessons_unreadable",
+                "Keys of their ConfigMap that could not be read.",
+                len(live.lessons.unreadable),
+            ),
+        ):
             yield _gauge(name, text, (), {(): value})
 
     def _watches(self) -> Iterator[Metric]:
         feeds = self._live.feeds
         for name, text, values in (
-            ("weft_watch_lists", "Times a resource was listed from the start.",
-             {feed.resource.name: feed.watch.plan.lists for feed in feeds}),
-            ("weft_watch_resumes", "Times a watch that ended or broke was resumed.",
-             {feed.resource.name: feed.watch.plan.resumes for feed in feeds}),
-            ("weft_watch_skipped_objects", "Objects that could not be read.",
-             {feed.resource.name: feed.watch.skips.counts.get(feed.resource.name, 0)
-              for feed in feeds}),
-        ):  # fmt: skip
+            (
+                "weft_watch_lists",
+                "Times a resource was listed from the start.",
+                {feed.resource.name: feed.watch.plan.lists for feed in feeds},
+            ),
+            (
+                "weft_watch_resumes",
+                "Times a watch that ended or broke was resumed.",
+                {feed.resource.name: feed.watch.plan.resumes for feed in feeds},
+            ),
+            (
+                "weft_watch_skipped_objects",
+                "Objects that could not be read.",
+                {
+                    feed.resource.name: feed.watch.skips.counts.get(feed.resource.name, 0)
+                    for feed in feeds
+                },
+            ),
+        ):
             one = {(resource,): value for resource, value in values.items()}
             yield _counter(name, text, ("resource",), one)
 

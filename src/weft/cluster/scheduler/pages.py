@@ -73,9 +73,15 @@ class Pages:
     """
 
     def __init__(
-        self, live: Observed, collectors: Sequence[Collector], *, address: str = "0.0.0.0",
-        port: int = 10_259, options: HttpOptions | None = None, door: Door | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        live: Observed,
+        collectors: Sequence[Collector],
+        *,
+        address: str = "0.0.0.0",
+        port: int = 10_259,
+        options: HttpOptions | None = None,
+        door: Door | None = None,
+    ) -> None:
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
@@ -87,9 +93,11 @@ class Pages:
         self._scraping, self._explaining_one = asyncio.Lock(), asyncio.Lock()
         self._explaining = 0
         self._pages: dict[str, Callable[[web.BaseRequest], Awaitable[Answer]]] = {
-            "/healthz": self._alive, "/livez": self._alive, "/readyz": self._ready,
+            "/healthz": self._alive,
+            "/livez": self._alive,
+            "/readyz": self._ready,
             "/metrics": self._metrics,
-        }  # fmt: skip
+        }
 
     async def start(self) -> str:
         """Listen; says where. `BadInputError` where the port can't be had."""
@@ -121,9 +129,14 @@ class Pages:
     def _connection(self) -> PageConnection:
         assert self._manager is not None
         return PageConnection(
-            self.options, self._opened, self._manager, access_log=None, lingering_time=0.0,
-            keepalive_timeout=self.options.idle_timeout_s, auto_decompress=False,
-        )  # fmt: skip
+            self.options,
+            self._opened,
+            self._manager,
+            access_log=None,
+            lingering_time=0.0,
+            keepalive_timeout=self.options.idle_timeout_s,
+            auto_decompress=False,
+        )
 
     # --- one request ---
 

@@ -43,12 +43,17 @@ class Away:
         if not self.dirty:
             return []
         self.dirty = False
-        before, self._domains = self._domains, frozenset(
-            (key, labels[key])
-            for name, pods in self._keys.items() if name in nodes
-            for labels in (nodes[name].metadata.labels or {},)
-            for key in frozenset().union(*pods.values()) if key in labels
-        )  # fmt: skip
+        before, self._domains = (
+            self._domains,
+            frozenset(
+                (key, labels[key])
+                for name, pods in self._keys.items()
+                if name in nodes
+                for labels in (nodes[name].metadata.labels or {},)
+                for key in frozenset().union(*pods.values())
+                if key in labels
+            ),
+        )
         other = before ^ self._domains
         return [name for name, node in nodes.items() if _in(other, node.metadata.labels or {})]
 

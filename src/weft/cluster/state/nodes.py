@@ -152,9 +152,11 @@ class NodeView:
     def _read(self, known: KubeNode) -> Node:
         name = known.metadata.name
         node, warnings = inventory(
-            known, rules=self._rules, unhealthy=self._unhealthy.get(name),
+            known,
+            rules=self._rules,
+            unhealthy=self._unhealthy.get(name),
             accounted=self._accounted,
-        )  # fmt: skip
+        )
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:
                 log.warning("node %s: %s", name, warning)

@@ -179,9 +179,10 @@ class PodView:
     def unbound(self) -> list[Pod]:
         """All that wait for a node, whoever schedules them."""
         return [
-            pod for pod in self._by_uid.values()
+            pod
+            for pod in self._by_uid.values()
             if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
-        ]  # fmt: skip
+        ]
 
     def with_claims(self) -> Iterator[Pod]:
         """Ours that wait and mount a PersistentVolumeClaim."""
@@ -221,8 +222,13 @@ class PodView:
         meta, why = pod.metadata, f"{type(error).__name__}: {error}"[:300]
         if self._faulty.get(meta.uid) != why:
             self._faulty[meta.uid] = why
-            log.error("pod %s/%s cannot be read; this is a mistake in Weft: %s",
-                      meta.namespace, meta.name, why, exc_info=error)  # fmt: skip
+            log.error(
+                "pod %s/%s cannot be read; this is a mistake in Weft: %s",
+                meta.namespace,
+                meta.name,
+                why,
+                exc_info=error,
+            )
         return f"cannot be read: {why}"
 
     def _event_of(self, pod: Pod) -> Event | None:
@@ -357,8 +363,13 @@ class PodView:
         if why:
             self.assumed[uid] = why
         if why and why != told:
-            log.warning("pod %s/%s on %s %s", pod.metadata.namespace, pod.metadata.name,
-                        pod.spec.node_name, why)  # fmt: skip
+            log.warning(
+                "pod %s/%s on %s %s",
+                pod.metadata.namespace,
+                pod.metadata.name,
+                pod.spec.node_name,
+                why,
+            )
 
     def _over(self, uid: str) -> Event | None:
         """It holds nothing any more; also one that an extender bound and no watch showed bound."""

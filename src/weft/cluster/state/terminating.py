@@ -36,9 +36,11 @@ class Stuck(msgspec.Struct, frozen=True, gc=False):
 
 
 def stuck(
-    pods: Iterable[Pod], nodes: Mapping[str, KubeNode], holdings: Mapping[str, Holding],
+    pods: Iterable[Pod],
+    nodes: Mapping[str, KubeNode],
+    holdings: Mapping[str, Holding],
     now: datetime.datetime,
-) -> list[Stuck]:  # fmt: skip
+) -> list[Stuck]:
     """Those of these bound pods that are stuck at `now` (UTC), the longest first."""
     found = []
     for pod in pods:
@@ -49,9 +51,10 @@ def stuck(
         if reason is not None:
             why, age_s, dead = reason
             found.append(
-                Stuck(meta.namespace, meta.name, meta.uid, pod.spec.node_name, gpus, why, age_s,
-                      dead)
-            )  # fmt: skip
+                Stuck(
+                    meta.namespace, meta.name, meta.uid, pod.spec.node_name, gpus, why, age_s, dead
+                )
+            )
     return sorted(found, key=lambda one: (-(one.age_s or 0.0), one.namespace, one.name))
 
 

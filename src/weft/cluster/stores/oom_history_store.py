@@ -79,9 +79,13 @@ class Lessons(Storing):
     gather_s = 0.2  # a job's pods fail together
 
     def __init__(
-        self, client: ApiClient, kept: Kept | None, engine: Engine,
-        tell: Callable[[Event], object], may_write: Callable[[float], bool] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: ApiClient,
+        kept: Kept | None,
+        engine: Engine,
+        tell: Callable[[Event], object],
+        may_write: Callable[[float], bool] | None = None,
+    ) -> None:
         super().__init__(client, kept, may_write)
         self.unreadable: set[str] = set()
         self._known, self._tell = engine.lessons.known, tell
@@ -152,8 +156,9 @@ class Lessons(Storing):
         if key not in self.unreadable and self._kept is not None:
             self.unreadable.add(key)
             what = "holds no peaks" if key == _PEAKS else "is no lesson and is left as it is"
-            log.warning("%s/%s: key %s %s: %s",
-                        self._kept.namespace, self._kept.name, key, what, error)  # fmt: skip
+            log.warning(
+                "%s/%s: key %s %s: %s", self._kept.namespace, self._kept.name, key, what, error
+            )
 
     def _entries(self, data: Mapping[str, str]) -> Iterator[Entry]:
         self.unreadable &= data.keys()

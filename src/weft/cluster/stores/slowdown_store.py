@@ -42,9 +42,12 @@ class Remembering(Storing):
     gather_s = EVERY_S
 
     def __init__(
-        self, client: ApiClient, store: Kept | None, base: Interference,
+        self,
+        client: ApiClient,
+        store: Kept | None,
+        base: Interference,
         may_write: Callable[[float], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(client, store, may_write)
         self.experience = Experience(base)
         self.unreadable = 0
@@ -109,8 +112,12 @@ class Remembering(Storing):
             self._due = True
             log.warning(
                 "%s/%s: key %s cannot be read and is written over (%s): %s",
-                store.namespace, store.name, KEY, shown(str(error)), shown(text),
-            )  # fmt: skip
+                store.namespace,
+                store.name,
+                KEY,
+                shown(str(error)),
+                shown(text),
+            )
             return None
 
     async def _write(self, kept: Kept) -> None:

@@ -47,9 +47,12 @@ class DiscoveredExporters:
         self._targets: dict[str, str] = {}
         self._find_at_s = clock()
         self._exporters = Exporters(
-            lambda: self._targets, timeout_s=wish.timeout_s, access=wish.access,
-            fetch=fetch if wish.proxied else None, known=wish.known,
-        )  # fmt: skip
+            lambda: self._targets,
+            timeout_s=wish.timeout_s,
+            access=wish.access,
+            fetch=fetch if wish.proxied else None,
+            known=wish.known,
+        )
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
         """One sample of everything, of every exporter there is."""
@@ -97,9 +100,12 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     exporter displaces the one that is there for all nodes.
     """
     there = [pod for pod in pods if pod.ready and pod.spec.node_name]
-    nodes = Counter(namespace for namespace, _ in {
-        (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
-    })  # fmt: skip
+    nodes = Counter(
+        namespace
+        for namespace, _ in {
+            (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
+        }
+    )
 
     def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
         namespace, name = pod.metadata.namespace, pod.metadata.name

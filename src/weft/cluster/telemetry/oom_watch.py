@@ -51,11 +51,14 @@ class Ends:
         over = held and self._pods.deciding and (gone or pod.ended)
         return [
             OutOfMemory(
-                placement, workload, _short(end.name), max(end.peak_mib, self.peak_mib(uid)),
+                placement,
+                workload,
+                _short(end.name),
+                max(end.peak_mib, self.peak_mib(uid)),
                 over and end is new[-1],
             )
             for end in new
-        ]  # fmt: skip
+        ]
 
     def _held(self, pod: Pod) -> Placement | None:
         """What the pod had, also where nobody holds it any more; None where nobody says."""

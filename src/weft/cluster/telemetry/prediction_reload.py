@@ -180,8 +180,11 @@ class Reloading:
             self._failing = text
             log.warning(
                 "interference: %s; what was read before stays in force: put a good file there, "
-                "it is read within %g s", text, self.every_s, exc_info=error if ours else None,
-            )  # fmt: skip
+                "it is read within %g s",
+                text,
+                self.every_s,
+                exc_info=error if ours else None,
+            )
 
     def _apply(self, new: Told) -> None:
         """Whoever goes by it; policies only where it is not what they know."""

@@ -72,9 +72,14 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
             found[name] = Running(
-                pod, held, tuple(sorted(beside)), gpus, model, _time_s(pod.bound_at),
+                pod,
+                held,
+                tuple(sorted(beside)),
+                gpus,
+                model,
+                _time_s(pod.bound_at),
                 any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
-            )  # fmt: skip
+            )
         if number % TURN == 0:
             await asyncio.sleep(0)
     return found

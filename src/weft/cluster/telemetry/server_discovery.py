@@ -46,8 +46,12 @@ PATIENCE = 3
 _MOST_PROBLEMS = 16
 _MOST_SAID, _MOST_SHOWN = 1000, 500
 _BY = ", ".join((*NODE_LABELS, *UUID_LABELS, *INDEX_LABELS, *MIG_LABELS, *MIG_UUID_LABELS))
-_TOLD_BY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.GPU_UTIL_RATIO,
-            Metric.SM_ACTIVE_RATIO)  # fmt: skip
+_TOLD_BY = (
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.GPU_UTIL_RATIO,
+    Metric.SM_ACTIVE_RATIO,
+)
 
 
 class Wish(NamedTuple):
@@ -95,9 +99,12 @@ class Discovered:
     """A `Source`: the metrics server that the cluster has."""
 
     def __init__(
-        self, client: ApiClient, wish: Wish, devices: Callable[[], Devices],
+        self,
+        client: ApiClient,
+        wish: Wish,
+        devices: Callable[[], Devices],
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`BadInputError` names a file that is missing or wrong. `devices` are the ledger's."""
         wish.options.tls()
         wish.options.credentials()
@@ -165,8 +172,11 @@ class Discovered:
 
     def _tell(self, found: Choice) -> None:
         """Warn of what is wrong, once of each."""
-        mistakes = [f"a mistake of Weft's in asking {one.server.title}: {one.error}"
-                    for one in found.others if one.mistake]  # fmt: skip
+        mistakes = [
+            f"a mistake of Weft's in asking {one.server.title}: {one.error}"
+            for one in found.others
+            if one.mistake
+        ]
         for text in (*found.problems, *mistakes):
             if text not in self._said and len(self._said) < _MOST_SAID:
                 self._said.add(text)
@@ -185,9 +195,7 @@ class Discovered:
             return Prometheus(options, wish.aliases)
         limits = Limits(options.timeout_s, options.most_mib)
         transport = Proxied(self._client, server.proxied, options.headers, limits)
-        options = msgspec.structs.replace(
-            options, url=self._client.endpoint.url + server.proxied
-        )  # fmt: skip
+        options = msgspec.structs.replace(options, url=self._client.endpoint.url + server.proxied)
         return Prometheus(options, wish.aliases, transport)
 
 
@@ -204,8 +212,10 @@ async def choose(
     if more := len(offered.problems) - len(problems):
         problems.append(f"{more} more Services cannot be asked")
     if more := len(offered.servers) - len(servers):
-        problems.append(f"{more} more Services offer themselves and are not asked; "
-                        "name those to trust in telemetry.namespaces")  # fmt: skip
+        problems.append(
+            f"{more} more Services offer themselves and are not asked; "
+            "name those to trust in telemetry.namespaces"
+        )
     return Choice(taken, others, tuple(problems))
 
 
@@ -213,9 +223,7 @@ def _worth(one: Tried) -> tuple[bool, bool, int, Server]:
     return one.gpus == 0, one.server.rank > 0, -one.gpus, one.server
 
 
-async def _try(
-    server: Server, opened: Callable[[Server], Prometheus], devices: Devices
-) -> Tried:  # fmt: skip
+async def _try(server: Server, opened: Callable[[Server], Prometheus], devices: Devices) -> Tried:
     """How many GPUs the server sees."""
     try:
         async with opened(server) as source:

@@ -119,9 +119,13 @@ class Observing:
     last look: by source, `late` for their SLO, and `slow` beyond their bound."""
 
     def __init__(
-        self, live: Cluster, source: Source, remembering: Remembering, solos: Solos,
+        self,
+        live: Cluster,
+        source: Source,
+        remembering: Remembering,
+        solos: Solos,
         options: ObservingOptions | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options = options or ObservingOptions()
         self.remembering = remembering
         self.errors = 0
@@ -177,10 +181,12 @@ class Observing:
         name = held.placement.application if held is not None else self._application(uid)
         now_s = self._now_s()
         apart = tuple(
-            Apart(one.other if one.one == name else one.one, one.gpu_model,
-                  one.until_ns / 1e9 - now_s)
-            for one in self._bans_now() if name and name in (one.one, one.other)
-        )  # fmt: skip
+            Apart(
+                one.other if one.one == name else one.one, one.gpu_model, one.until_ns / 1e9 - now_s
+            )
+            for one in self._bans_now()
+            if name and name in (one.one, one.other)
+        )
         if seen is None:
             return Progress(apart=apart) if apart else None
         why = self._live.engine.relief.held_back.get(uid)
@@ -248,9 +254,12 @@ class Observing:
         if not self._recent(seen):
             seen.at_s, slowdown = self._now_s(), self._alone.guess(one, sm_active)
             seen.progress = replace(
-                seen.progress, source="sm-active" if slowdown else "", slowdown=slowdown,
-                rate_per_s=0.0, alone_per_s=0.0,
-            )  # fmt: skip
+                seen.progress,
+                source="sm-active" if slowdown else "",
+                slowdown=slowdown,
+                rate_per_s=0.0,
+                alone_per_s=0.0,
+            )
         bound = 0.0
         if self._live.engine.lending.class_of(one.held) == LATENCY_CRITICAL:
             tolerance = self._live.engine.tolerance_of(one.uid)
@@ -304,9 +313,12 @@ class Observing:
         if slowdown and rate is not None:
             seen.counted_s, seen.at_s = now_s, rate.at_s
             seen.progress = replace(
-                seen.progress, source="progress", slowdown=slowdown, rate_per_s=rate.per_s,
+                seen.progress,
+                source="progress",
+                slowdown=slowdown,
+                rate_per_s=rate.per_s,
                 alone_per_s=alone.per_s,
-            )  # fmt: skip
+            )
             return Observed(one.uid, round(slowdown, 4), late=late)
         if not (p99_ms and slo) or young or self._recent(seen):
             return None  # or its window is not over yet: both are told together then
@@ -323,8 +335,9 @@ class Observing:
         many pods of the same applications the middle one, for they are one window."""
         known = {
             one.uid: one.held.placement.application
-            for one in pods if one.pod.status.phase == "Running" and not self._young(one)
-        }  # fmt: skip
+            for one in pods
+            if one.pod.status.phase == "Running" and not self._young(one)
+        }
         found: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
         for one, new in told:
             others = [known.get(uid, "") for uid in one.beside]

@@ -85,9 +85,11 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
     containers = tuple(one.name for one in pod.spec.containers)
     image = next((one.image for one in pod.spec.containers), "")
     clues = (
-        Clues(application), Clues(containers=containers), Clues(workload=workload),
+        Clues(application),
+        Clues(containers=containers),
+        Clues(workload=workload),
         Clues(image=image),
-    )  # fmt: skip
+    )
     return tuple(dict.fromkeys(name for clue in clues if (name := clue.name())))
 
 

@@ -40,10 +40,11 @@ def addresses_of(live: Cluster) -> dict[str, str]:
     nodes = live.nodes
     return {
         name: one.address
-        for name, node in nodes.nodes.items() if node.gpus and name in nodes.objects
+        for name, node in nodes.nodes.items()
+        if node.gpus and name in nodes.objects
         for one in reversed(nodes.objects[name].status.addresses or [])
         if one.type == "InternalIP"
-    }  # fmt: skip
+    }
 
 
 def devices_of(live: Cluster) -> Devices:
@@ -75,9 +76,12 @@ class Looking:
     """Looks for one live cluster. What it counts is read by `looked.LookedMetrics`."""
 
     def __init__(
-        self, live: Cluster, source: Source, options: LookingOptions | None = None,
+        self,
+        live: Cluster,
+        source: Source,
+        options: LookingOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options = options or LookingOptions()
         self.snapshot: SignalsSnapshot | None = None
         self.errors: Counter[tuple[str, str]] = Counter()
@@ -234,8 +238,13 @@ class Looking:
                     self.of_pods[one.pod, self._devices.gpus[one.row]] = one
         for why, count in joiner.unjoined.items():
             example = joiner.examples.get(why, "")
-            self._say(f"unjoined {why}", "metrics: %d series belong to no GPU (%s), as %s",
-                      count, why, example)  # fmt: skip
+            self._say(
+                f"unjoined {why}",
+                "metrics: %d series belong to no GPU (%s), as %s",
+                count,
+                why,
+                example,
+            )
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
         made = self._refresher.refresh(now, why=why_less)
         return self.measuring.measure(made, window, self._devices, self.of_pods.values(), noted)
@@ -266,8 +275,9 @@ class Looking:
                 self._good_at_s = 0.0  # what the new ones did is worth asking for
         self.of_pods = {
             (uid, gpu): one._replace(row=devices.row_of[gpu])
-            for (uid, gpu), one in self.of_pods.items() if gpu in devices.row_of
-        }  # fmt: skip
+            for (uid, gpu), one in self.of_pods.items()
+            if gpu in devices.row_of
+        }
 
     def _residents(self) -> Residents:
         """How many pods hold each GPU, how many of them have warmed up, what they were promised."""

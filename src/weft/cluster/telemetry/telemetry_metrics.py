@@ -28,17 +28,19 @@ class LookedMetrics:
         yield from self._ages()
         yield from self._whom()
         queries = GaugeMetricFamily(
-            "weft_telemetry_query_seconds", "How long the last questions took, longest and sum.",
+            "weft_telemetry_query_seconds",
+            "How long the last questions took, longest and sum.",
             labels=["of"],
-        )  # fmt: skip
+        )
         took = list(looking.took_s.values())
         queries.add_metric(["longest"], max(took, default=0.0))
         queries.add_metric(["sum"], sum(took))
         yield queries
         yield _gauge(
-            "weft_telemetry_refresh_seconds", "From answers to the last snapshot.",
+            "weft_telemetry_refresh_seconds",
+            "From answers to the last snapshot.",
             looking.digesting_s,
-        )  # fmt: skip
+        )
         errors = CounterMetricFamily(
             "weft_telemetry_errors", "Questions without an answer, by kind.", labels=["kind"]
         )
@@ -49,17 +51,19 @@ class LookedMetrics:
             errors.add_metric([kind], count)
         yield errors
         unjoined = GaugeMetricFamily(
-            "weft_telemetry_unjoined_series", "Series of the last look that belong to no GPU.",
+            "weft_telemetry_unjoined_series",
+            "Series of the last look that belong to no GPU.",
             labels=["why"],
-        )  # fmt: skip
+        )
         for why, count in sorted(looking.unjoined.items()):
             unjoined.add_metric([why], count)
         yield unjoined
         snapshot = looking.snapshot
         yield _gauge(
-            "weft_telemetry_snapshot_version", "Looks that have become a snapshot.",
+            "weft_telemetry_snapshot_version",
+            "Looks that have become a snapshot.",
             snapshot.version if snapshot else 0,
-        )  # fmt: skip
+        )
 
     def _whom(self) -> Iterator[Metric]:
         """Who answers, how often somebody else came to, and how questions went."""
@@ -86,9 +90,10 @@ class LookedMetrics:
     def _freshness(self) -> Iterator[Metric]:
         """GPUs by how old their newest sample is, metric by metric."""
         found = GaugeMetricFamily(
-            "weft_telemetry_gpus", "GPUs by how old their newest sample of a metric is.",
+            "weft_telemetry_gpus",
+            "GPUs by how old their newest sample of a metric is.",
             labels=["metric", "state"],
-        )  # fmt: skip
+        )
         looking = self._looking
         if looking.snapshot is not None:
             view = SignalsView(looking.snapshot)
@@ -104,9 +109,10 @@ class LookedMetrics:
     def _ages(self) -> Iterator[Metric]:
         """The median age of what is known; a metric that nobody has is left out."""
         found = GaugeMetricFamily(
-            "weft_telemetry_age_seconds", "Median age of GPUs' newest samples of a metric.",
+            "weft_telemetry_age_seconds",
+            "Median age of GPUs' newest samples of a metric.",
             labels=["metric"],
-        )  # fmt: skip
+        )
         looking = self._looking
         if looking.refresher is not None:
             now_s = looking.now_s()

@@ -37,8 +37,22 @@ class Assessment:
     found for several claims when nodes were looked at last, and their rows.
     """
 
-    __slots__ = ("any_told", "codes", "counts", "demand", "generation", "inexact", "places",
-                 "position", "raw", "shape", "told", "total", "version", "wishes")  # fmt: skip
+    __slots__ = (
+        "any_told",
+        "codes",
+        "counts",
+        "demand",
+        "generation",
+        "inexact",
+        "places",
+        "position",
+        "raw",
+        "shape",
+        "told",
+        "total",
+        "version",
+        "wishes",
+    )
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape
@@ -227,9 +241,13 @@ def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
 
 
 def _store(
-    known: Assessment, rows: Ints | None, found: Codes, fits: Bools,
-    scores: list[Ints], position: Ints | None,
-) -> None:  # fmt: skip
+    known: Assessment,
+    rows: Ints | None,
+    found: Codes,
+    fits: Bools,
+    scores: list[Ints],
+    position: Ints | None,
+) -> None:
     """Write the mended answers into the columns and adjust the histogram."""
     where = slice(None) if rows is None else rows
     if rows is None:

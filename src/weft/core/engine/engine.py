@@ -66,10 +66,16 @@ class Engine:
     """
 
     def __init__(
-        self, profiles: Sequence[Profile], nodes: Iterable[Node] = (), *, seed: int = 0,
-        keep_top: int = 0, bind_timeout_ns: int = FAR, limits: Limits = STRICT,
+        self,
+        profiles: Sequence[Profile],
+        nodes: Iterable[Node] = (),
+        *,
+        seed: int = 0,
+        keep_top: int = 0,
+        bind_timeout_ns: int = FAR,
+        limits: Limits = STRICT,
         turn_looks: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
@@ -178,9 +184,10 @@ class Engine:
             end = OutOfMemory(held.placement, workload, uid, event.peak_mib, over=True)
             inputs.learn(self, end, placed, out)
         elif (
-            placed is not None and event.completed
+            placed is not None
+            and event.completed
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
-        ):  # fmt: skip
+        ):
             self.queue.wake_all(now_ns, rested=True)
         if placed is not None and held.state == "reserved":
             placed.tell_lost()
@@ -385,7 +392,7 @@ class Engine:
             self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod), (row, shares)),
             harvested=harvested,
             predicted=selection.predicted(self.ledger.table, row, known, profile, shares),
-        )  # fmt: skip
+        )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = Placed(waiting, record)

@@ -137,10 +137,23 @@ class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Event = (
-    NodesChanged | NodesClosed | PodAdded | BindOn | PodSeenBound | PodBound | BindFailed | PodGone
-    | Permit | Tick | PolicyInput | SignalsChanged | NotEvicted | LessonsTold | OutOfMemory
+    NodesChanged
+    | NodesClosed
+    | PodAdded
+    | BindOn
+    | PodSeenBound
+    | PodBound
+    | BindFailed
+    | PodGone
+    | Permit
+    | Tick
+    | PolicyInput
+    | SignalsChanged
+    | NotEvicted
+    | LessonsTold
+    | OutOfMemory
     | ProgressSeen
-)  # fmt: skip
+)
 
 
 class Bind(msgspec.Struct, frozen=True, gc=False):

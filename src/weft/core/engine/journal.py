@@ -55,23 +55,37 @@ class Journal:
             raise self._stop[1]
 
     def decided(
-        self, waiting: Waiting, known: Assessment, now_ns: int, charged: Charged | None,
+        self,
+        waiting: Waiting,
+        known: Assessment,
+        now_ns: int,
+        charged: Charged | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
-    ) -> Record:  # fmt: skip
+    ) -> Record:
         """Where a pod goes: on the node of a row, with these shares; or nowhere."""
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
         return Record(
-            self._next(), now_ns, pod.uid, pod.namespace, pod.name, waiting.profile.name,
-            waiting.tries, self._version, outcome,
-            table.nodes[row].name if row >= 0 else "", shares,
+            self._next(),
+            now_ns,
+            pod.uid,
+            pod.namespace,
+            pod.name,
+            waiting.profile.name,
+            waiting.tries,
+            self._version,
+            outcome,
+            table.nodes[row].name if row >= 0 else "",
+            shares,
             int(known.total[row]) if row >= 0 else 0,
             tuple(known.counts.tolist()),
             tuple(best_nodes(table, known, waiting.profile, self._keep_top))
-            if self._keep_top else (),
-            charged=charged, bounded=bool(known.inexact is not None and known.inexact[row]),
-        )  # fmt: skip
+            if self._keep_top
+            else (),
+            charged=charged,
+            bounded=bool(known.inexact is not None and known.inexact[row]),
+        )
 
     def asked_to_leave(
         self, held: Holding, placed: Placed | None, now_ns: int, why: Eviction | Slowed
@@ -81,10 +95,18 @@ class Journal:
         placement = held.placement
         pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
         record = Record(
-            self._next(), now_ns, pod.uid, pod.namespace, pod.name,
-            placed.profile.name if placed else "", placed.tries if placed else 0,
-            self._version, LEAVES, placement.node, placement.shares,
-        )  # fmt: skip
+            self._next(),
+            now_ns,
+            pod.uid,
+            pod.namespace,
+            pod.name,
+            placed.profile.name if placed else "",
+            placed.tries if placed else 0,
+            self._version,
+            LEAVES,
+            placement.node,
+            placement.shares,
+        )
         if isinstance(why, Slowed):
             return msgspec.structs.replace(record, slowed=why)
         return msgspec.structs.replace(record, eviction=why)
@@ -93,9 +115,17 @@ class Journal:
         """A decision that came to nothing, or (None) an event that was left out."""
         pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
         return Record(
-            self._next(), now_ns, pod.uid, pod.namespace, pod.name, profile, attempt,
-            self._version, FAULTED, fault=why,
-        )  # fmt: skip
+            self._next(),
+            now_ns,
+            pod.uid,
+            pod.namespace,
+            pod.name,
+            profile,
+            attempt,
+            self._version,
+            FAULTED,
+            fault=why,
+        )
 
     def _next(self) -> int:
         self._seq += 1

@@ -64,9 +64,13 @@ _ANEW = Lookup(0)
 
 
 def which_fit(
-    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW,
+    engine: Engine,
+    profile: Profile,
+    pod: PodRequest,
+    names: list[str],
+    rows: Lookup = _ANEW,
     beside: Sequence[PodRequest] = (),
-) -> Answers:  # fmt: skip
+) -> Answers:
     """Filter: which of these nodes could take the pod now, and why the others can't.
 
     `beside` are pods that wait too, and not in the engine's queue.

@@ -14,10 +14,18 @@ def placement_on(
 ) -> Placement:
     """The pod's place: its shares, what it takes of the node beside them, and what it runs."""
     return Placement(
-        uid, table.nodes[row].name, shares, shape.cpu_milli, shape.memory_mib, shape.extended,
-        shape.constraints.ports, shape.application, shape.job_class,
-        shape.expected_s, shape.slack,
-    )  # fmt: skip
+        uid,
+        table.nodes[row].name,
+        shares,
+        shape.cpu_milli,
+        shape.memory_mib,
+        shape.extended,
+        shape.constraints.ports,
+        shape.application,
+        shape.job_class,
+        shape.expected_s,
+        shape.slack,
+    )
 
 
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
@@ -109,9 +117,12 @@ def _tightest(table: Table, row: int, need: Need) -> int:
     for device in range(begin, end):
         state = table.state[device]
         left = state.memory if need.asks_memory else state.milli
-        if state.usable and state.memory >= ask and state.milli >= need.milli and (
-            best < 0 or left < best_left
-        ):  # fmt: skip
+        if (
+            state.usable
+            and state.memory >= ask
+            and state.milli >= need.milli
+            and (best < 0 or left < best_left)
+        ):
             best, best_left = device - begin, left
     return best
 

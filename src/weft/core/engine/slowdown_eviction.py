@@ -92,13 +92,16 @@ def slowed_in_words(one: Slowed, name: Callable[[str], str] = str) -> str:
             f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
             "than one alone would; of those that may go it came last"
         )
-    what = "was late for its SLO" if one.rule == "late" else (
-        f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,"
-    )  # fmt: skip
+    what = (
+        "was late for its SLO"
+        if one.rule == "late"
+        else (f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,")
+    )
     hope = (
         f"without this pod it is expected to be {one.relief:.2f} times faster"
-        if one.relief >= 1.005 else "of those beside it this pod may go, though nobody predicted it"
-    )  # fmt: skip
+        if one.relief >= 1.005
+        else "of those beside it this pod may go, though nobody predicted it"
+    )
     return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
 
 
@@ -170,9 +173,11 @@ class Relief:
     # --- a look at the pods ---
 
     def look(
-        self, observed: Sequence[Observed], tolerance_of: Callable[[str], Tolerance | None],
+        self,
+        observed: Sequence[Observed],
+        tolerance_of: Callable[[str], Tolerance | None],
         now_ns: int,
-    ) -> Iterator[tuple[Holding, Slowed]]:  # fmt: skip
+    ) -> Iterator[tuple[Holding, Slowed]]:
         """Take over what was seen; who has to go, one after another.
 
         `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
@@ -219,9 +224,7 @@ class Relief:
                 found.append((held, tolerance))
         return found
 
-    def _allowed(
-        self, held: Holding, slowed: Slowed, company: Sequence[str], now_ns: int
-    ) -> bool:  # fmt: skip
+    def _allowed(self, held: Holding, slowed: Slowed, company: Sequence[str], now_ns: int) -> bool:
         return self._restraint.allows(held.placement.uid, slowed.victim, company, now_ns)
 
     def _forget(self, now_ns: int) -> None:
@@ -292,12 +295,16 @@ class Relief:
             return None
         _, gpu, other, costs = min(ranked, key=lambda one: one[0])
         return other, Slowed(
-            gpu[1], held.placement.uid, "bound" if slow >= BROKEN else "late",
-            round(slowdown, 3), tolerance.critical,
-            slow if slow >= BROKEN else late, relief=round(math.exp(costs), 3),
+            gpu[1],
+            held.placement.uid,
+            "bound" if slow >= BROKEN else "late",
+            round(slowdown, 3),
+            tolerance.critical,
+            slow if slow >= BROKEN else late,
+            relief=round(math.exp(costs), 3),
             applications=(held.placement.application, other.placement.application),
             gpu_model=self._model(gpu),
-        )  # fmt: skip
+        )
 
     def _open(self, gpus: Sequence[_Gpu]) -> list[_Gpu]:
         """GPUs that may lose a pod now. Where one of several waits for a pod to go, all do."""
@@ -359,12 +366,16 @@ class Relief:
         tolerance = tolerance_of(leaves.placement.uid)
         costs = self._costs(tolerance, victim, leaves, gpu) if tolerance is not None else 0.0
         return leaves, Slowed(
-            gpu[1], victim.placement.uid, "together",
-            round(1.0 / speeds[victim.placement.uid], 3), together=round(sum(speeds.values()), 3),
-            since_ns=since_ns, relief=round(math.exp(costs), 3),
+            gpu[1],
+            victim.placement.uid,
+            "together",
+            round(1.0 / speeds[victim.placement.uid], 3),
+            together=round(sum(speeds.values()), 3),
+            since_ns=since_ns,
+            relief=round(math.exp(costs), 3),
             applications=(victim.placement.application, leaves.placement.application),
             gpu_model=self._model(gpu),
-        )  # fmt: skip
+        )
 
     def _speeds(self, there: Sequence[str], now_ns: int) -> dict[str, float] | None:
         """Each one's speed when it was seen last; None where one's is not known, or is critical.

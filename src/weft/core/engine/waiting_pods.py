@@ -67,9 +67,18 @@ class Waiting:
     """
 
     __slots__ = (
-        "faults", "key", "parked_in", "pod", "profile", "ready_ns", "rested", "shape", "state",
-        "tries", "woken",
-    )  # fmt: skip
+        "faults",
+        "key",
+        "parked_in",
+        "pod",
+        "profile",
+        "ready_ns",
+        "rested",
+        "shape",
+        "state",
+        "tries",
+        "woken",
+    )
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile

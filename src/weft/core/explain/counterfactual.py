@@ -162,9 +162,11 @@ def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> 
 
 
 def told(
-    names: Sequence[str], values: tuple[Floats, Bytes] | None, columns: Sequence[str],
+    names: Sequence[str],
+    values: tuple[Floats, Bytes] | None,
+    columns: Sequence[str],
     gpu: tuple[str, int],
-) -> GpuReadings:  # fmt: skip
+) -> GpuReadings:
     """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
     found = []

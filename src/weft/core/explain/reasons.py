@@ -85,9 +85,7 @@ def reason_of_each(table: Table, known: Assessment, rows: Ints) -> list[str]:
         query = Query(table, known.demand, rows.take(places))
         texts: dict[tuple[Numbers, str], str] = {}
         numbers = _of_each(_measures(code, query), query.n)
-        for place, row, about in zip(
-            places.tolist(), _rows(query).tolist(), numbers, strict=True
-        ):  # fmt: skip
+        for place, row, about in zip(places.tolist(), _rows(query).tolist(), numbers, strict=True):
             key = about, _words(code, known, table, (row,))
             if key not in texts:
                 texts[key] = Reason(code, 1, *about, key[1]).text
@@ -250,7 +248,12 @@ def _rows(query: Query) -> Ints:
 
 
 _COUNT: dict[Code, Callable[[Query], list[Measure]]] = {
-    Code.CPU: _cpu, Code.NODE_MEMORY: _node_memory, Code.EXTENDED: _extended,
-    Code.TOO_FEW_GPUS: _too_few, Code.NOT_IDLE: _not_idle, Code.GPU_CORES: _cores,
-    Code.GPU_MEMORY: _memory, Code.GPU_TOO_SMALL: _card_size,
-}  # fmt: skip
+    Code.CPU: _cpu,
+    Code.NODE_MEMORY: _node_memory,
+    Code.EXTENDED: _extended,
+    Code.TOO_FEW_GPUS: _too_few,
+    Code.NOT_IDLE: _not_idle,
+    Code.GPU_CORES: _cores,
+    Code.GPU_MEMORY: _memory,
+    Code.GPU_TOO_SMALL: _card_size,
+}

@@ -54,9 +54,13 @@ class Search:
     """
 
     def __init__(
-        self, engine: Engine, profile: Profile, shape: Shape, rank: Rank = lambda uid: 0,
+        self,
+        engine: Engine,
+        profile: Profile,
+        shape: Shape,
+        rank: Rank = lambda uid: 0,
         name: Callable[[str], str] = lambda uid: "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.found: list[Change] = []
         self.ended = False
         self._engine, self._profile, self._shape = engine, profile, shape
@@ -65,11 +69,15 @@ class Search:
     def steps(self) -> Iterator[None]:
         """One trial between two yields; the world may change in between."""
         for axis in (
-            self._memory(), self._cores(), self._count(), self._model(),
+            self._memory(),
+            self._cores(),
+            self._count(),
+            self._model(),
             self._host("cpu_milli", "cpu", "m of CPU"),
-            self._host("memory_mib", "memory", "MiB of host memory"), self._extended(),
+            self._host("memory_mib", "memory", "MiB of host memory"),
+            self._extended(),
             self._free_pod(),
-        ):  # fmt: skip
+        ):
             change = yield from axis
             if change is not None:
                 self.found.append(change)
@@ -78,9 +86,10 @@ class Search:
     def confirmed(self) -> list[Change]:
         """What was found and is true now: each change tried once more, in one go."""
         return [
-            change for change in self.found
+            change
+            for change in self.found
             if (self._fits(change.shape) if change.shape else self._fits_without(change.free))
-        ]  # fmt: skip
+        ]
 
     def _fits(self, shape: Shape) -> bool:
         for policy in self._profile.pre_filters:
@@ -172,8 +181,9 @@ class Search:
         yield
         if not self._fits(free):
             return None
-        for model in sorted({gpu.model for node in self._engine.ledger.table.nodes
-                             for gpu in node.gpus}):  # fmt: skip
+        for model in sorted(
+            {gpu.model for node in self._engine.ledger.table.nodes for gpu in node.gpus}
+        ):
             one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
             yield
             if self._fits(one):
@@ -256,9 +266,10 @@ class Search:
         codes = self._assessor.assess(self._profile, shape).codes.tolist()
         nodes = self._engine.ledger.table.nodes
         return {
-            node.name for node, code in zip(nodes, codes, strict=True)
+            node.name
+            for node, code in zip(nodes, codes, strict=True)
             if code == 0 or code > Code.OUT_OF_SERVICE
-        }  # fmt: skip
+        }
 
     def _name(self, uid: str) -> str:
         placed = self._engine.placed.get(uid)

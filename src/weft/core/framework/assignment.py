@@ -67,9 +67,13 @@ def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
     sign = -1 if policy.last_claim_first else 1
     order = sorted(
         (i for i, need in enumerate(demand.needs) if not need.claim.split),
-        key=lambda i: (-demand.needs[i].whole, -int(demand.needs[i].ask_mib.max(initial=0)),
-                       -demand.needs[i].milli, sign * i),
-    )  # fmt: skip
+        key=lambda i: (
+            -demand.needs[i].whole,
+            -int(demand.needs[i].ask_mib.max(initial=0)),
+            -demand.needs[i].milli,
+            sign * i,
+        ),
+    )
     return [(i, demand.needs[i]) for i in order for _ in range(demand.needs[i].count)]
 
 
@@ -185,9 +189,13 @@ class _Scratch(Query):
 
 
 def _greedy(
-    query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]],
-    forced: Ints | None = None, key: str = "",
-) -> Answer:  # fmt: skip
+    query: Query,
+    profile: Profile,
+    policy: Policy,
+    todo: list[tuple[int, Need]],
+    forced: Ints | None = None,
+    key: str = "",
+) -> Answer:
     """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
     answer = Answer(query.n, todo)
     scratch = _Scratch(query)
@@ -332,9 +340,15 @@ def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
     scratch._devices()
     assert scratch._offsets is not None
     return DeviceRows(
-        scratch._offsets, scratch.gpus, scratch.device_memory_free, scratch.device_milli_free,
-        scratch.device_idle, scratch.device_memory_total, _parents(scratch), spreadable,
-    )  # fmt: skip
+        scratch._offsets,
+        scratch.gpus,
+        scratch.device_memory_free,
+        scratch.device_milli_free,
+        scratch.device_idle,
+        scratch.device_memory_total,
+        _parents(scratch),
+        spreadable,
+    )
 
 
 def _search(query: Query, profile: Profile, order: list[int], policy: Policy | None) -> Found:
@@ -346,9 +360,13 @@ def _search(query: Query, profile: Profile, order: list[int], policy: Policy | N
         scratch.ask(need, same_claim=False)
         kinds = scratch.device_kind
         asks[claim] = Ask(
-            need.count > 1, need.whole, need.milli, need.ask_mib.take(kinds),
-            need.memory_mib.take(kinds), _acceptable(scratch, need, profile),
-        )  # fmt: skip
+            need.count > 1,
+            need.whole,
+            need.milli,
+            need.ask_mib.take(kinds),
+            need.memory_mib.take(kinds),
+            _acceptable(scratch, need, profile),
+        )
     split = _spread_on(scratch, profile)
     nowhere = np.zeros(len(scratch.device_kind), dtype=np.bool_)
     spread, spreadable = split or (None, nowhere)

@@ -27,13 +27,28 @@ class Need:
     `will_do[k]` also that the card is large enough, where free memory does not tell.
     """
 
-    __slots__ = ("accepts", "ask_mib", "asks_memory", "claim", "count", "lack_code", "memory_mib",
-                 "milli", "takes_any_kind", "uniform_ask_mib", "whole", "will_do")  # fmt: skip
+    __slots__ = (
+        "accepts",
+        "ask_mib",
+        "asks_memory",
+        "claim",
+        "count",
+        "lack_code",
+        "memory_mib",
+        "milli",
+        "takes_any_kind",
+        "uniform_ask_mib",
+        "whole",
+        "will_do",
+    )
 
     def __init__(
-        self, claim: GpuClaim, shape: Shape, kinds: list[DeviceKind],
+        self,
+        claim: GpuClaim,
+        shape: Shape,
+        kinds: list[DeviceKind],
         overcommits: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.claim, self.count, self.whole = claim, claim.count, claim.whole
         self.milli = 1000 if claim.whole else claim.milli
         asked = [_mib_on(claim, kind) for kind in kinds]
@@ -94,11 +109,13 @@ class Demand:
         self.device_accepts = self._by_uuid(table)
         self.small = tuple(
             is_small(
-                shape.job_class, int(sum(need.memory_mib[at] for need in self.needs)),
-                sum(need.milli for need in self.needs), (kind.memory_mib, kind.milli),
+                shape.job_class,
+                int(sum(need.memory_mib[at] for need in self.needs)),
+                sum(need.milli for need in self.needs),
+                (kind.memory_mib, kind.milli),
             )
             for at, kind in enumerate(kinds)
-        )  # fmt: skip
+        )
         self.harvests = harvests and table.harvests and self._takes_one_share()
         self.expected_mib = self.needs[0].claim.expected_mib if self.harvests else 0
         self.mode: Mode = self._cheapest_mode(table)
@@ -135,8 +152,10 @@ class Demand:
         The code table is indexed by the checks as bits, the first one highest (`np.packbits`).
         """
         # Who asks for nothing is not kept off a node that others overbooked (as kube-scheduler).
-        checks = [("cpu_free", self.cpu_milli or ANY_AMOUNT, Code.CPU),
-                  ("memory_free", self.memory_mib or ANY_AMOUNT, Code.NODE_MEMORY)]  # fmt: skip
+        checks = [
+            ("cpu_free", self.cpu_milli or ANY_AMOUNT, Code.CPU),
+            ("memory_free", self.memory_mib or ANY_AMOUNT, Code.NODE_MEMORY),
+        ]
         if self.mode == "node":
             need = self.need
             column, least = "max_milli_free", need.milli

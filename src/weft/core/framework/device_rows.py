@@ -20,17 +20,28 @@ class DeviceRows:
     """Columns over the devices of some nodes, [d]; `offsets` and `counts` say which are whose."""
 
     def __init__(
-        self, offsets: Ints, counts: Ints, memory: Ints, milli: Ints, idle: Bools, total: Ints,
-        parent: Ints, spreadable: Bools,
-    ) -> None:  # fmt: skip
+        self,
+        offsets: Ints,
+        counts: Ints,
+        memory: Ints,
+        milli: Ints,
+        idle: Bools,
+        total: Ints,
+        parent: Ints,
+        spreadable: Bools,
+    ) -> None:
         self._offsets, self._counts = offsets, counts
         self._memory, self._milli, self._idle = memory, milli, idle
         self._total, self._parent, self._spreadable = total, parent, spreadable
 
     def search(
-        self, asks: Asks, steps: Sequence[int], policy: Policy | None, spread: Spread | None,
+        self,
+        asks: Asks,
+        steps: Sequence[int],
+        policy: Policy | None,
+        spread: Spread | None,
         cluster: int,
-    ) -> Found:  # fmt: skip
+    ) -> Found:
         """The best way to place all steps on each node (see `Search`); the asks' arrays are [d].
 
         `cluster` is the number of nodes there are: each has its part of what may be looked at.
@@ -83,17 +94,23 @@ class DeviceRows:
 
         parent = numbers(self._parent, -1)
         nodes = Nodes(
-            numbers(self._memory), numbers(self._milli), flags(self._idle), numbers(self._total),
+            numbers(self._memory),
+            numbers(self._milli),
+            flags(self._idle),
+            numbers(self._total),
             np.where(parent >= 0, parent, np.asfortranarray(there * place)),
-            parent >= 0, flags(self._spreadable), np.asfortranarray(there),
-        )  # fmt: skip
+            parent >= 0,
+            flags(self._spreadable),
+            np.asfortranarray(there),
+        )
         return nodes, {
             claim: ask._replace(
-                ask_mib=numbers(ask.ask_mib), charge_mib=numbers(ask.charge_mib),
+                ask_mib=numbers(ask.ask_mib),
+                charge_mib=numbers(ask.charge_mib),
                 allowed=flags(ask.allowed),
             )
             for claim, ask in asks.items()
-        }  # fmt: skip
+        }
 
 
 def _only(nodes: Nodes, some: Ints) -> Nodes:

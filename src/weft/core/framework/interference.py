@@ -99,9 +99,12 @@ LARGEST = 50.0
 
 
 def interference(
-    version: int, gpu_models: Sequence[str], classes: Sequence[str],
-    arrays: tuple[Floats, Floats, Tiers], sources: Sequence[str] = (),
-) -> Interference:  # fmt: skip
+    version: int,
+    gpu_models: Sequence[str],
+    classes: Sequence[str],
+    arrays: tuple[Floats, Floats, Tiers],
+    sources: Sequence[str] = (),
+) -> Interference:
     """An `Interference` of arrays (mean, upper, tier), each [M, K+1, K+1].
 
     `ValueError` where shapes, or a bound below its mean, make no sense.
@@ -113,10 +116,15 @@ def interference(
     if not ((np.abs(mean) <= LARGEST).all() and (upper >= mean).all()):
         raise ValueError(f"means must be within {LARGEST:g} of 0, and no bound below its mean")
     return Interference(
-        version, tuple(gpu_models), tuple(classes), mean.astype(np.float64).tobytes(),
-        upper.astype(np.float64).tobytes(), tier.astype(np.int8).tobytes(),
-        bool((tier >= 0).all()), tuple(sources),
-    )  # fmt: skip
+        version,
+        tuple(gpu_models),
+        tuple(classes),
+        mean.astype(np.float64).tobytes(),
+        upper.astype(np.float64).tobytes(),
+        tier.astype(np.int8).tobytes(),
+        bool((tier >= 0).all()),
+        tuple(sources),
+    )
 
 
 def to_input(value: Interference) -> Any:
@@ -184,9 +192,11 @@ class InterferenceView:
         beside = np.asarray(others, dtype=np.int64)
         tiers = card.tier[victim, beside]
         return Slowdown(
-            float(card.mean[victim, beside].sum()), float(card.upper[victim, beside].sum()),
-            Tier(int(np.abs(tiers).max())), bool((tiers >= 0).all()),
-        )  # fmt: skip
+            float(card.mean[victim, beside].sum()),
+            float(card.upper[victim, beside].sum()),
+            Tier(int(np.abs(tiers).max())),
+            bool((tiers >= 0).all()),
+        )
 
     def _worst_of_all(self, size: int) -> CardTable:
         """The largest mean and bound over GPU models, the bound widened; never calibrated."""

@@ -68,9 +68,14 @@ class States:
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
 
     def __init__(
-        self, node: Ints, memory: Ints, milli: Ints, flags: npt.NDArray[np.uint8], mine: Bools,
+        self,
+        node: Ints,
+        memory: Ints,
+        milli: Ints,
+        flags: npt.NDArray[np.uint8],
+        mine: Bools,
         path: npt.NDArray[np.int16],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.memory, self.milli = node, memory, milli
         self.flags, self.mine, self.path = flags, mine, path
         self.keys: Hashes = np.zeros(0, dtype=np.uint64)
@@ -82,9 +87,13 @@ class States:
     def take(self, rows: Ints) -> "States":
         """Only these rows."""
         part = States(
-            self.node[rows], by_row(self.memory, rows), by_row(self.milli, rows),
-            by_row(self.flags, rows), by_row(self.mine, rows), self.path[rows],
-        )  # fmt: skip
+            self.node[rows],
+            by_row(self.memory, rows),
+            by_row(self.milli, rows),
+            by_row(self.flags, rows),
+            by_row(self.mine, rows),
+            self.path[rows],
+        )
         if len(self.sums):
             part.keys, part.sums = by_row(self.keys, rows), self.sums[rows]
         return part
@@ -107,10 +116,13 @@ class Space:
         """Nothing is placed yet; one state for each node."""
         rows, width = self.nodes.memory.shape
         states = States(
-            np.arange(rows), self.nodes.memory, self.nodes.milli,
-            np.zeros((width, rows), dtype=np.uint8).T, np.zeros((width, rows), dtype=np.bool_).T,
+            np.arange(rows),
+            self.nodes.memory,
+            self.nodes.milli,
+            np.zeros((width, rows), dtype=np.uint8).T,
+            np.zeros((width, rows), dtype=np.bool_).T,
             np.zeros((rows, len(self.steps)), dtype=np.int16),
-        )  # fmt: skip
+        )
         self._tell_apart(states, 0)
         return states
 
@@ -227,9 +239,16 @@ def _first(key: Hashes) -> Ints:
 
 
 _ODD = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
-     0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64,
-)  # fmt: skip
+    [
+        0x9E3779B97F4A7C15,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0xD6E8FEB86659FD93,
+        0xA0761D6478BD642F,
+        0xE7037ED1A0B428DB,
+    ],
+    dtype=np.uint64,
+)
 
 
 def mix(value: Hashes) -> Hashes:

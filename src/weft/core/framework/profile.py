@@ -32,9 +32,10 @@ class Profile:
         self.policies = tuple(plugin.policy for plugin in self.plugins)
         self.lead = self.policies[0]
         self.scorers = tuple(
-            plugin for plugin in self.plugins
+            plugin
+            for plugin in self.plugins
             if plugin.weight and _overrides(plugin.policy, "score_nodes", "score_devices")
-        )  # fmt: skip
+        )
         self.node_filters = tuple(p for p in self.policies if _overrides(p, "filter_nodes"))
         self.device_filters = tuple(p for p in self.policies if _overrides(p, "filter_devices"))
         by_device = [p.policy for p in self.scorers if _overrides(p.policy, "score_devices")]

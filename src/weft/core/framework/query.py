@@ -61,8 +61,19 @@ class Query:
     hypothetical: ClassVar[bool] = False
     """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
 
-    __slots__ = ("_cells", "_device_cells", "_device_rows", "_fits", "_offsets", "demand", "n",
-                 "narrowed", "need", "rows", "table")  # fmt: skip
+    __slots__ = (
+        "_cells",
+        "_device_cells",
+        "_device_rows",
+        "_fits",
+        "_offsets",
+        "demand",
+        "n",
+        "narrowed",
+        "need",
+        "rows",
+        "table",
+    )
 
     def __init__(self, table: Table, demand: Demand, rows: Ints | None = None) -> None:
         self.table, self.demand, self.rows = table, demand, rows

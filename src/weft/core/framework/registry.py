@@ -75,9 +75,10 @@ class Registry:
                     f"policy {name}", f"option {option!r} is unknown; it has {_listed(valid)}"
                 )
         missing = [
-            option for option, default in valid.items()
+            option
+            for option, default in valid.items()
             if default is REQUIRED and option not in options
-        ]  # fmt: skip
+        ]
         if missing:
             raise BadInputError(f"policy {name}", f"it needs the option {_listed(missing)}")
         kinds = _kinds(policy)
@@ -109,11 +110,16 @@ class Registry:
     def describe(self) -> tuple[Description, ...]:
         """All policies, sorted by name."""
         return tuple(
-            Description(name, policy.summary, policy.source, tuple(sorted(policy.reads)),
-                        {option: _shown(default) for option, default in _options(policy).items()},
-                        policy.unsafe)
+            Description(
+                name,
+                policy.summary,
+                policy.source,
+                tuple(sorted(policy.reads)),
+                {option: _shown(default) for option, default in _options(policy).items()},
+                policy.unsafe,
+            )
             for name, policy in sorted(self._known.items())
-        )  # fmt: skip
+        )
 
 
 def _value(text: str) -> Any:
@@ -158,9 +164,12 @@ def _expected(kind: Any) -> str:
 
 
 _IN_WORDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
     type(None): "nothing",
-}  # fmt: skip
+}
 
 
 def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:

@@ -38,9 +38,11 @@ class Found(NamedTuple):
 def nothing(nodes: int, steps: int) -> Found:
     """Nothing is found on so many nodes, and nothing else can be."""
     return Found(
-        np.zeros(nodes, dtype=np.bool_), np.zeros((nodes, steps), dtype=np.int64),
-        np.full(nodes, NEVER, dtype=np.int64), np.ones(nodes, dtype=np.bool_),
-    )  # fmt: skip
+        np.zeros(nodes, dtype=np.bool_),
+        np.zeros((nodes, steps), dtype=np.int64),
+        np.full(nodes, NEVER, dtype=np.int64),
+        np.ones(nodes, dtype=np.bool_),
+    )
 
 
 class Search:
@@ -48,9 +50,13 @@ class Search:
     the tightest devices tried first."""
 
     def __init__(
-        self, nodes: Nodes, asks: Asks, steps: Sequence[int], policy: Policy | None,
+        self,
+        nodes: Nodes,
+        asks: Asks,
+        steps: Sequence[int],
+        policy: Policy | None,
         spread: Spread | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._space, self._nodes = Space(nodes, asks, steps), nodes
         self._asks, self._steps = asks, steps
         self._policy, self._spread = policy, spread
@@ -170,10 +176,13 @@ class Search:
     def _options(self, states: States) -> Options:
         node = states.node
         return Options(
-            states.memory, states.milli, by_row(self._nodes.total, node),
+            states.memory,
+            states.milli,
+            by_row(self._nodes.total, node),
             by_row(self._nodes.there, node),
-            (states.flags & SINGLE) != 0, (states.flags & SEVERAL) != 0,
-        )  # fmt: skip
+            (states.flags & SINGLE) != 0,
+            (states.flags & SEVERAL) != 0,
+        )
 
     def _leaves_room(self, states: States, spread: Spread) -> Bools:
         """Whether what is left holds the `split` claim too."""

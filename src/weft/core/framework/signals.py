@@ -43,9 +43,12 @@ class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 def snapshot(
-    version: int, at_ns: int, gpus: Sequence[tuple[str, int]],
-    columns: dict[str, tuple[Floats, Bytes]], **more: Any,
-) -> SignalsSnapshot:  # fmt: skip
+    version: int,
+    at_ns: int,
+    gpus: Sequence[tuple[str, int]],
+    columns: dict[str, tuple[Floats, Bytes]],
+    **more: Any,
+) -> SignalsSnapshot:
     """A snapshot of columns, each a pair of [G] arrays: values and freshness."""
     values = np.array([pair[0] for pair in columns.values()], dtype=np.float64)
     fresh = np.array([pair[1] for pair in columns.values()], dtype=np.int8)
@@ -113,10 +116,14 @@ class SignalsView:
             at = self._gpus()
             beyond = len(at)
             rows = np.fromiter(
-                (at.get((node.name, gpu.index), beyond) for node in table.nodes
-                 for gpu in node.gpus),
-                dtype=np.int64, count=table.devices,
-            )  # fmt: skip
+                (
+                    at.get((node.name, gpu.index), beyond)
+                    for node in table.nodes
+                    for gpu in node.gpus
+                ),
+                dtype=np.int64,
+                count=table.devices,
+            )
             columns = len(self.values)
             values = np.concatenate([self.values, np.full((columns, 1), np.nan)], axis=1)
             nothing = np.full((columns, 1), MISSING, dtype=np.int8)

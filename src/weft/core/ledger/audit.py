@@ -28,9 +28,8 @@ def _capacities(ledger: Ledger) -> list[str]:
         limit = int(table.device_memory_total[device]) * max(ledger.limits) // 1000
         pairs = (
             ("memory", "MiB", table.memory_used[device], limit),
-            ("cores", "m", table.milli_used[device],
-             table.milli_total[device]),
-        )  # fmt: skip
+            ("cores", "m", table.milli_used[device], table.milli_total[device]),
+        )
         found += [
             f"{node} GPU {gpu}: {what} {used} {unit} used of {total}, overbooked by {used - total}"
             for what, unit, used, total in pairs

@@ -89,10 +89,16 @@ def _shares_fit(table: Table, row: int, shares: tuple[Share, ...]) -> bool:
     together: dict[int, Share] = {}
     for share in shares:
         sofar = together.get(share.gpu)
-        together[share.gpu] = share if sofar is None else Share(
-            claim=share.claim, gpu=share.gpu, memory_mib=sofar.memory_mib + share.memory_mib,
-            milli=sofar.milli + share.milli,
-        )  # fmt: skip
+        together[share.gpu] = (
+            share
+            if sofar is None
+            else Share(
+                claim=share.claim,
+                gpu=share.gpu,
+                memory_mib=sofar.memory_mib + share.memory_mib,
+                milli=sofar.milli + share.milli,
+            )
+        )
     if not all(_share_fits(table, row, share) for share in together.values()):
         return False
     if table.has_parents:

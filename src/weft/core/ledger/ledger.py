@@ -174,9 +174,10 @@ class Ledger:
     def expire(self, now_ns: int) -> list[str]:
         """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
         late = sorted(
-            (self.holdings[uid].deadline_ns, uid) for uid in self._reserved
+            (self.holdings[uid].deadline_ns, uid)
+            for uid in self._reserved
             if self.holdings[uid].deadline_ns <= now_ns
-        )  # fmt: skip
+        )
         for _, uid in late:
             self.release(uid)
         return [uid for _, uid in late]
@@ -227,8 +228,11 @@ class Ledger:
             raise RuntimeError("measurements cannot change under a checkpoint")
         told = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
         before, self.held_back = self.held_back, told
-        moved = {gpu: told.get(gpu, 0) for gpu in before.keys() | told.keys()
-                 if before.get(gpu) != told.get(gpu)}  # fmt: skip
+        moved = {
+            gpu: told.get(gpu, 0)
+            for gpu in before.keys() | told.keys()
+            if before.get(gpu) != told.get(gpu)
+        }
         for row in self._charge_held_back(moved):
             self.version += 1
             self.table.changed_at[row] = self.version
@@ -275,9 +279,10 @@ class Ledger:
         """UIDs of the pods with a share of this GPU, in the order they came."""
         pods = self._on_node.get(node, {})
         return [
-            uid for uid, held in pods.items()
+            uid
+            for uid, held in pods.items()
             if any(share.gpu == gpu for share in held.placement.shares)
-        ]  # fmt: skip
+        ]
 
     def pods_on(self, node: str) -> Iterator[Holding]:
         """Everything held on this node."""

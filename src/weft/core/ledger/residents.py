@@ -59,10 +59,11 @@ def resident_on(placement: Placement, gpu: Gpu) -> Resident:
     shares = [share for share in placement.shares if share.gpu == gpu.index]
     memory_mib, milli = (sum(s.memory_mib for s in shares), sum(s.milli for s in shares))
     return Resident(
-        placement.application, LATENCY_CRITICAL,
+        placement.application,
+        LATENCY_CRITICAL,
         own_percent(LATENCY_CRITICAL, placement.slack, gpu.model),
         is_small(LATENCY_CRITICAL, memory_mib, milli, (gpu.memory_mib, gpu.milli)),
-    )  # fmt: skip
+    )
 
 
 class Residents:

@@ -26,16 +26,34 @@ POD_CLASSES = 18
 """Columns of `hosted`: 0 shared, k for whole pods on k GPUs (17 and up together)."""
 
 NODE_COLUMNS = (
-    "cpu_free", "memory_free", "milli_free", "max_milli_free", "max_memory_free", "idle", "gpus",
-    "usable_gpus", "cpu_total", "memory_total", "node_kind", "unit_mib",
-)  # fmt: skip
+    "cpu_free",
+    "memory_free",
+    "milli_free",
+    "max_milli_free",
+    "max_memory_free",
+    "idle",
+    "gpus",
+    "usable_gpus",
+    "cpu_total",
+    "memory_total",
+    "node_kind",
+    "unit_mib",
+)
 """Rows of `Table.cells`, in order: one gather fetches all of them for the nodes asked about."""
 
 DEVICE_COLUMNS = (
-    "device_memory_free", "device_milli_free", "device_idle", "device_usable", "device_first",
-    "device_kind", "device_local", "device_memory_total", "device_memory_harvest", "device_pods",
+    "device_memory_free",
+    "device_milli_free",
+    "device_idle",
+    "device_usable",
+    "device_first",
+    "device_kind",
+    "device_local",
+    "device_memory_total",
+    "device_memory_harvest",
+    "device_pods",
     "device_memory_promised",
-)  # fmt: skip
+)
 """Rows of `Table.device_cells`, likewise."""
 
 RESERVE_MIB, RESERVE_PERMILLE = 512, 20
@@ -329,15 +347,17 @@ class Table:
             idle += state[4]
         self.cells[2:6, row] = (
             (sum(milli), max(milli), max(self._memory_left[begin:end]), idle)
-            if usable else (0, -1, -1, 0)
-        )  # fmt: skip
+            if usable
+            else (0, -1, -1, 0)
+        )
         self.usable_gpus[row] = usable
 
     def _derive_device(self, device: int) -> None:
         usable = (
-            self._serves[device] and not self._overbooked(device)
+            self._serves[device]
+            and not self._overbooked(device)
             and not (self.has_parents and self._relative_is_busy(device))
-        )  # fmt: skip
+        )
         milli = memory = harvest = unpromised = 0
         unneeded = -1
         if usable:

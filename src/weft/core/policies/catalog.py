@@ -34,12 +34,39 @@ from weft.core.policies.smallest_first import SmallestFirst
 from weft.core.policies.spread import Spread
 
 BUILT_IN = (
-    AlnairCostSaving, AlnairHighPerformance, Auto, BestFit, Binpack, Coscheml, DotProduct,
-    ElasticBinpack, ElasticSpread, Exclusive, Ferikoglou, FerikoglouSafe, Fgd, FirstFit, Genius,
-    GpuClustering, GpuPacking, GpuShare, Horus, Interference, KubeKnotsCbp, KubeKnotsPp, LoadAware,
-    Lucid, NanoBinpack, NanoLoadBinpack, NanoLoadSpread, NanoSpread, Random, ResAg, SmallestFirst,
+    AlnairCostSaving,
+    AlnairHighPerformance,
+    Auto,
+    BestFit,
+    Binpack,
+    Coscheml,
+    DotProduct,
+    ElasticBinpack,
+    ElasticSpread,
+    Exclusive,
+    Ferikoglou,
+    FerikoglouSafe,
+    Fgd,
+    FirstFit,
+    Genius,
+    GpuClustering,
+    GpuPacking,
+    GpuShare,
+    Horus,
+    Interference,
+    KubeKnotsCbp,
+    KubeKnotsPp,
+    LoadAware,
+    Lucid,
+    NanoBinpack,
+    NanoLoadBinpack,
+    NanoLoadSpread,
+    NanoSpread,
+    Random,
+    ResAg,
+    SmallestFirst,
     Spread,
-)  # fmt: skip
+)
 
 
 def built_in() -> Registry:

@@ -84,9 +84,13 @@ class Within:
         met[_PAIRS:].sum(axis=1, out=logs[:, -1])
         forbidden, doubtful = self._bad.take(which) | bad.take(index, axis=1).any(axis=1)
         return Together(
-            logs, self._companies.job_class.take(which), self._bound.take(which),
-            self._before.take(which), forbidden, doubtful,
-        )  # fmt: skip
+            logs,
+            self._companies.job_class.take(which),
+            self._bound.take(which),
+            self._before.take(which),
+            forbidden,
+            doubtful,
+        )
 
     @property
     def _nobody(self) -> int:
@@ -101,8 +105,9 @@ class Within:
         costs = _logs(card.upper[who], card.mean[who])
         faces[:, :-1] = loses + costs
         for upper, tier in (
-            (card.upper[:, who], card.tier[:, who]), (card.upper[who], card.tier[who]),
-        ):  # fmt: skip
+            (card.upper[:, who], card.tier[:, who]),
+            (card.upper[who], card.tier[who]),
+        ):
             bad[:, :-1] |= _bad(upper, tier)
         return faces, bad
 

@@ -101,11 +101,13 @@ def asking_on(query: Query) -> list[Resident]:
     shape = query.demand.shape
     return [
         Resident(
-            shape.application, shape.job_class,
-            own_percent(shape.job_class, shape.slack, kind.model), small,
+            shape.application,
+            shape.job_class,
+            own_percent(shape.job_class, shape.slack, kind.model),
+            small,
         )
         for kind, small in zip(query.table.kinds, query.demand.small, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 class ByCompany:

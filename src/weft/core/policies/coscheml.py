@@ -29,10 +29,19 @@ MYSTIC = "mystic"
 """Name of the `PolicyInput` with mystic's distances, {application: {application: distance}}."""
 
 UTILISATION_PERCENT = {
-    "LAMMPS": 25.0, "GROMACS": 69.0, "HOOMD": 97.69, "QMCPACK": 46.7, "CNN": 92.02,
-    "Googlenet": 90.65, "Alexnet": 92.6, "vgg16": 82.83, "vgg11": 97.23, "classification": 13.4,
-    "multiout": 11.72, "regression": 11.91,
-}  # fmt: skip
+    "LAMMPS": 25.0,
+    "GROMACS": 69.0,
+    "HOOMD": 97.69,
+    "QMCPACK": 46.7,
+    "CNN": 92.02,
+    "Googlenet": 90.65,
+    "Alexnet": 92.6,
+    "vgg16": 82.83,
+    "vgg11": 97.23,
+    "classification": 13.4,
+    "multiout": 11.72,
+    "regression": 11.91,
+}
 """GPU utilisation alone, as the branch gpu_util has it."""
 
 HOSTS = {"GROMACS": ("dccgpu",), "QMCPACK": ("ubuntu", "dccgpu")}

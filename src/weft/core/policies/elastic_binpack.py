@@ -41,8 +41,9 @@ class ElasticBinpack(Policy):
         return self._rate(
             (query.max(memory, 0), query.min(memory, 0)),
             (query.max(milli, 0), query.min(milli, 0)),
-            _largest(query), used=1 if need.count == 1 else 0,
-        )  # fmt: skip
+            _largest(query),
+            used=1 if need.count == 1 else 0,
+        )
 
     def score_devices(self, query: Query) -> Ints | None:
         """A share: the node as if this device took it, [d]."""
@@ -54,8 +55,10 @@ class ElasticBinpack(Policy):
         card = _largest(query).take(query.device_node)
         return self._rate(
             _extremes(query, memory, memory - charged),
-            _extremes(query, milli, milli - need.milli), card, used=1,
-        )  # fmt: skip
+            _extremes(query, milli, milli - need.milli),
+            card,
+            used=1,
+        )
 
     def rate_options(self, options: Options) -> Ints:
         """Several claims: each way. Claims on several GPUs do not count as using any."""

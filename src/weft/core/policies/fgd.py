@@ -52,9 +52,12 @@ class Fgd(Policy):
             return self._score_few_nodes(query, gpus)
         nodes = self._nodes_of(query)
         after = nodes.pattern.fragments(
-            nodes.free - 1000 * gpus, query.cpu_free - query.demand.cpu_milli,
-            nodes.lost, nodes.fitting - gpus, query.node_kind,
-        )  # fmt: skip
+            nodes.free - 1000 * gpus,
+            query.cpu_free - query.demand.cpu_milli,
+            nodes.lost,
+            nodes.fitting - gpus,
+            query.node_kind,
+        )
         return _score(nodes.fragments - after)
 
     def score_devices(self, query: Query) -> Ints | None:
@@ -94,8 +97,9 @@ class Fgd(Policy):
         for begin in range(0, len(scores), CHUNK):
             part = slice(begin, begin + CHUNK)
             on = node[part]
-            left_over = nodes.with_change(on, before[part], after[part], cpu_free.take(on),
-                                          query.node_kind.take(on))  # fmt: skip
+            left_over = nodes.with_change(
+                on, before[part], after[part], cpu_free.take(on), query.node_kind.take(on)
+            )
             scores[part] = _score(nodes.fragments.take(on) - left_over)
         return scores
 

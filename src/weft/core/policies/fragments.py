@@ -127,11 +127,14 @@ class Fragments:
         self._cpu_steps = sorted({*(kind[0] for kind in types), *typical.cpu_only_milli.tolist()})
         self._types = list(
             zip(
-                self.share.ravel().tolist(), self.cpu.ravel().tolist(),
-                self.gpus.ravel().tolist(), self.size_of.tolist(), self.accepts.tolist(),
+                self.share.ravel().tolist(),
+                self.cpu.ravel().tolist(),
+                self.gpus.ravel().tolist(),
+                self.size_of.tolist(),
+                self.accepts.tolist(),
                 strict=True,
             )
-        )  # fmt: skip
+        )
         cpu_only = self.cpu_only_share.ravel().tolist(), self.cpu_only.ravel().tolist()
         self._cpu_only_types = list(zip(*cpu_only, strict=True))
         self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
@@ -155,9 +158,12 @@ class Fragments:
             free = [sum(one.shares) - 1000 * one.whole_taken for one in new.values()]
             told = np.array([one[1:] for one in new.values()], dtype=np.int64).T
             found = self.fragments(
-                np.array(free), told[0], np.array(lost, dtype=np.int64).T,
-                np.array(fitting, dtype=np.int64).T - told[2], told[1],
-            )  # fmt: skip
+                np.array(free),
+                told[0],
+                np.array(lost, dtype=np.int64).T,
+                np.array(fitting, dtype=np.int64).T - told[2],
+                told[1],
+            )
             self._known.update(zip(new, found.tolist(), strict=True))
         return [self._known[key] for key in keys]
 
@@ -248,8 +254,17 @@ class NodeShares:
     A GPU's free share is the lesser of its free cores and its free memory, in thousandths.
     """
 
-    __slots__ = ("_card_mib", "_nothing", "fitting", "fragments", "free", "lost", "pattern",
-                 "table", "version")  # fmt: skip
+    __slots__ = (
+        "_card_mib",
+        "_nothing",
+        "fitting",
+        "fragments",
+        "free",
+        "lost",
+        "pattern",
+        "table",
+        "version",
+    )
 
     def __init__(self, pattern: Fragments, table: Table, count: int | None = None) -> None:
         self.pattern, self.table, self.version = pattern, table, -1

@@ -119,8 +119,12 @@ class _Cards:
         for weight, column in zip(STATIC.ravel(), np.nan_to_num(self.features), strict=True):
             static += cards * weight * self._over_nodes(_share(column))
         power, encoder, decoder = (np.nan_to_num(c) for c in (self.power_w, *self.use[1:]))
-        terms = (_share(np.nan_to_num(self.free_mib)), _share(power),
-                 _share(1.0 - encoder), _share(1.0 - decoder))  # fmt: skip
+        terms = (
+            _share(np.nan_to_num(self.free_mib)),
+            _share(power),
+            _share(1.0 - encoder),
+            _share(1.0 - decoder),
+        )
         dynamic = np.zeros(self.table.count)
         for weight, term in zip(DYNAMIC.ravel(), terms, strict=True):
             dynamic += cards * weight * self._over_nodes(term) / count

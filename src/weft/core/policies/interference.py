@@ -71,13 +71,23 @@ class Interference(Policy):
     inputs = frozenset({INPUT, "fgd"})
 
     def __init__(
-        self, critical: float = 1.10, batch: float = 1.30, gain: float = 1.05, most: Most = 2,
-        bonus: float = 0.0, patience: float = 0.45, overlap: bool = True, most_small: Most = 4,
-    ) -> None:  # fmt: skip
+        self,
+        critical: float = 1.10,
+        batch: float = 1.30,
+        gain: float = 1.05,
+        most: Most = 2,
+        bonus: float = 0.0,
+        patience: float = 0.45,
+        overlap: bool = True,
+        most_small: Most = 4,
+    ) -> None:
         bounds = Bounds(critical, batch, gain, most, max(most, most_small))
         for option, value in (
-            ("critical", critical), ("batch", batch), ("most", most), ("most_small", most_small),
-        ):  # fmt: skip
+            ("critical", critical),
+            ("batch", batch),
+            ("most", most),
+            ("most_small", most_small),
+        ):
             if not value >= 1:
                 raise BadInputError(
                     f"policy {self.name}, option {option}", f"{value} is no bound; write 1 or more"

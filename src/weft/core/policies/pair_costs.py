@@ -44,13 +44,19 @@ def greedy_alike(
         open_to: dict[int, list[int]] = {}
         for _, kind, group in level:
             open_to.setdefault(kind, []).append(group)
-        queue = [(waiting[kind][next_pod[kind]], kind) for kind in open_to
-                 if next_pod[kind] < len(waiting[kind])]  # fmt: skip
+        queue = [
+            (waiting[kind][next_pod[kind]], kind)
+            for kind in open_to
+            if next_pod[kind] < len(waiting[kind])
+        ]
         heapify(queue)
         while queue:
             _, kind = queue[0]
-            free = [(gpus[group][next_gpu[group]], group) for group in open_to[kind]
-                    if next_gpu[group] < len(gpus[group])]  # fmt: skip
+            free = [
+                (gpus[group][next_gpu[group]], group)
+                for group in open_to[kind]
+                if next_gpu[group] < len(gpus[group])
+            ]
             if not free:
                 heappop(queue)
                 continue

@@ -145,11 +145,15 @@ def predictions(
     for at, one in enumerate(index):
         others = [other for k, other in enumerate(index) if k != at]
         tiers = card.tier[one, others]
-        found.append(Prediction(
-            names[at], _times(float(card.mean[one, others].sum())),
-            _times(float(card.upper[one, others].sum())),
-            Tier(int(abs(tiers).max())).name.lower(), bool((tiers >= 0).all()),
-        ))  # fmt: skip
+        found.append(
+            Prediction(
+                names[at],
+                _times(float(card.mean[one, others].sum())),
+                _times(float(card.upper[one, others].sum())),
+                Tier(int(abs(tiers).max())).name.lower(),
+                bool((tiers >= 0).all()),
+            )
+        )
     return tuple(found)
 
 

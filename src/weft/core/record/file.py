@@ -80,8 +80,13 @@ class Header(msgspec.Struct, frozen=True):
             for use in self.profiles
         ]
         limits = Limits(self.overcommit_permille, self.harvest_permille)
-        return Engine(profiles, seed=self.seed, keep_top=self.keep_top, limits=limits,
-                      turn_looks=self.turn_looks)  # fmt: skip
+        return Engine(
+            profiles,
+            seed=self.seed,
+            keep_top=self.keep_top,
+            limits=limits,
+            turn_looks=self.turn_looks,
+        )
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -261,7 +266,8 @@ def _renumbered(line: FileLine) -> FileLine:
     at, since = Code.NOT_ADVERTISED, len(Code) - 1 - _CODES_BEFORE
     records = [
         replace(one, counts=(*one.counts[:at], 0, *one.counts[at:], *(0,) * since))
-        if len(one.counts) == _CODES_BEFORE else one
+        if len(one.counts) == _CODES_BEFORE
+        else one
         for one in line.records
-    ]  # fmt: skip
+    ]
     return replace(line, records=records)

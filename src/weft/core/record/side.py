@@ -54,10 +54,14 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 _NOTHING = SignalsSnapshot(0, 0)
-_MAPS = [name for name in SignalsSnapshot.__struct_fields__
-         if isinstance(getattr(_NOTHING, name), dict)]  # fmt: skip
-_PLAIN = [name for name in SignalsSnapshot.__struct_fields__
-          if name not in {"version", "at_ns", *_MAPS, *_ARRAYS}]  # fmt: skip
+_MAPS = [
+    name for name in SignalsSnapshot.__struct_fields__ if isinstance(getattr(_NOTHING, name), dict)
+]
+_PLAIN = [
+    name
+    for name in SignalsSnapshot.__struct_fields__
+    if name not in {"version", "at_ns", *_MAPS, *_ARRAYS}
+]
 _LAYOUT = ("gpus", "columns")
 
 
@@ -77,13 +81,17 @@ class Packer:
         maps = {name: getattr(now, name) for name in _MAPS}
         blob = Blob(
             before.version,
-            {name: _xor(getattr(now, name), getattr(before, name), size)
-             for name, size in _ARRAYS.items()},
-            {name: {key: value for key, value in new.items() if same[name].get(key) != value}
-             for name, new in maps.items()},
+            {
+                name: _xor(getattr(now, name), getattr(before, name), size)
+                for name, size in _ARRAYS.items()
+            },
+            {
+                name: {key: value for key, value in new.items() if same[name].get(key) != value}
+                for name, new in maps.items()
+            },
             {name: [key for key in same[name] if key not in new] for name, new in maps.items()},
             {name: getattr(now, name) for name in _PLAIN if not (alike and name in _LAYOUT)},
-        )  # fmt: skip
+        )
         self._before = now
         packed = zlib.compress(self._encoder.encode(blob), _LEVEL)
         return SignalsKept(now.version, now.at_ns, hashlib.sha256(packed).hexdigest()), packed

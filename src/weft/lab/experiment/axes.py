@@ -118,9 +118,8 @@ class Panel(msgspec.Struct, frozen=True):
             marks: list[Mark] = [Dot(right, at, 3.2, paint)]
             marks.append(Line(((right + 5, at), (text_x - 22, place)), GRID))
             marks.append(
-                Line(((text_x - 20, place), (text_x, place)), paint, 2.4,
-                     series_dash(one.index))
-            )  # fmt: skip
+                Line(((text_x - 20, place), (text_x, place)), paint, 2.4, series_dash(one.index))
+            )
             marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
             name = shorten(one.name, 20)
             marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))

@@ -14,7 +14,7 @@ from weft.lab.experiment.style import (
     SOFT,
     shorten,
     text_width,
-)  # fmt: skip
+)
 from weft.lab.simulate.results import Results
 
 _ROW = 34.0
@@ -53,8 +53,14 @@ def by_model(results: Results, models_gpus: dict[str, int] | None = None) -> Dra
             row += _cell(x, y, step, value, low, f"{policy}, {model}")
         marks.append(Group(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
-    return Drawing("by-model", title, f"A row a policy, a column a model: {said}.", WIDTH,
-                   110 + len(order) * _ROW + 20, tuple(marks))  # fmt: skip
+    return Drawing(
+        "by-model",
+        title,
+        f"A row a policy, a column a model: {said}.",
+        WIDTH,
+        110 + len(order) * _ROW + 20,
+        tuple(marks),
+    )
 
 
 def _column(i: int, models: int, left: float, step: float) -> float:
@@ -148,8 +154,14 @@ def unscheduled(results: Results) -> Drawing:
         row.append(Text(x + 8, y + 21, _count(totals[policy]), INK, 12.5, bold=r == 0))
         marks.append(Group(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
-    return Drawing("unscheduled", title, f"Stacked bars, pods without a place: {said}.", WIDTH,
-                   top + len(order) * _ROW + 20, tuple(marks))  # fmt: skip
+    return Drawing(
+        "unscheduled",
+        title,
+        f"Stacked bars, pods without a place: {said}.",
+        WIDTH,
+        top + len(order) * _ROW + 20,
+        tuple(marks),
+    )
 
 
 def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:

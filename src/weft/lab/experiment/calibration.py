@@ -17,16 +17,18 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
     panel = Panel(Scale(40, 100, 70, 500), Scale(0, 100, 400, 74))
     ends = tuple((panel.x(at), panel.y(at)) for at in (40, 100))
     marks: list[Mark | Group] = [
-        Text(20, 28, title, INK, 16, bold=True), Text(20, 47, under, SOFT, 12),
+        Text(20, 28, title, INK, 16, bold=True),
+        Text(20, 47, under, SOFT, 12),
         *panel.frame("bound wanted to hold, % of measurements", "held, %"),
         Line(ends, AXIS, 1.0, "1.5 3"),
-    ]  # fmt: skip
+    ]
     series = [_series(number, *curve) for number, curve in enumerate(curves)]
     marks += [Group(tuple(panel.line(one, width=2.2)), "series", one.name) for one in series]
     if series:
         marks += panel.ends(series, "", 560)
-    said = "; ".join(f"{one.name} {_at_90(points):.1f}"
-                     for one, (_, points) in zip(series, curves, strict=True))  # fmt: skip
+    said = "; ".join(
+        f"{one.name} {_at_90(points):.1f}" for one, (_, points) in zip(series, curves, strict=True)
+    )
     text = f"How often bounds held against how often they should. Percent at 90: {said}."
     return Drawing("calibration", title, text, _WIDTH, _HEIGHT, tuple(marks))
 

@@ -60,9 +60,13 @@ def _over_seeds(
 
     mean = tuple(rows.mean(axis=0).tolist())
     return Series(
-        name, index, tuple(float(percent) for percent in grid), mean,
-        *_band(rows), mean[-1] if value is None else value,
-    )  # fmt: skip
+        name,
+        index,
+        tuple(float(percent) for percent in grid),
+        mean,
+        *_band(rows),
+        mean[-1] if value is None else value,
+    )
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -84,9 +84,13 @@ def _run(grid: Grid, cell: tuple[str, int], decisions: BinaryIO | None) -> Run:
     policy, arrivals = grid.make_policy(name), grid.arrivals[index]
     if grid.mode == "timed":
         run = run_timed(
-            grid.scenario, policy, arrivals,
-            compress=grid.compress, timing=grid.timing, decisions=decisions,
-        )  # fmt: skip
+            grid.scenario,
+            policy,
+            arrivals,
+            compress=grid.compress,
+            timing=grid.timing,
+            decisions=decisions,
+        )
     else:
         run = run_inflation(
             grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions

@@ -50,8 +50,10 @@ class Study(msgspec.Struct, frozen=True):
         """Every run, in the order of the results."""
         return [
             Cell(at, name, seed)
-            for at in range(len(self.loads)) for name in self.policies for seed in self.seeds
-        ]  # fmt: skip
+            for at in range(len(self.loads))
+            for name in self.policies
+            for seed in self.seeds
+        ]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -111,18 +113,23 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     knows_all = study.told == "truth" or cell.policy == ORACLE
     learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
     told = (
-        pair_predictor.truth(study.table, study.gpu_model) if knows_all
+        pair_predictor.truth(study.table, study.gpu_model)
+        if knows_all
         else learnt(study.table, study.gpu_model, cell.seed)
-    )  # fmt: skip
+    )
     inputs = {INPUT: to_input(told)}
     if study.mystic:
         inputs["mystic"] = study.mystic
     load = study.loads[cell.load]
     scenario = SharedScenario(
-        pairs.cluster(load.gpus, study.gpu_model), pairs.jobs(study.table, load, cell.seed),
-        study.table.truth(), seed=cell.seed, inputs=inputs, measured=False,
+        pairs.cluster(load.gpus, study.gpu_model),
+        pairs.jobs(study.table, load, cell.seed),
+        study.table.truth(),
+        seed=cell.seed,
+        inputs=inputs,
+        measured=False,
         feedback=PROGRESS if study.watched and cell.policy not in {ORACLE, GANDIVA} else None,
-    )  # fmt: skip
+    )
     if cell.policy == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     else:

@@ -53,9 +53,11 @@ class Study(msgspec.Struct, frozen=True):
     def spoilt(self) -> list[Spoilt]:
         """Every combination; where all are missing there is nothing to be noisy about."""
         return [
-            Spoilt(share, sigma) for share in self.missing for sigma in self.noise
+            Spoilt(share, sigma)
+            for share in self.missing
+            for sigma in self.noise
             if share < 1.0 or sigma == self.noise[0]
-        ]  # fmt: skip
+        ]
 
     def cells(self) -> list["Cell"]:
         """Every run; those that share a predictor lie together."""
@@ -63,9 +65,11 @@ class Study(msgspec.Struct, frozen=True):
         for seed in self.seeds:
             found += [Cell(at, "", seed) for at in range(len(self.loads))]
             found += [
-                Cell(at, name, seed, spoilt) for spoilt in self.spoilt()
-                for at in range(len(self.loads)) for name in self.policies
-            ]  # fmt: skip
+                Cell(at, name, seed, spoilt)
+                for spoilt in self.spoilt()
+                for at in range(len(self.loads))
+                for name in self.policies
+            ]
         return found
 
 
@@ -103,8 +107,10 @@ def run_study(
     done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
     return [
         _level(study, done, (at, name, spoilt))
-        for at in range(len(study.loads)) for name in study.policies for spoilt in study.spoilt()
-    ]  # fmt: skip
+        for at in range(len(study.loads))
+        for name in study.policies
+        for spoilt in study.spoilt()
+    ]
 
 
 def run_cell(study: Study, cell: Cell) -> SharedRun:
@@ -112,9 +118,13 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     inputs = {INPUT: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
     load = study.loads[cell.load]
     scenario = SharedScenario(
-        pairs.cluster(load.gpus, study.gpu_model), pairs.jobs(study.table, load, cell.seed),
-        study.table.truth(), seed=cell.seed, inputs=inputs, measured=False,
-    )  # fmt: skip
+        pairs.cluster(load.gpus, study.gpu_model),
+        pairs.jobs(study.table, load, cell.seed),
+        study.table.truth(),
+        seed=cell.seed,
+        inputs=inputs,
+        measured=False,
+    )
     run = run_shared(scenario, study.make_policy(cell.policy or BASELINE))
     return msgspec.structs.replace(run, outcomes=())
 
@@ -140,10 +150,11 @@ def only(table: pairs.PairTable, kinds: Sequence[str]) -> pairs.PairTable:
     """The pairs of these kinds with each other."""
     at = [table.kinds.index(kind) for kind in kinds]
     return pairs.PairTable(
-        tuple(kinds), tuple(tuple(table.speed[one][other] for other in at) for one in at),
-        tuple(table.asks_mib[one] for one in at), tuple(table.rate_per_s[one] for one in at)
-        if table.rate_per_s else (),
-    )  # fmt: skip
+        tuple(kinds),
+        tuple(tuple(table.speed[one][other] for other in at) for one in at),
+        tuple(table.asks_mib[one] for one in at),
+        tuple(table.rate_per_s[one] for one in at) if table.rate_per_s else (),
+    )
 
 
 def noisy(source: Interference, seed: int, sigma: float) -> Interference:
@@ -174,7 +185,12 @@ def _level(study: Study, done: dict[Cell, SharedRun], of: tuple[int, str, Spoilt
     percent = [100 * (one / other - 1) for one, other in zip(means, plain, strict=True)]
     worst = max(percent)
     return Level(
-        study.loads[at], name, spoilt, round(sum(means) / len(means), 3),
-        paired_difference(means, plain), round(worst, 2), study.seeds[percent.index(worst)],
+        study.loads[at],
+        name,
+        spoilt,
+        round(sum(means) / len(means), 3),
+        paired_difference(means, plain),
+        round(worst, 2),
+        study.seeds[percent.index(worst)],
         sum(run.unfinished for run in mine),
-    )  # fmt: skip
+    )

@@ -46,8 +46,10 @@ class Study(msgspec.Struct, frozen=True):
         names = [*self.policies, BEST]
         return [
             Cell(percent, name, seed)
-            for percent in self.percents for name in names for seed in self.seeds
-        ]  # fmt: skip
+            for percent in self.percents
+            for name in names
+            for seed in self.seeds
+        ]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -105,8 +107,9 @@ def run_study(
     done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
     levels = [
         _level(study, done, percent, name)
-        for percent in study.percents for name in (*study.policies, BEST)
-    ]  # fmt: skip
+        for percent in study.percents
+        for name in (*study.policies, BEST)
+    ]
     return StudyResults(
         study.baseline, levels, [LevelRun(cell.percent, done[cell]) for cell in cells]
     )
@@ -122,9 +125,14 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     else:
         policy = study.make_policy(cell.policy)
     scenario = SharedScenario(
-        ece_like.cluster(study.gpus), jobs, ece_like.SHARING, study.watching, study.faults,
-        study.harvest_permille, cell.seed,
-    )  # fmt: skip
+        ece_like.cluster(study.gpus),
+        jobs,
+        ece_like.SHARING,
+        study.watching,
+        study.faults,
+        study.harvest_permille,
+        cell.seed,
+    )
     run = run_shared(scenario, policy)
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep
 
@@ -136,7 +144,9 @@ def _level(study: Study, done: dict[Cell, SharedRun], percent: int, name: str) -
     )
     compared = name != study.baseline
     return Level(
-        percent=percent, policy=name, seeds=len(runs),
+        percent=percent,
+        policy=name,
+        seeds=len(runs),
         jct_mean_s=_mean([run.jct_mean_s for run in runs]),
         jct_p99_s=_mean([run.jct_p99_s for run in runs]),
         makespan_s=_mean([run.makespan_s for run in runs]),
@@ -149,7 +159,7 @@ def _level(study: Study, done: dict[Cell, SharedRun], percent: int, name: str) -
         jct_p99_change=_change("jct_p99_s", runs, base) if compared else None,
         jct_mean_change=_change("jct_mean_s", runs, base) if compared else None,
         gap_to_best=_change("jct_p99_s", runs, best) if name != BEST else None,
-    )  # fmt: skip
+    )
 
 
 def _change(field: str, runs: Sequence[SharedRun], base: Sequence[SharedRun]) -> Difference:

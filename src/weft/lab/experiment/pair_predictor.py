@@ -39,12 +39,12 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
     """What Weft's own predictor says after it saw this share of the unordered pairs."""
     pairs, speed = _drawn(table, seed, share), table.array()
     rates = table.rate_per_s or (math.nan,) * len(table.kinds)
-    solos = [solo(kind, gpu_model, "", rate)
-             for kind, rate in zip(table.kinds, rates, strict=True)]  # fmt: skip
+    solos = [solo(kind, gpu_model, "", rate) for kind, rate in zip(table.kinds, rates, strict=True)]
     runs = [
         MeasuredRun(table.kinds[one], (table.kinds[other],), gpu_model, "", speed[one, other])
-        for pair in pairs for one, other in sorted({pair, pair[::-1]})
-    ]  # fmt: skip
+        for pair in pairs
+        for one, other in sorted({pair, pair[::-1]})
+    ]
     cell = fit(Measured("training", tuple(solos), tuple(runs)))
     return from_predictors(1, [Predictor(cell)], table.kinds)
 

@@ -77,16 +77,28 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
         case Line():
             xs, ys = zip(*mark.points, strict=True)
             axes.plot(
-                xs, ys, color=mark.stroke.light, lw=_points(mark.width), ls=_dashes(mark),
-                solid_joinstyle="round", zorder=order,
-            )  # fmt: skip
+                xs,
+                ys,
+                color=mark.stroke.light,
+                lw=_points(mark.width),
+                ls=_dashes(mark),
+                solid_joinstyle="round",
+                zorder=order,
+            )
         case Text():
             axes.text(
-                mark.x, mark.y, mark.text, color=mark.fill.light, fontsize=_points(mark.size),
+                mark.x,
+                mark.y,
+                mark.text,
+                color=mark.fill.light,
+                fontsize=_points(mark.size),
                 ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
-                va="baseline", rotation=90 if mark.turned else 0, rotation_mode="anchor",
-                fontweight="bold" if mark.bold else "normal", zorder=order,
-            )  # fmt: skip
+                va="baseline",
+                rotation=90 if mark.turned else 0,
+                rotation_mode="anchor",
+                fontweight="bold" if mark.bold else "normal",
+                zorder=order,
+            )
 
 
 def _points(pixels: float) -> float:

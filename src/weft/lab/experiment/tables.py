@@ -58,18 +58,31 @@ def run_table(results: Results) -> str:
     """Every run as it was measured."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
-    titles = ["Policy", "Seed", "Pods", "Demand, %", "Allocated at 100 %", "Allocated, %",
-              "Fragmented, %", "of idle, %", "Failed pods"]  # fmt: skip
+    titles = [
+        "Policy",
+        "Seed",
+        "Pods",
+        "Demand, %",
+        "Allocated at 100 %",
+        "Allocated, %",
+        "Fragmented, %",
+        "of idle, %",
+        "Failed pods",
+    ]
     titles += ["Mean wait, s", "p99 wait, s"] if timed else []
     titles += ["CPU, s", "Wall, s"] if timing else []
     lines = [_head(titles)]
     for run in results.runs:
         values = [
-            str(run.seed), f"{run.pods:,}", f"{run.arrived_percent:.2f}",
-            _plain(run.curve.get("100")), _plain(run.gpu_allocation_percent),
-            _plain(run.gpu_fragmentation_percent), _plain(run.fragmentation_of_idle_percent),
+            str(run.seed),
+            f"{run.pods:,}",
+            f"{run.arrived_percent:.2f}",
+            _plain(run.curve.get("100")),
+            _plain(run.gpu_allocation_percent),
+            _plain(run.gpu_fragmentation_percent),
+            _plain(run.fragmentation_of_idle_percent),
             f"{run.failed_pods:,}",
-        ]  # fmt: skip
+        ]
         if timed:
             values += [_plain(w) for w in _waits(run)]
         values += [_plain(run.cpu_s), _plain(run.wall_s)] if timing else []
@@ -80,14 +93,26 @@ def run_table(results: Results) -> str:
 
 def _columns(results: Results) -> list[Column]:
     columns = [
-        Column("Allocated at 100 % demand, %", lambda s, _: _pair(s.at_100_percent, s.at_100_ci95),
-               2, max),
-        Column("Allocated at the end, %",
-               lambda s, _: (s.gpu_allocation_percent, s.gpu_allocation_ci95), 2, max),
-        Column("Fragmented at the end, %",
-               lambda s, _: (s.gpu_fragmentation_percent, s.gpu_fragmentation_ci95), 2, min),
+        Column(
+            "Allocated at 100 % demand, %",
+            lambda s, _: _pair(s.at_100_percent, s.at_100_ci95),
+            2,
+            max,
+        ),
+        Column(
+            "Allocated at the end, %",
+            lambda s, _: (s.gpu_allocation_percent, s.gpu_allocation_ci95),
+            2,
+            max,
+        ),
+        Column(
+            "Fragmented at the end, %",
+            lambda s, _: (s.gpu_fragmentation_percent, s.gpu_fragmentation_ci95),
+            2,
+            min,
+        ),
         Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
-    ]  # fmt: skip
+    ]
     if is_timed(results):
         # Everybody has left by the end, so what is allocated then says nothing.
         columns = [columns[3], *_wait_columns()]

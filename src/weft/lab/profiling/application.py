@@ -14,8 +14,12 @@ from weft.lab.profiling.solo_samples import Pod
 from weft.telemetry.sources.answers import Answer
 
 ANNOTATION = "annotation_weft_dev_application"
-QUESTIONS = ("kube_pod_annotations", "kube_pod_owner", "kube_replicaset_owner",
-             "kube_pod_container_info")  # fmt: skip
+QUESTIONS = (
+    "kube_pod_annotations",
+    "kube_pod_owner",
+    "kube_replicaset_owner",
+    "kube_pod_container_info",
+)
 """What kube-state-metrics says of pods; the first needs its --metric-annotations-allowlist."""
 
 _labels = msgspec.json.Decoder(dict[str, str])
@@ -55,11 +59,13 @@ def clues_of(answers: Mapping[str, Answer], containers: Mapping[Pod, str]) -> di
     owners = _owners(answers)
     return {
         pod: Clues(
-            annotations.get(pod, ""), tuple(more.get(pod, ())), owners.get(pod, ""),
+            annotations.get(pod, ""),
+            tuple(more.get(pod, ())),
+            owners.get(pod, ""),
             images.get(pod, ""),
         )
         for pod in {*annotations, *images, *more, *owners}
-    }  # fmt: skip
+    }
 
 
 def _owners(answers: Mapping[str, Answer]) -> dict[Pod, str]:

@@ -38,10 +38,11 @@ def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> Known:
     """Who holds what, pure."""
     by_name = {node.name: node for node in nodes}
     stays = [
-        stay for pod in pods
+        stay
+        for pod in pods
         if pod.spec.node_name in by_name
         for stay in _stays(pod, by_name[pod.spec.node_name])
-    ]  # fmt: skip
+    ]
     models = {card_of(node, gpu): gpu.model for node in nodes for gpu in node.gpus if gpu.model}
     cards = {}
     for node in nodes:
@@ -74,9 +75,11 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
                 yield Stay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
         return
     clues = Clues(
-        request.shape.application, tuple(one.name for one in pod.spec.containers),
-        request.workload, next((one.image for one in pod.spec.containers), ""),
-    )  # fmt: skip
+        request.shape.application,
+        tuple(one.name for one in pod.spec.containers),
+        request.workload,
+        next((one.image for one in pod.spec.containers), ""),
+    )
     cards = {gpu.index: gpu for gpu in node.gpus}
     for share in placement.shares:
         if share.gpu in cards:
@@ -85,8 +88,7 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
 
 
 def _until_s(pod: Pod) -> float:
-    """When the last of its containers ended; without end where they have not, or nobody says when.
-    """  # fmt: skip
+    """When the last of its containers ended; without end if they have not or nobody says."""
     ends = [status.state.terminated for status in pod.status.container_statuses or ()]
     times = [end.finished_at for end in ends if end is not None and end.finished_at]
     return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf

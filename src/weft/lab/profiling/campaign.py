@@ -59,9 +59,13 @@ class Campaign:
     """Measures on one bench. `tell` hears of every run that ends."""
 
     def __init__(
-        self, bench: Bench, workloads: Sequence[Workload], writer: Writer,
-        settings: Settings, tell: Callable[[Told], None],
-    ) -> None:  # fmt: skip
+        self,
+        bench: Bench,
+        workloads: Sequence[Workload],
+        writer: Writer,
+        settings: Settings,
+        tell: Callable[[Told], None],
+    ) -> None:
         self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
         self._workloads: Mapping[str, Workload] = {one.name: one for one in workloads}
         self._took: list[float] = []
@@ -233,10 +237,14 @@ class Campaign:
         for name, mib in zip(names, held, strict=True):
             pool.learn(name, mib)
         return msgspec.structs.replace(
-            run, rates=tuple(rates), features=features(samples), memories_mib=held,
+            run,
+            rates=tuple(rates),
+            features=features(samples),
+            memories_mib=held,
             peaks_mib=tuple(one.said().peak_mib for one in residents),
-            window_s=round(closed - opened, 3), versions=residents[0].said().versions,
-        )  # fmt: skip
+            window_s=round(closed - opened, 3),
+            versions=residents[0].said().versions,
+        )
 
     def _rate(
         self, pool: Pool, resident: Resident, name: str, window: tuple[float, float]
@@ -265,8 +273,9 @@ class _Part:
         self.late = self.over = False
         self.done = {trial for trial in log.done if trial.isolation == isolation}
         self.broken: set[str] = set()
-        self.full = {run.applications for run in log.runs
-                     if run.isolation == isolation and run.does_not_fit}  # fmt: skip
+        self.full = {
+            run.applications for run in log.runs if run.isolation == isolation and run.does_not_fit
+        }
 
     def open(self, deadline_s: float) -> None:
         """Time until then."""
@@ -296,8 +305,9 @@ class _Part:
         """How many runs these lack."""
         return sum(
             Trial(tuple(applications), self.isolation, number) not in self.done
-            for applications in together for number in range(runs)
-        )  # fmt: skip
+            for applications in together
+            for number in range(runs)
+        )
 
 
 def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
@@ -315,7 +325,7 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
     return {
         name: Feature(round(float(np.mean(column)), 6), round(float(np.quantile(column, 0.95)), 6))
         for name, column in columns.items()
-    }  # fmt: skip
+    }
 
 
 def _between(resident: Resident, opened: float, now: float) -> float:

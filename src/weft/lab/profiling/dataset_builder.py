@@ -51,10 +51,14 @@ def _about(log: Log) -> dict[str, str]:
     if not log.begins:
         return {}
     last = log.begins[-1]
-    told = {"gpuModel": last.card.gpu_model, "driver": last.card.driver,
-            "counters": last.card.counters,
-            "torch": next((run.versions for run in log.runs if run.versions), ""),
-            "began": log.begins[0].at, **last.settings}  # fmt: skip
+    told = {
+        "gpuModel": last.card.gpu_model,
+        "driver": last.card.driver,
+        "counters": last.card.counters,
+        "torch": next((run.versions for run in log.runs if run.versions), ""),
+        "began": log.begins[0].at,
+        **last.settings,
+    }
     if any(begin.card.others for begin in log.begins):
         told["others"] = "somebody else was on the GPU when measuring began"
     if last.card.fake:
@@ -70,14 +74,19 @@ def _solo(runs: Sequence[Run], model: str) -> Solo:
             median(run.features[name].p95 for run in runs if name in run.features),
         )
         for name in names
-    }  # fmt: skip
+    }
     return Solo(
-        runs[0].applications[0], model, runs[0].isolation, features,
+        runs[0].applications[0],
+        model,
+        runs[0].isolation,
+        features,
         round(median(run.memories_mib[0] for run in runs)),
         max(run.peaks_mib[0] for run in runs),
-        median(run.rates[0] for run in runs), len(runs),
-        round(sum(run.window_s for run in runs), 3), "measured",
-    )  # fmt: skip
+        median(run.rates[0] for run in runs),
+        len(runs),
+        round(sum(run.window_s for run in runs), 3),
+        "measured",
+    )
 
 
 def _coruns(
@@ -101,5 +110,6 @@ def _coruns(
 def _infeasible(run: Run, model: str) -> Infeasible:
     assert run.failure is not None
     told = run.failure
-    return Infeasible(run.applications, model, run.isolation, told.application, told.reason,
-                      told.text)  # fmt: skip
+    return Infeasible(
+        run.applications, model, run.isolation, told.application, told.reason, told.text
+    )

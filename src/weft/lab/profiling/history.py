@@ -23,10 +23,14 @@ from weft.telemetry.sources.source import DEFAULT_METRICS
 MOST_SLOTS = 1_500
 """Slots of one question; a server refuses more than 11,000."""
 HOLDINGS = "weft_ledger_gpu_holdings"
-_MEMORY = frozenset({
-    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
-    Metric.POWER_LIMIT_W,
-})  # fmt: skip
+_MEMORY = frozenset(
+    {
+        Metric.MEMORY_USED_MIB,
+        Metric.MEMORY_FREE_MIB,
+        Metric.MEMORY_RESERVED_MIB,
+        Metric.POWER_LIMIT_W,
+    }
+)
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
@@ -151,9 +155,12 @@ async def _clues(source: Prometheus, span: Span, containers: Mapping[Pod, str]) 
 
 
 def _profiles(
-    parts: Sequence[Window], clues: Mapping[Pod, Clues], models: Mapping[Card, str],
-    known: Known, span: Span,
-) -> Found:  # fmt: skip
+    parts: Sequence[Window],
+    clues: Mapping[Pod, Clues],
+    models: Mapping[Card, str],
+    known: Known,
+    span: Span,
+) -> Found:
     isolations = {stay.pod: stay.isolation for stay in known.stays}
     nameless: dict[Pod, float] = {}
     short: dict[str, float] = {}
@@ -186,12 +193,17 @@ def _solo(key: tuple[str, str, str], group: Sequence[Window], seconds: float) ->
         metric.value: Feature(
             round(float(column.mean()), 6), round(float(np.quantile(column, 0.95)), 6)
         )
-        for metric, column in columns.items() if metric not in _MEMORY
-    }  # fmt: skip
+        for metric, column in columns.items()
+        if metric not in _MEMORY
+    }
     rates = np.concatenate([part.rates for part in group])
     return Solo(
-        *key, features, rate_per_s=round(float(np.median(rates)), 6) if len(rates) else None,
+        *key,
+        features,
+        rate_per_s=round(float(np.median(rates)), 6) if len(rates) else None,
         memory_mib=round(float(np.median(used))) if used is not None else 0,
         peak_mib=math.ceil(float(used.max())) if used is not None else 0,
-        runs=sum(part.windows for part in group), seconds=seconds, source="history",
-    )  # fmt: skip
+        runs=sum(part.windows for part in group),
+        seconds=seconds,
+        source="history",
+    )

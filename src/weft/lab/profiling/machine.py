@@ -100,9 +100,19 @@ class Machine:
             raise BenchError("nothing is started outside of `isolated`")
         how = self._how
         command = [
-            how.python, "-m", "weft.lab.workloads", "run", workload.name, "--device", how.device,
-            "--warm-seconds", f"{how.warm_s:g}", "--seconds", f"{SECONDS:g}", "--orders",
-        ]  # fmt: skip
+            how.python,
+            "-m",
+            "weft.lab.workloads",
+            "run",
+            workload.name,
+            "--device",
+            how.device,
+            "--warm-seconds",
+            f"{how.warm_s:g}",
+            "--seconds",
+            f"{SECONDS:g}",
+            "--orders",
+        ]
         try:
             return WorkloadProcess([*command, *(["--tiny"] if how.tiny else [])], self._env)
         except OSError as error:

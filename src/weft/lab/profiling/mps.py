@@ -53,9 +53,13 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
         mine = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
         env = {**os.environ, **mine, "CUDA_VISIBLE_DEVICES": gpu}
         watcher = subprocess.Popen(
-            ["sh", "-c", _WATCHER, "weft-mps", found, name], env=env, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["sh", "-c", _WATCHER, "weft-mps", found, name],
+            env=env,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             _wait_started(found, env, folder)
             yield mine
@@ -80,9 +84,14 @@ def _answers(program: str, env: Mapping[str, str]) -> bool:
     """Whether the daemon takes an order."""
     try:
         asked = subprocess.run(
-            [program], env=env, input=b"get_server_list\n", timeout=ASK_S, check=False,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [program],
+            env=env,
+            input=b"get_server_list\n",
+            timeout=ASK_S,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     except (subprocess.TimeoutExpired, OSError):
         return False
     return asked.returncode == 0

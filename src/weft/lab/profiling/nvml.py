@@ -88,9 +88,10 @@ class NvmlGpu:
         )
         now = {
             Metric.POWER_W.value: None if power is None else power / 1_000,
-            Metric.SM_CLOCK_MHZ.value: sm_mhz, "memory_clock_mhz": memory_mhz,
+            Metric.SM_CLOCK_MHZ.value: sm_mhz,
+            "memory_clock_mhz": memory_mhz,
             "temperature_c": temperature,
-        }  # fmt: skip
+        }
         return found | {name: float(value) for name, value in now.items() if value is not None}
 
     def takes_one(self) -> bool:
@@ -128,8 +129,9 @@ class NvmlGpu:
             _text(nvml.nvmlDeviceGetUUID(handle)),
             nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
             _text(self._ask(nvml.nvmlSystemGetDriverVersion) or ""),
-            "nvml-gpm" if self._gpm else "nvml-utilization", others=len(self._processes()),
-        )  # fmt: skip
+            "nvml-gpm" if self._gpm else "nvml-utilization",
+            others=len(self._processes()),
+        )
 
     def _counters(self) -> dict[str, float]:
         """GPM's: between the sample that was kept and one taken now, which is kept."""
@@ -156,8 +158,10 @@ class NvmlGpu:
         told = self._ask(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
         if told is None:
             return {}
-        return {Metric.GPU_UTIL_RATIO.value: min(told.gpu / 100, 1.0),
-                Metric.MEMORY_COPY_RATIO.value: min(told.memory / 100, 1.0)}  # fmt: skip
+        return {
+            Metric.GPU_UTIL_RATIO.value: min(told.gpu / 100, 1.0),
+            Metric.MEMORY_COPY_RATIO.value: min(told.memory / 100, 1.0),
+        }
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Its answer; None where the GPU or the driver has none."""

@@ -34,9 +34,12 @@ class Pool:
     """See the module. Use it within one isolation; `close` ends all."""
 
     def __init__(
-        self, bench: Bench, workloads: Mapping[str, Workload], load_timeout_s: float = 120,
+        self,
+        bench: Bench,
+        workloads: Mapping[str, Workload],
+        load_timeout_s: float = 120,
         most_kept: int = 40,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._bench, self._workloads = bench, workloads
         self._timeout_s, self._most_kept = load_timeout_s, most_kept
         self._loads: list[float] = []

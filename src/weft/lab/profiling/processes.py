@@ -47,9 +47,13 @@ class WorkloadProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:
             self._process = subprocess.Popen(
-                list(command), env={**os.environ, **env}, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-            )  # fmt: skip
+                list(command),
+                env={**os.environ, **env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
         except OSError:
             self._errors.close()
             raise

@@ -81,9 +81,10 @@ def run(bench: Bench, wishes: Wishes, tell: Callable[[str], None]) -> bool:
     for begin in log.begins:
         if begin.card.gpu_model != bench.card.gpu_model or begin.card.fake != bench.card.fake:
             raise BadInputError(
-                str(folder), f"has runs of a {begin.card.gpu_model}, this is a "
+                str(folder),
+                f"has runs of a {begin.card.gpu_model}, this is a "
                 f"{bench.card.gpu_model}; name another folder",
-            )  # fmt: skip
+            )
         if begin.settings.get("sizes") != sizes:
             raise BadInputError(str(folder), "has runs of other sizes; name another folder")
     kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}

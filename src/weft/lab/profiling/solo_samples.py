@@ -64,9 +64,11 @@ class Seen:
     """What was seen of the GPUs in one grid: which pods were there, and every metric."""
 
     def __init__(
-        self, grid: Grid, aliases: Mapping[str, Alias] = ALIASES,
+        self,
+        grid: Grid,
+        aliases: Mapping[str, Alias] = ALIASES,
         cards: Mapping[str, Card] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`cards`: what cards are called whose UUID, or node/index, is known."""
         self.grid = grid
         self._cards = cards or {}

@@ -76,8 +76,9 @@ def read_orders(path: Path, pods: int, nodes: int, seeds: int) -> list[Arrivals]
     try:
         orders: Any = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise BadInputError(f"{path}, line {error.lineno}, column {error.colno}",
-                            f"not JSON: {error.msg}") from None  # fmt: skip
+        raise BadInputError(
+            f"{path}, line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}"
+        ) from None
     if not isinstance(orders, dict) or not orders:
         raise BadInputError(str(path), "must be an object {seed: {pod_rows, node_rank}}")
     try:

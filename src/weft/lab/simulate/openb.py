@@ -16,9 +16,15 @@ from weft.files.words import whole_number
 from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
 
 NOMINAL_MIB = {
-    "P100": 16_280, "T4": 15_360, "V100M16": 16_160, "V100M32": 32_510, "A10": 23_028,
-    "G1": 24_576, "G2": 24_576, "G3": 40_960,
-}  # fmt: skip
+    "P100": 16_280,
+    "T4": 15_360,
+    "V100M16": 16_160,
+    "V100M32": 32_510,
+    "A10": 23_028,
+    "G1": 24_576,
+    "G2": 24_576,
+    "G3": 40_960,
+}
 """Memory per model, MiB: what the public models report, a common size for the masked ones."""
 OTHER_MIB = 16_384
 
@@ -105,12 +111,17 @@ def read_pods(path: Path) -> list[TracePod]:
         if gpus and not milli:
             raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
         if gpus > 1 and milli < 1000:
-            raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; only whole GPUs come in "
-                                         "several, so write 1000")  # fmt: skip
+            raise row.error(
+                "gpu_milli",
+                f"{milli} with num_gpu {gpus}; only whole GPUs come in several, so write 1000",
+            )
         shape = shape_of(
-            row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9),
-            gpus, milli, row.text("gpu_spec"),
-        )  # fmt: skip
+            row.count("cpu_milli", 10**9),
+            row.count("memory_mib", 10**9),
+            gpus,
+            milli,
+            row.text("gpu_spec"),
+        )
         if application := row.text("application"):
             shape = msgspec.structs.replace(shape, application=application)
         shape = shapes.setdefault(shape, shape)
@@ -129,10 +140,12 @@ def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str =
         claims = (GpuClaim(gpus, milli=0 if whole else milli, whole=whole),)
     models = tuple(sorted(filter(None, spec.split("|"))))
     return Shape(
-        claims, cpu_milli, memory_mib,
+        claims,
+        cpu_milli,
+        memory_mib,
         devices=DeviceRule(models=models) if models and gpus else DeviceRule(),
         trace_spec=spec,
-    )  # fmt: skip
+    )
 
 
 def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> None:

@@ -108,11 +108,13 @@ class _Timed:
             started=len(self.started),
             never_started=len(self.created) - len(self.started),
             mean_s=round(float(seconds.mean()), 3),
-            p50_s=round(p50, 3), p90_s=round(p90, 3), p99_s=round(p99, 3),
+            p50_s=round(p50, 3),
+            p90_s=round(p90, 3),
+            p99_s=round(p99, 3),
             max_s=round(float(seconds.max()), 3),
             mean_allocation_percent=round(100 * self.held_ns / span, 2),
             end_s=round(self.now / SECOND_NS, 3),
-        )  # fmt: skip
+        )
 
 
 def duration_ns(pod: TracePod) -> int | None:

@@ -16,10 +16,12 @@ class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs),
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
             nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         self.around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -31,29 +33,48 @@ def _resnet(width: int) -> nn.Module:
     blocks = [Residual(width, width, 1)]
     for level in range(4):
         inputs = width << max(level - 1, 0)
-        blocks += [Residual(inputs, width << level, 1 if level == 0 else 2),
-                   Residual(width << level, width << level, 1)]  # fmt: skip
+        blocks += [
+            Residual(inputs, width << level, 1 if level == 0 else 2),
+            Residual(width << level, width << level, 1),
+        ]
     return nn.Sequential(
-        nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(3, width, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
         nn.Linear(width << 3, CLASSES),
-    )  # fmt: skip
+    )
 
 
 def _separable(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
     """MobileNet's block: each channel alone, then all channels of each point."""
     return [
         nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False),
-        nn.BatchNorm2d(inputs), nn.ReLU(inplace=True),
-        nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
-    ]  # fmt: skip
+        nn.BatchNorm2d(inputs),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(inputs, outputs, 1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    ]
 
 
 def _mobilenet(width: int) -> nn.Module:
     layers = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     channels = width
-    for outputs, stride in ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2),
-                            *[(16, 1)] * 5, (32, 2), (32, 1)):  # fmt: skip
+    for outputs, stride in (
+        (2, 1),
+        (4, 2),
+        (4, 1),
+        (8, 2),
+        (8, 1),
+        (16, 2),
+        *[(16, 1)] * 5,
+        (32, 2),
+        (32, 1),
+    ):
         layers += _separable(channels, outputs * width, stride)
         channels = outputs * width
     return nn.Sequential(
@@ -95,8 +116,12 @@ def volume_training(place: Place, sizes: Sizes) -> Step:
     width, side = sizes["width"], sizes["side"]
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, width), (width, 2 * width), (2 * width, 4 * width)):
-        layers += [nn.Conv3d(inputs, outputs, 3, 1, 1), nn.BatchNorm3d(outputs),
-                   nn.ReLU(inplace=True), nn.MaxPool3d(2)]  # fmt: skip
+        layers += [
+            nn.Conv3d(inputs, outputs, 3, 1, 1),
+            nn.BatchNorm3d(outputs),
+            nn.ReLU(inplace=True),
+            nn.MaxPool3d(2),
+        ]
     network = place.put(
         nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, CLASSES))
     )

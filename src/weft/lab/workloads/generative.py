@@ -37,19 +37,26 @@ def gan_training(place: Place, sizes: Sizes) -> Step:
 def _painter(side: int, width: int) -> nn.Module:
     small = side // 4
     return nn.Sequential(
-        nn.Linear(NOISE, 4 * width * small * small), nn.Unflatten(1, (4 * width, small, small)),
-        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1), nn.BatchNorm2d(2 * width), nn.ReLU(),
-        nn.ConvTranspose2d(2 * width, 3, 4, 2, 1), nn.Tanh(),
-    )  # fmt: skip
+        nn.Linear(NOISE, 4 * width * small * small),
+        nn.Unflatten(1, (4 * width, small, small)),
+        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.ConvTranspose2d(2 * width, 3, 4, 2, 1),
+        nn.Tanh(),
+    )
 
 
 def _judge(side: int, width: int) -> nn.Module:
     small = side // 4
     return nn.Sequential(
-        nn.Conv2d(3, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2),
-        nn.Conv2d(2 * width, 4 * width, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(),
+        nn.Conv2d(3, 2 * width, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
         nn.Linear(4 * width * small * small, 1),
-    )  # fmt: skip
+    )
 
 
 class Denoiser(nn.Module):
@@ -73,9 +80,13 @@ class Denoiser(nn.Module):
 
 def _block(width: int) -> nn.Module:
     return nn.Sequential(
-        nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, width, 3, 1, 1),
-        nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, width, 3, 1, 1),
-    )  # fmt: skip
+        nn.GroupNorm(4, width),
+        nn.SiLU(),
+        nn.Conv2d(width, width, 3, 1, 1),
+        nn.GroupNorm(4, width),
+        nn.SiLU(),
+        nn.Conv2d(width, width, 3, 1, 1),
+    )
 
 
 def diffusion_step(place: Place, sizes: Sizes) -> Step:

@@ -19,11 +19,13 @@ class Recommender(nn.Module):
         self.tables = nn.ModuleList(
             nn.EmbeddingBag(sizes["rows"], width, mode="sum", sparse=True) for _ in range(tables)
         )
-        self.bottom = nn.Sequential(nn.Linear(NUMBERS, 4 * width), nn.ReLU(),
-                                    nn.Linear(4 * width, width), nn.ReLU())  # fmt: skip
+        self.bottom = nn.Sequential(
+            nn.Linear(NUMBERS, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.ReLU()
+        )
         parts = tables + 1
-        self.top = nn.Sequential(nn.Linear(parts * parts + width, 4 * width), nn.ReLU(),
-                                 nn.Linear(4 * width, 1))  # fmt: skip
+        self.top = nn.Sequential(
+            nn.Linear(parts * parts + width, 4 * width), nn.ReLU(), nn.Linear(4 * width, 1)
+        )
 
     def forward(self, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`rows` are [tables, batch, lookups]."""

@@ -55,10 +55,13 @@ def input_training(place: Place, sizes: Sizes) -> Step:
     side, width = sizes["side"], sizes["width"]
     network = place.put(
         nn.Sequential(
-            nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Conv2d(3, width, 3, 2, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
             nn.Linear(width, CLASSES),
         )
-    )  # fmt: skip
+    )
     stored = torch.randint(256, (sizes["batch"], 3, side + 32, side + 32), dtype=torch.uint8)
     classes = place.indexes(CLASSES, sizes["batch"])
 

@@ -35,9 +35,12 @@ class Block(nn.Module):
         return tuple(part.transpose(1, 2) for part in parts.unbind(2))
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
         mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """What each position takes from the others."""
         weights = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         if mask is not None:

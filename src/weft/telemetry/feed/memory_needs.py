@@ -131,9 +131,14 @@ def holds(
     idle = _share_out(gpu, np.maximum(0.0, asked - hold), promised - need)
     beyond = np.maximum(0, need - promised)
     return Holds(
-        hold.astype(np.int64), idle, warm, np.ceil(most).astype(np.int64),
-        need.astype(np.int64), beyond.astype(np.int64), fresh,
-    )  # fmt: skip
+        hold.astype(np.int64),
+        idle,
+        warm,
+        np.ceil(most).astype(np.int64),
+        need.astype(np.int64),
+        beyond.astype(np.int64),
+        fresh,
+    )
 
 
 # --- the parts, in the order of the text above ---
@@ -354,9 +359,12 @@ def idle_by_uid(
 
 
 def told(
-    before: SignalsSnapshot, table: Table, answer: Holds, idle_mib: dict[str, tuple[int, ...]],
+    before: SignalsSnapshot,
+    table: Table,
+    answer: Holds,
+    idle_mib: dict[str, tuple[int, ...]],
     peaks_mib: dict[str, int] | None = None,
-) -> SignalsSnapshot:  # fmt: skip
+) -> SignalsSnapshot:
     """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
     the most that they used (`peaks.Watch`).
 

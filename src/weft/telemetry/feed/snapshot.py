@@ -33,8 +33,10 @@ from weft.telemetry.meaning.metric_names import Floats, Metric
 Column = tuple[Floats, Bytes]
 
 USED, FREE, RESERVED = (
-    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
-)  # fmt: skip
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.MEMORY_RESERVED_MIB,
+)
 MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
 FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
 AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
@@ -140,8 +142,9 @@ class Refresher:
 
     def _series(self) -> dict[Metric, _Series]:
         """Every metric of the window; used and free memory also follow from each other."""
-        found = {m: _Series(self.window.history(m), *self.window.newest(m))
-                 for m in self.window.metrics}  # fmt: skip
+        found = {
+            m: _Series(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
+        }
         nothing = np.zeros(self.devices.total_mib.shape)
         total = self.devices.total_mib.astype(np.float64)
         reserved = found.get(RESERVED)
@@ -284,8 +287,9 @@ class Refresher:
             named = {"next": told.mean[:, -1]}
             if metric is FREE:
                 named["next_low"], named["next_high"] = (
-                    told.lower.min(axis=1), told.upper.max(axis=1),
-                )  # fmt: skip
+                    told.lower.min(axis=1),
+                    told.upper.max(axis=1),
+                )
             for name, values in named.items():
                 bounded = np.clip(values, 0.0, largest)
                 columns[f"{metric}.{name}"] = (bounded, _known(bounded, fresh[metric]))

@@ -107,9 +107,14 @@ class Looked(NamedTuple):
 def check(looked: Looked) -> list[Finding]:
     """Everything worth saying, the worst first."""
     found = [
-        *looked.notes, *_metrics(looked), *_scrapes(looked), *_stale(looked), *_warnings(looked),
-        *_labels_of(looked), *_nodes(looked),
-    ]  # fmt: skip
+        *looked.notes,
+        *_metrics(looked),
+        *_scrapes(looked),
+        *_stale(looked),
+        *_warnings(looked),
+        *_labels_of(looked),
+        *_nodes(looked),
+    ]
     order = {"wrong": 0, "advice": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
 
@@ -147,9 +152,11 @@ def _metrics(looked: Looked) -> Iterable[Finding]:
 def _scrapes(looked: Looked) -> Iterable[Finding]:
     """How far samples lie apart, how old the newest are, and whose clock is wrong."""
     steps = [
-        np.diff(part) for answer in looked.answers
-        for part in np.split(answer.times, np.cumsum(answer.counts)[:-1]) if len(part) > 1
-    ]  # fmt: skip
+        np.diff(part)
+        for answer in looked.answers
+        for part in np.split(answer.times, np.cumsum(answer.counts)[:-1])
+        if len(part) > 1
+    ]
     if steps:
         apart_s = float(np.median(np.concatenate(steps)))
         expected = looked.scrape_s
@@ -158,26 +165,34 @@ def _scrapes(looked: Looked) -> Iterable[Finding]:
                 "wrong",
                 f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
                 f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
-            )  # fmt: skip
+            )
         elif apart_s > SLOW_S:
             yield Finding(
-                "advice", f"samples are {apart_s:g} s apart: what grows faster is seen too late",
+                "advice",
+                f"samples are {apart_s:g} s apart: what grows faster is seen too late",
                 "scrape every 15 s: lent memory is called back by what is seen",
-            )  # fmt: skip
+            )
         else:
             yield Finding("good", f"samples are {apart_s:g} s apart")
     times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
     if not len(times):
-        yield Finding("wrong", "no sample of any known metric",
-                      "is the exporter scraped by this server?")  # fmt: skip
+        yield Finding(
+            "wrong", "no sample of any known metric", "is the exporter scraped by this server?"
+        )
         return
     age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
     if ahead_s > 2.0:
-        yield Finding("wrong", f"the newest sample is {ahead_s:.0f} s in the future",
-                      "set the clocks: this machine's or the server's")  # fmt: skip
+        yield Finding(
+            "wrong",
+            f"the newest sample is {ahead_s:.0f} s in the future",
+            "set the clocks: this machine's or the server's",
+        )
     elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
-        yield Finding("wrong", f"the newest sample is {age_s:.0f} s old",
-                      "has scraping stopped, or do the clocks disagree?")  # fmt: skip
+        yield Finding(
+            "wrong",
+            f"the newest sample is {age_s:.0f} s old",
+            "has scraping stopped, or do the clocks disagree?",
+        )
 
 
 def _stale(looked: Looked) -> Iterable[Finding]:
@@ -188,8 +203,11 @@ def _stale(looked: Looked) -> Iterable[Finding]:
         old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
         if 0 < len(old) < len(gpus):
             named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
-            yield Finding("wrong", f"{metric} is {ages[old].max():.0f} s old on {named}",
-                          "are these nodes' exporters up, and scraped in time?")  # fmt: skip
+            yield Finding(
+                "wrong",
+                f"{metric} is {ages[old].max():.0f} s old on {named}",
+                "are these nodes' exporters up, and scraped in time?",
+            )
 
 
 def _warnings(looked: Looked) -> Iterable[Finding]:
@@ -209,8 +227,11 @@ def _labels_of(looked: Looked) -> Iterable[Finding]:
     for why, count in sorted(looked.joiner.unjoined.items()):
         example = looked.joiner.examples.get(why, "")
         named = _misnamed(looked) if why is Why.NODE else ""
-        yield Finding("wrong", f"{count} series belong to no GPU ({why}){named}, as {example}",
-                      _MENDS.get(why, ""))  # fmt: skip
+        yield Finding(
+            "wrong",
+            f"{count} series belong to no GPU ({why}){named}, as {example}",
+            _MENDS.get(why, ""),
+        )
     lacks = Counter[str]()
     total = 0
     for answer in looked.answers:
@@ -219,8 +240,11 @@ def _labels_of(looked: Looked) -> Iterable[Finding]:
             total += 1
             lacks["UUID"] += not about.uuid
     if lacks["UUID"]:
-        yield Finding("advice", f"{lacks['UUID']} of {total} series have no UUID",
-                      "GPUs are then told by index, which is not safe in containers")  # fmt: skip
+        yield Finding(
+            "advice",
+            f"{lacks['UUID']} of {total} series have no UUID",
+            "GPUs are then told by index, which is not safe in containers",
+        )
 
 
 def _misnamed(looked: Looked) -> str:
@@ -244,5 +268,8 @@ def _nodes(looked: Looked) -> Iterable[Finding]:
         seen |= fresh != MISSING
     silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
     for node, count in sorted(silent.items()):
-        yield Finding("wrong", f"node {node}: {count} GPUs without metrics",
-                      "does the exporter run there, and is it scraped?")  # fmt: skip
+        yield Finding(
+            "wrong",
+            f"node {node}: {count} GPUs without metrics",
+            "does the exporter run there, and is it scraped?",
+        )

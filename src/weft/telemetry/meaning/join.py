@@ -250,9 +250,10 @@ class Joiner:
         row = self.devices.find(labels) if labels else Why.LABELS
         about = subject(labels)
         place = (
-            _Place(-1, row) if isinstance(row, Why)
+            _Place(-1, row)
+            if isinstance(row, Why)
             else _Place(row, None, about.namespace, about.pod)
-        )  # fmt: skip
+        )
         return self._keep(rest, place)
 
     def _keep(self, rest: bytes, place: _Place) -> _Place:

@@ -31,10 +31,24 @@ MOST_PARTS = 64
 MOST_MS = 1e12
 """A p99 beyond that is a mistake: thirty years."""
 
-_SCRAPED = frozenset({
-    "__name__", "job", "endpoint", "instance", "container", "service", "prometheus",
-    "prometheus_replica", "replica", "cluster", "monitor", "node", "namespace", "pod",
-})  # fmt: skip
+_SCRAPED = frozenset(
+    {
+        "__name__",
+        "job",
+        "endpoint",
+        "instance",
+        "container",
+        "service",
+        "prometheus",
+        "prometheus_replica",
+        "replica",
+        "cluster",
+        "monitor",
+        "node",
+        "namespace",
+        "pod",
+    }
+)
 """Labels that say how a counter was read, and whose it is, but not which one it is."""
 _MOST_KEPT = 100_000
 
@@ -128,10 +142,11 @@ def _series_of(text: bytes) -> Series | None:
     own = sorted((name, told) for name, told in labels.items() if name not in _SCRAPED)
     container = labels.get("container", "")
     part = Part(
-        labels.get("job", ""), labels.get("instance", "") or container,
+        labels.get("job", ""),
+        labels.get("instance", "") or container,
         "\0".join(filter(None, (container, labels.get("endpoint", "")))),
         "\0".join(f"{name}\0{told}" for name, told in own),
-    )  # fmt: skip
+    )
     return Series(pod, part, labels.get("__name__", ""))
 
 
@@ -141,10 +156,17 @@ def _each(answer: Answer, now_s: float) -> Iterator[tuple[bytes, Samples]]:
     for text, count in zip(answer.labels, answer.counts.tolist(), strict=True):
         pairs = zip(times[at : at + count], values[at : at + count], strict=True)
         at += count
-        yield text, sorted(
-            (time, value) for time, value in pairs
-            if math.isfinite(time) and math.isfinite(value) and value >= 0.0 and time <= now_s + 5.0
-        )  # fmt: skip
+        yield (
+            text,
+            sorted(
+                (time, value)
+                for time, value in pairs
+                if math.isfinite(time)
+                and math.isfinite(value)
+                and value >= 0.0
+                and time <= now_s + 5.0
+            ),
+        )
 
 
 class Rates:
@@ -162,9 +184,11 @@ class Rates:
         return self._longest_s
 
     def look(
-        self, found: Mapping[PodName, Mapping[Part, Samples]], pods: Mapping[PodName, Hashable],
+        self,
+        found: Mapping[PodName, Mapping[Part, Samples]],
+        pods: Mapping[PodName, Hashable],
         now_s: float,
-    ) -> dict[PodName, Rate]:  # fmt: skip
+    ) -> dict[PodName, Rate]:
         """The pods whose window is over, and their rates; `pods` are all there are, and each one's
         company."""
         rates, windows = {}, {}

@@ -22,9 +22,12 @@ class Proxied:
     """
 
     def __init__(
-        self, client: ApiClient, path: str, headers: Mapping[str, str] | None = None,
+        self,
+        client: ApiClient,
+        path: str,
+        headers: Mapping[str, str] | None = None,
         limits: Limits = USUAL,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._path = client, path
         self._headers, self._limits = dict(headers or {}), limits
 
@@ -38,9 +41,13 @@ class Proxied:
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 answer = await self._client.send(
-                    "GET", path, timeout_s=self._limits.timeout_s, urgent=True,
-                    more_headers=self._headers, most_bytes=self._limits.most_mib * MIB,
-                )  # fmt: skip
+                    "GET",
+                    path,
+                    timeout_s=self._limits.timeout_s,
+                    urgent=True,
+                    more_headers=self._headers,
+                    most_bytes=self._limits.most_mib * MIB,
+                )
         except TimeoutError as error:
             text = f"{where}: no answer in {self._limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error

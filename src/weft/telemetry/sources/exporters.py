@@ -68,10 +68,14 @@ class Exporters:
     """
 
     def __init__(
-        self, targets: Callable[[], Mapping[str, str]], *, timeout_s: float = 5.0,
-        access: Access = NOBODY, fetch: Fetch | None = None,
+        self,
+        targets: Callable[[], Mapping[str, str]],
+        *,
+        timeout_s: float = 5.0,
+        access: Access = NOBODY,
+        fetch: Fetch | None = None,
         known: Known = USUALLY,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`BadInputError` names a file of `access` that is missing or wrong."""
         self._targets, self._known = targets, known
         self._turns = asyncio.Semaphore(_AT_ONCE)

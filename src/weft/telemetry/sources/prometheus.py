@@ -42,9 +42,11 @@ class Prometheus:
     """A `Source`. `async with`, or `close` at the end."""
 
     def __init__(
-        self, options: PrometheusOptions, aliases: Mapping[str, Alias] = ALIASES,
+        self,
+        options: PrometheusOptions,
+        aliases: Mapping[str, Alias] = ALIASES,
         transport: Transport | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`BadInputError` names a file that is missing or wrong, or an address that is none.
 
         Without a `transport` the server is asked at `options.url` itself.
@@ -86,8 +88,12 @@ class Prometheus:
 
     async def query_range(self, query: str, start_s: float, end_s: float, step_s: float) -> Answer:
         """One range query."""
-        form = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}",
-                "step": f"{step_s:g}"}  # fmt: skip
+        form = {
+            "query": query,
+            "start": f"{start_s:.3f}",
+            "end": f"{end_s:.3f}",
+            "step": f"{step_s:g}",
+        }
         return await self._decoded("/api/v1/query_range", form)
 
     def selector(self, *metrics: Metric) -> str:

@@ -7,13 +7,24 @@ from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import Answer, TelemetryError
 
 DEFAULT_METRICS = (
-    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB,
-    Metric.GPU_UTIL_RATIO, Metric.MEMORY_COPY_RATIO, Metric.GRAPHICS_ACTIVE_RATIO,
-    Metric.SM_ACTIVE_RATIO, Metric.SM_OCCUPANCY_RATIO, Metric.TENSOR_ACTIVE_RATIO,
-    Metric.DRAM_ACTIVE_RATIO, Metric.PCIE_SENT_BYTES_PER_S, Metric.PCIE_RECEIVED_BYTES_PER_S,
-    Metric.POWER_W, Metric.POWER_LIMIT_W, Metric.ENCODER_RATIO, Metric.DECODER_RATIO,
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.MEMORY_RESERVED_MIB,
+    Metric.GPU_UTIL_RATIO,
+    Metric.MEMORY_COPY_RATIO,
+    Metric.GRAPHICS_ACTIVE_RATIO,
+    Metric.SM_ACTIVE_RATIO,
+    Metric.SM_OCCUPANCY_RATIO,
+    Metric.TENSOR_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO,
+    Metric.PCIE_SENT_BYTES_PER_S,
+    Metric.PCIE_RECEIVED_BYTES_PER_S,
+    Metric.POWER_W,
+    Metric.POWER_LIMIT_W,
+    Metric.ENCODER_RATIO,
+    Metric.DECODER_RATIO,
     Metric.SM_CLOCK_MHZ,
-)  # fmt: skip
+)
 """What is asked for. Energy is left out: a counter of all time does not fit into float32."""
 
 

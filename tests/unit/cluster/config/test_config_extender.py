@@ -50,10 +50,17 @@ def test_a_route_names_a_policy_or_a_profile() -> None:
         profiles(config("routes: {/a: nobody}"), built_in(), "weft.yaml")
 
 
-@pytest.mark.parametrize("text", [
-    "enabled: true", "enabled: true, address: '::1'", "enabled: true, address: localhost",
-    "address: 0.0.0.0", "enabled: true, address: 0.0.0.0, anyoneMayBind: true",
-    "enabled: true, address: 0.0.0.0, certificateFile: /c, keyFile: /k, clientAuthorityFile: /a",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enabled: true",
+        "enabled: true, address: '::1'",
+        "enabled: true, address: localhost",
+        "address: 0.0.0.0",
+        "enabled: true, address: 0.0.0.0, anyoneMayBind: true",
+        "enabled: true, address: 0.0.0.0, certificateFile: /c, keyFile: /k, "
+        "clientAuthorityFile: /a",
+    ],
+)
 def test_a_shut_door_is_good_and_so_is_one_that_is_open_in_so_many_words(text: str) -> None:
     assert config(text)

@@ -56,9 +56,12 @@ def test_a_policys_own_option_counts_more_than_its_systems_switch() -> None:
 def test_default_profiles_can_be_made() -> None:
     made = profiles(Configuration(), built_in())
     assert [profile.name for profile in made] == [
-        "weft", "alnair-cost-saving", "alnair-high-performance", "genius-scheduler",
+        "weft",
+        "alnair-cost-saving",
+        "alnair-high-performance",
+        "genius-scheduler",
         "custom-scheduler",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ def config(text: str) -> Configuration:
 def test_one_server_is_all_it_takes() -> None:
     found = config("telemetry: {url: 'http://prometheus:9090'}").telemetry
     assert (found.url, found.interval_seconds, found.window_seconds) == (
-        "http://prometheus:9090", 15, 300,
-    )  # fmt: skip
+        "http://prometheus:9090",
+        15,
+        300,
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,10 @@ def test_one_entry_binds_for_all_dialects() -> None:
     assert "aliyun.com/gpu-count" not in names
     assert not any(names.values())
     assert [one["schedulerName"] for one in found["profiles"]] == [
-        "default-scheduler", "alnair-cost-saving", "alnair-high-performance",
-    ]  # fmt: skip
+        "default-scheduler",
+        "alnair-cost-saving",
+        "alnair-high-performance",
+    ]
 
 
 def test_pods_that_ask_by_label_need_every_pod_and_their_profile() -> None:

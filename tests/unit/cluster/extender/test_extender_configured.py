@@ -29,8 +29,10 @@ def test_the_defaults_are_the_default_routes() -> None:
 def test_the_originals_priority(priority: str, policy: str) -> None:
     settings = with_priority(ExtenderSettings(interference_table=""), priority)  # type: ignore[arg-type]
     assert {route.path: route.policy for route in routes_of(settings, KNOWN)} == {
-        "/weft": "", "/scheduler": policy, "/gpushare-scheduler": "gpushare",
-    }  # fmt: skip
+        "/weft": "",
+        "/scheduler": policy,
+        "/gpushare-scheduler": "gpushare",
+    }
 
 
 def gpushare(table: Path | str, known: tuple[str, ...], policy: str = "auto") -> Route:
@@ -74,8 +76,9 @@ def test_nobody_has_to_have_the_usual_table() -> None:
 def test_the_originals_paths_keep_the_originals_ways_whatever_decides() -> None:
     settings = ExtenderSettings(routes={"/scheduler": "fgd", "/mine": "schedulerName"})
     assert routes_of(settings, KNOWN) == [
-        Route("/scheduler", "fgd", bind_failure=500, report="status"), Route("/mine"),
-    ]  # fmt: skip
+        Route("/scheduler", "fgd", bind_failure=500, report="status"),
+        Route("/mine"),
+    ]
 
 
 def test_a_profile_that_is_there_is_not_made_again() -> None:
@@ -86,9 +89,14 @@ def test_a_profile_that_is_there_is_not_made_again() -> None:
 
 def test_files_of_tls() -> None:
     found = listening_of(
-        ExtenderSettings(port=1, original_ports=True, certificate_file="/c", key_file="/k",
-                         client_authority_file="/a")
-    )  # fmt: skip
+        ExtenderSettings(
+            port=1,
+            original_ports=True,
+            certificate_file="/c",
+            key_file="/k",
+            client_authority_file="/a",
+        )
+    )
     assert found == Listening("127.0.0.1", 1, True, Path("/c"), Path("/k"), Path("/a"))
     assert found.door == Door(certificate=True)
     assert listening_of(ExtenderSettings()).door == Door()

@@ -57,11 +57,15 @@ def waits(cluster: StubCluster, *applications: str) -> None:
 def asked(container: str) -> dict[str, Any]:
     limits = {"aliyun.com/gpu-mem": "300"}
     return {
-        "metadata": {"name": container, "namespace": "ns", "uid": f"u-{container}",
-                     "resourceVersion": "1"},
+        "metadata": {
+            "name": container,
+            "namespace": "ns",
+            "uid": f"u-{container}",
+            "resourceVersion": "1",
+        },
         "spec": {"containers": [{"name": container, "resources": {"limits": limits}}]},
         "status": {"phase": "Pending"},
-    }  # fmt: skip
+    }
 
 
 def nodes(cluster: StubCluster, container: str) -> list[str]:

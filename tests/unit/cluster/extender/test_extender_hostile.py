@@ -51,38 +51,83 @@ odd_numbers = (
     | st.integers()
 )
 odd_texts = st.sampled_from(
-    ["", "0", "-5", "1e400", "1e19", "9" * 40, "NaN", "inf", "١", "0x10", "1Ei", "9999999Ei", "1m",
-     "1n", " 1", "🦊", "\x00", "true", "0,1", "n1"]
-)  # fmt: skip
+    [
+        "",
+        "0",
+        "-5",
+        "1e400",
+        "1e19",
+        "9" * 40,
+        "NaN",
+        "inf",
+        "١",
+        "0x10",
+        "1Ei",
+        "9999999Ei",
+        "1m",
+        "1n",
+        " 1",
+        "🦊",
+        "\x00",
+        "true",
+        "0,1",
+        "n1",
+    ]
+)
 odd = st.none() | st.booleans() | odd_numbers | odd_texts | st.just([]) | st.just({})
 resources = st.dictionaries(
     st.sampled_from(
-        ["elasticgpu.io/gpu-memory", "elasticgpu.io/gpu-core", "aliyun.com/gpu-mem", "cpu",
-         "memory", "alnair/vgpu-memory", "alnair/vgpu-compute", "nvidia.com/gpu", "pods",
-         "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "x/y"]
+        [
+            "elasticgpu.io/gpu-memory",
+            "elasticgpu.io/gpu-core",
+            "aliyun.com/gpu-mem",
+            "cpu",
+            "memory",
+            "alnair/vgpu-memory",
+            "alnair/vgpu-compute",
+            "nvidia.com/gpu",
+            "pods",
+            "nvidia.com/gpumem",
+            "nvidia.com/gpumem-percentage",
+            "nvidia.com/gpucores",
+            "x/y",
+        ]
     ),
-    odd, max_size=4,
-)  # fmt: skip
+    odd,
+    max_size=4,
+)
 labels = st.dictionaries(
     st.sampled_from(
-        ["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total",
-         "genius/priority", "GPU_MEM_REQ", "nvidia.com/use-gputype"]
+        [
+            "genius/gpu-number",
+            "genius/gpu-memory-each",
+            "genius/gpu-memory-total",
+            "genius/priority",
+            "GPU_MEM_REQ",
+            "nvidia.com/use-gputype",
+        ]
     ),
-    odd_texts, max_size=3,
-)  # fmt: skip
+    odd_texts,
+    max_size=3,
+)
 asks = st.fixed_dictionaries({"limits": resources, "requests": resources})
 containers = st.fixed_dictionaries({"name": odd_texts, "resources": asks})
 pods = st.fixed_dictionaries(
     {
         "metadata": st.fixed_dictionaries(
-            {"name": st.just("a"), "namespace": st.just("ns"), "uid": odd_texts, "labels": labels,
-             "annotations": labels}
+            {
+                "name": st.just("a"),
+                "namespace": st.just("ns"),
+                "uid": odd_texts,
+                "labels": labels,
+                "annotations": labels,
+            }
         ),
         "spec": st.fixed_dictionaries(
             {"containers": st.lists(containers, max_size=3), "priority": odd, "overhead": resources}
         ),
     }
-)  # fmt: skip
+)
 requests = st.fixed_dictionaries(
     {"Pod": pods | odd},
     optional={
@@ -90,9 +135,12 @@ requests = st.fixed_dictionaries(
         "NodeNames": odd | st.lists(odd_texts | st.just("n1"), max_size=4),
         "NodeNameToMetaVictims": odd | st.dictionaries(odd_texts, odd, max_size=2),
         "NodeNameToVictims": st.dictionaries(st.just("n1"), odd, max_size=1),
-        "PodName": odd, "PodNamespace": odd, "PodUID": odd, "Node": odd,
+        "PodName": odd,
+        "PodNamespace": odd,
+        "PodUID": odd,
+        "Node": odd,
     },
-)  # fmt: skip
+)
 
 
 def ask_all(extender: Extender, body: bytes) -> None:
@@ -100,8 +148,12 @@ def ask_all(extender: Extender, body: bytes) -> None:
     for route in ROUTES:
         bind = asyncio.run(extender.bind(route, body))
         assert bind.status in (200, 400, route.bind_failure)
-        replies = [extender.filter(route, body), extender.prioritize(route, body),
-                   extender.preempt(route, body), bind]  # fmt: skip
+        replies = [
+            extender.filter(route, body),
+            extender.prioritize(route, body),
+            extender.preempt(route, body),
+            bind,
+        ]
         for reply in replies:
             json.loads(reply.body)
             assert reply.failed or reply.status == 200
@@ -152,28 +204,52 @@ def test_an_error_is_short_whatever_was_sent() -> None:
 # --- streams -------------------------------------------------------------------------------------
 
 lines = st.sampled_from(
-    [b"POST /weft/filter HTTP/1.1", b"POST /weft/bind HTTP/1.1", b"POST /weft/preempt HTTP/1.0",
-     b"GET /gpushare-scheduler/inspect/%2e%2e HTTP/1.1", b"POST /weft/filter HTTP/9.9",
-     b"POST http://else/weft/filter HTTP/1.1", b"CONNECT x:1 HTTP/1.1", b"PRI * HTTP/2.0",
-     b"POST /" + b"a" * 9_000 + b" HTTP/1.1", b"", b"\x16\x03\x01\x02\x00\x01"]
-)  # fmt: skip
+    [
+        b"POST /weft/filter HTTP/1.1",
+        b"POST /weft/bind HTTP/1.1",
+        b"POST /weft/preempt HTTP/1.0",
+        b"GET /gpushare-scheduler/inspect/%2e%2e HTTP/1.1",
+        b"POST /weft/filter HTTP/9.9",
+        b"POST http://else/weft/filter HTTP/1.1",
+        b"CONNECT x:1 HTTP/1.1",
+        b"PRI * HTTP/2.0",
+        b"POST /" + b"a" * 9_000 + b" HTTP/1.1",
+        b"",
+        b"\x16\x03\x01\x02\x00\x01",
+    ]
+)
 heads = st.lists(
     st.sampled_from(
-        [b"Host: x", b"Content-Length: 5", b"Content-Length: 0", b"Content-Length: -1",
-         b"Content-Length: 99999999999999999999", b"Content-Length: 5, 6",
-         b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked", b"Upgrade: websocket",
-         b"Connection: Upgrade", b"Connection: close", b"Expect: 100-continue", b": nothing",
-         b"X: " + b"y" * 9_000, b"X\x00Y: z", b" folded", b"Content-Encoding: gzip"]
+        [
+            b"Host: x",
+            b"Content-Length: 5",
+            b"Content-Length: 0",
+            b"Content-Length: -1",
+            b"Content-Length: 99999999999999999999",
+            b"Content-Length: 5, 6",
+            b"Transfer-Encoding: chunked",
+            b"Transfer-Encoding: gzip, chunked",
+            b"Upgrade: websocket",
+            b"Connection: Upgrade",
+            b"Connection: close",
+            b"Expect: 100-continue",
+            b": nothing",
+            b"X: " + b"y" * 9_000,
+            b"X\x00Y: z",
+            b" folded",
+            b"Content-Encoding: gzip",
+        ]
     ),
     max_size=5,
-)  # fmt: skip
+)
 tails = st.binary(max_size=60) | st.sampled_from(
     [b"{}", b"5\r\nhello\r\n0\r\n\r\n", b"ffffffffffffffff\r\n", b"-1\r\n", b"0\r\n\r\n", b"zz\r\n"]
 )
 streams = st.lists(
     st.builds(lambda line, head, tail: b"\r\n".join([line, *head, b"", tail]), lines, heads, tails),
-    min_size=1, max_size=3,
-).map(b"".join)  # fmt: skip
+    min_size=1,
+    max_size=3,
+).map(b"".join)
 
 
 async def raw(port: int, data: bytes, cut: int = 0) -> bytes:

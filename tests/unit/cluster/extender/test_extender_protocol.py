@@ -134,14 +134,29 @@ json_values = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["Pod", "pod", "Nodes", "NodeNames", "items", "metadata", "name", "spec", "UID",
-                 "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "containers", "PodUID"]
+                [
+                    "Pod",
+                    "pod",
+                    "Nodes",
+                    "NodeNames",
+                    "items",
+                    "metadata",
+                    "name",
+                    "spec",
+                    "UID",
+                    "NodeNameToVictims",
+                    "NodeNameToMetaVictims",
+                    "Pods",
+                    "containers",
+                    "PodUID",
+                ]
             ),
-            inner, max_size=5,
+            inner,
+            max_size=5,
         )
     ),
     max_leaves=30,
-)  # fmt: skip
+)
 READERS = (protocol.ArgsReader().read, protocol.read_bind, protocol.read_preempt)
 
 

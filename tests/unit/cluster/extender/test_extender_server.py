@@ -158,8 +158,15 @@ def test_every_port_has_every_page_and_path() -> None:
     async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
         second = await server.listen("127.0.0.1", 0)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{second}") as other:
-            for path in ("/version", "/healthz", "/livez", "/readyz", "/metrics",
-                         "/scheduler/status", "/gpushare-scheduler/inspect"):  # fmt: skip
+            for path in (
+                "/version",
+                "/healthz",
+                "/livez",
+                "/readyz",
+                "/metrics",
+                "/scheduler/status",
+                "/gpushare-scheduler/inspect",
+            ):
                 for one in (session, other):
                     async with one.get(path) as answer:
                         assert answer.status == 200
@@ -331,8 +338,9 @@ def test_a_fault_of_ours_is_an_answer_too() -> None:
     async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
         del world.engine.profiles["elastic-binpack"]
         for verb, data, status in (
-            ("filter", args(elastic(), ["n1"]), 200), ("bind", bind_args("a", "n1"), 500),
-        ):  # fmt: skip
+            ("filter", args(elastic(), ["n1"]), 200),
+            ("bind", bind_args("a", "n1"), 500),
+        ):
             async with session.post(f"/scheduler/{verb}", data=data) as answer:
                 assert answer.status == status
                 assert "KeyError: 'elastic-binpack'" in (await answer.json())["Error"]

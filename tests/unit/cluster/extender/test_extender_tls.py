@@ -38,10 +38,24 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pem")
     for name in ("server", "client", "stranger"):
         openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem", "-days", "2",
-            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-        )  # fmt: skip
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            f"{folder}/{name}.key",
+            "-out",
+            f"{folder}/{name}.pem",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        )
     return folder
 
 
@@ -136,10 +150,15 @@ def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(tmp_path
     script = Path(__file__).parents[4] / "deploy" / "extender-certificates.sh"
     folder = tmp_path / "made"
     subprocess.run([script, folder, "IP:127.0.0.1"], check=True, capture_output=True)
-    wish = listening_of(ExtenderSettings(
-        enabled=True, port=0, certificate_file=f"{folder}/tls.crt", key_file=f"{folder}/tls.key",
-        client_authority_file=f"{folder}/ca.crt",
-    ))  # fmt: skip
+    wish = listening_of(
+        ExtenderSettings(
+            enabled=True,
+            port=0,
+            certificate_file=f"{folder}/tls.crt",
+            key_file=f"{folder}/tls.key",
+            client_authority_file=f"{folder}/ca.crt",
+        )
+    )
     plain = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     ours = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     ours.load_cert_chain(folder / "client.crt", folder / "client.key")

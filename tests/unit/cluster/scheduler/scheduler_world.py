@@ -33,9 +33,13 @@ def inventory(gpus: int, model: str = "") -> str:
 
 
 def add_node(
-    server: FakeApiServer, name: str, gpus: int = 2, *, ready: bool = True,
+    server: FakeApiServer,
+    name: str,
+    gpus: int = 2,
+    *,
+    ready: bool = True,
     advertised_mib: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """`advertised_mib`: how many weft.dev/gpu-memory a device plugin advertises there, if any."""
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     if advertised_mib is not None:
@@ -52,9 +56,14 @@ def add_node(
 
 
 def add_pod(
-    server: FakeApiServer, name: str, memory_mib: int | str = 0, *, by: str = "weft",
-    meta: Json | None = None, **spec: Any,
-) -> str:  # fmt: skip
+    server: FakeApiServer,
+    name: str,
+    memory_mib: int | str = 0,
+    *,
+    by: str = "weft",
+    meta: Json | None = None,
+    **spec: Any,
+) -> str:
     """A pod of namespace d; its UID."""
     asks = {"limits": {"weft.dev/gpu-memory": str(memory_mib)}} if memory_mib else {}
     whole = {"schedulerName": by, "containers": [{"name": "c", "resources": asks}], **spec}
@@ -66,9 +75,15 @@ class World:
     """The pages are served from the beginning; `sync` and `lead` are the cluster's own steps."""
 
     def __init__(
-        self, server: FakeApiServer, client: ApiClient, options: HttpOptions, policy: Policy,
-        limits: Limits, address: str = "127.0.0.1", door: Door | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        server: FakeApiServer,
+        client: ApiClient,
+        options: HttpOptions,
+        policy: Policy,
+        limits: Limits,
+        address: str = "127.0.0.1",
+        door: Door | None = None,
+    ) -> None:
         self.server = server
         self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
         self.metrics = Metrics(self.live)
@@ -113,9 +128,12 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(
-    options: HttpOptions | None = None, policy: Policy | None = None, limits: Limits = STRICT,
-    address: str = "127.0.0.1", door: Door | None = None,
-) -> AsyncIterator[World]:  # fmt: skip
+    options: HttpOptions | None = None,
+    policy: Policy | None = None,
+    limits: Limits = STRICT,
+    address: str = "127.0.0.1",
+    door: Door | None = None,
+) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, Fixed())) as client,

@@ -210,12 +210,24 @@ def test_where_no_way_leads_to_a_scheduler_each_is_named(
 ) -> None:
     way = ("d/p", "--kubeconfig", kubeconfig, "--service")
     for namespace, wants in (
-        ("nobody", ("503", "no scheduler answers behind it",
-                    "no pod of nobody is labelled weft.dev/role=leader")),
+        (
+            "nobody",
+            (
+                "503",
+                "no scheduler answers behind it",
+                "no pod of nobody is labelled weft.dev/role=leader",
+            ),
+        ),
         ("gone", ("503", "no scheduler answers behind it", "; pod gone/weft-a:1234: 503")),
-        ("forbidden", ("403", "the right to list pods and get pods/proxy there, or to get services",
-                       "its leader's pod was not asked: ")),
-    ):  # fmt: skip
+        (
+            "forbidden",
+            (
+                "403",
+                "the right to list pods and get pods/proxy there, or to get services",
+                "its leader's pod was not asked: ",
+            ),
+        ),
+    ):
         code, said = explain(capsys, monkeypatch, *way, f"{namespace}/weft-scheduler:10259")
         assert code == 1
         assert said.startswith(f"weft: error: service {namespace}/weft-scheduler:10259: ")
@@ -289,11 +301,18 @@ def http(body: str, status: str = "200 OK") -> bytes:
 @pytest.mark.parametrize(
     "said",
     [
-        http("<html>hello</html>"), http(""), http("[]"), http('{"ok": true}'),
-        http("[" * 50_000), http('{"error": "x"}', "404 Not Found"), http("no", "500 No"),
-        http("", "302 Found"), b"SSH-2.0-OpenSSH_9.2\r\n", b"",
+        http("<html>hello</html>"),
+        http(""),
+        http("[]"),
+        http('{"ok": true}'),
+        http("[" * 50_000),
+        http('{"error": "x"}', "404 Not Found"),
+        http("no", "500 No"),
+        http("", "302 Found"),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
     ],
-)  # fmt: skip
+)
 def test_another_server_is_told_in_one_line(
     said: bytes, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,9 +328,11 @@ def test_another_server_is_told_in_one_line(
 
 
 def test_who_may_not_know_is_told_what_would_help(
-    scheduler: Scheduler, kubeconfig: Path, capsys: pytest.CaptureFixture[str],
+    scheduler: Scheduler,
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     host = own_address() or pytest.skip("this machine has no address but loopback")
     code, said = explain(capsys, monkeypatch, "other/p", "--kubeconfig", kubeconfig)
     assert code == 1

@@ -58,8 +58,14 @@ def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
         it.server.update("nodes", "n", {"status": {"capacity": units}})
         marks = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_DEV": "15"}
         asks = {"limits": {"aliyun.com/gpu-mem": "8"}}
-        add_pod(it.server, "p", by="default-scheduler", meta={"annotations": marks}, nodeName="n",
-                containers=[{"name": "c", "resources": asks}])  # fmt: skip
+        add_pod(
+            it.server,
+            "p",
+            by="default-scheduler",
+            meta={"annotations": marks},
+            nodeName="n",
+            containers=[{"name": "c", "resources": asks}],
+        )
         await it.lead()
         (note,) = (await it.explain("p")).notes
         assert note.startswith("it asks for 8 aliyun.com/gpu-mem: its node counts in MiB, its")
@@ -257,8 +263,11 @@ def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
 def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_bound() -> None:
     async def check(it: World) -> None:
         add_node(it.server, "n")
-        marks = {"weft.dev/class": "latency-critical", "weft.dev/slo-ms": "80",
-                 "weft.dev/solo-p99-ms": "soon"}  # fmt: skip
+        marks = {
+            "weft.dev/class": "latency-critical",
+            "weft.dev/slo-ms": "80",
+            "weft.dev/solo-p99-ms": "soon",
+        }
         for name, mib in (("bound", 4_000), ("waits", 99_000)):
             add_pod(it.server, name, mib, meta={"annotations": marks})
         await it.lead()

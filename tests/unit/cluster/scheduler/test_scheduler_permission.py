@@ -75,8 +75,10 @@ def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
         it.server.access.rights.add((USER, "/explain/"))
         token = {
             "another audience": it.server.access.token(USER, "https://kubernetes.default.svc"),
-            "forged": "e30.e30.e30", "no token": "a b", "an endless one": "e30.e30." + "x" * 7_000,
-        }[wrong]  # fmt: skip
+            "forged": "e30.e30.e30",
+            "no token": "a b",
+            "an endless one": "e30.e30." + "x" * 7_000,
+        }[wrong]
         assert (await asked(it, base + PAGE, token))[0] == 401
 
     from_elsewhere(check)

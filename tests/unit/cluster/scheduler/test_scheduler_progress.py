@@ -54,15 +54,23 @@ def test_explain_tells_what_was_seen_last() -> None:
 
 
 def lines_of(**seen: Any) -> list[str]:
-    told = Explanation("d", "serve", "u", "bound", "is bound on n", "weft", True,
-                       progress=Progress(**seen))  # fmt: skip
+    told = Explanation(
+        "d", "serve", "u", "bound", "is bound on n", "weft", True, progress=Progress(**seen)
+    )
     return live_lines(msgspec.json.encode(told))[2:]
 
 
 def test_progress_in_words() -> None:
     assert lines_of(
-        source="progress", slowdown=1.566, rate_per_s=61.3, alone_per_s=96.0, age_s=9.4, bound=1.1,
-        broken=1, windows=3, held_back="nobody goes: why",
+        source="progress",
+        slowdown=1.566,
+        rate_per_s=61.3,
+        alone_per_s=96.0,
+        age_s=9.4,
+        bound=1.1,
+        broken=1,
+        windows=3,
+        held_back="nobody goes: why",
         apart=(Apart("train", "T4", 1_440.0), Apart("", "", 59.0)),
     ) == [
         "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
@@ -70,7 +78,7 @@ def test_progress_in_words() -> None:
         "  nobody goes: why",
         "  kept apart from train on T4 for 24 min",
         "  kept apart from pods of no known application for 59 s",
-    ]  # fmt: skip
+    ]
 
 
 def test_guesses_latencies_and_problems_in_words() -> None:

@@ -58,9 +58,10 @@ def test_models_and_uuids_have_their_own_words() -> None:
 
 def test_cpu_and_host_memory_and_extended_resources() -> None:
     engine = engine_of(
-        node("a", cpu_milli=1000), node("b", cpu_milli=3000, host_memory_mib=100),
+        node("a", cpu_milli=1000),
+        node("b", cpu_milli=3000, host_memory_mib=100),
         node("c", cpu_milli=3000, extended={"x": 1}),
-    )  # fmt: skip
+    )
     asked = shape(cpu_milli=2000, host_memory_mib=200, extended={"x": 2})
     assert said(engine, asked) == [
         (Code.CPU, 1, 2000, 1000, "m cpu"),
@@ -84,10 +85,12 @@ def test_overbooked_nodes_have_nothing_free_not_less() -> None:
         (shape(memory_mib=16_000, gpus=2), (Code.GPU_MEMORY, 16_000, 1000, "MiB")),
         (shape(memory_mib=99_999), (Code.GPU_TOO_SMALL, 99_999, 16_384, "MiB")),
         (shape(milli=500, gpus=2), (Code.GPU_CORES, 500, 100, "m")),
-        (shape(claims=[GpuClaim(memory=Memory("mib", 20_000), split=True)]),
-         (Code.GPU_MEMORY, 20_000, 17_384, "MiB over all GPUs")),
+        (
+            shape(claims=[GpuClaim(memory=Memory("mib", 20_000), split=True)]),
+            (Code.GPU_MEMORY, 20_000, 17_384, "MiB over all GPUs"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_gpus_lack(asked: Shape, reason: tuple[Code, int, int, str]) -> None:
     """Two cards, one idle, the other with 1,000 MiB and 100 m left: two GPUs want the second."""
     engine = engine_of(node("a", gpus=2))
@@ -193,8 +196,11 @@ def test_gpu_numbers_are_those_of_a_slow_loop() -> None:
                         free[share.gpu] -= share.memory_mib
             if one.schedulable and free and max(free.values()) < ask:
                 most.append(max(free.values()))
-        found = [r for r in summary_of(engine, shape(memory_mib=ask)).reasons
-                 if r.code is Code.GPU_MEMORY]  # fmt: skip
+        found = [
+            r
+            for r in summary_of(engine, shape(memory_mib=ask)).reasons
+            if r.code is Code.GPU_MEMORY
+        ]
         want = [Reason(Code.GPU_MEMORY, len(most), ask, max(most), "MiB")] if most else []
         assert found == want
         refusals += len(most)

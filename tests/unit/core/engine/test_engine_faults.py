@@ -181,8 +181,12 @@ def test_kube_scheduler_is_refused_with_a_reason(at):
 def test_it_is_on_record_and_breaks_off_alike_in_a_replay():
     header = Header([ProfileUse("weft", [PolicyUse("brittle", options={"at": "permit"})])])
     engine = header.engine(lambda name, **options: Brittle(**options))
-    events = [NodesChanged((node("a", gpus=1),)), PodAdded(pod("x", memory_mib=5)),
-              PodAdded(pod(POISON, memory_mib=666)), PodAdded(pod("y", memory_mib=5))]  # fmt: skip
+    events = [
+        NodesChanged((node("a", gpus=1),)),
+        PodAdded(pod("x", memory_mib=5)),
+        PodAdded(pod(POISON, memory_mib=666)),
+        PodAdded(pod("y", memory_mib=5)),
+    ]
     lines = []
     for at, event in enumerate(events):
         line = Line(at, event, records_of(engine.handle(event, at)))

@@ -116,12 +116,19 @@ def test_the_borrower_goes_when_its_lender_grows_and_says_who_grew() -> None:
     assert command.placement.uid == "borrower"
     record = command.record
     assert (record.outcome, record.uid, record.name, record.node) == (
-        "asked-to-leave", "borrower", "borrower", "a",
-    )  # fmt: skip
+        "asked-to-leave",
+        "borrower",
+        "borrower",
+        "a",
+    )
     assert record.eviction == Eviction(
-        gpu=0, need_mib=9_700, card_mib=CARD, reserve_mib=RESERVE, borrowed_mib=4_000,
+        gpu=0,
+        need_mib=9_700,
+        card_mib=CARD,
+        reserve_mib=RESERVE,
+        borrowed_mib=4_000,
         grew=(Grown("lender", 3_400, 5_000),),
-    )  # fmt: skip
+    )
 
 
 def test_nobody_else_goes_until_the_borrower_is_gone() -> None:

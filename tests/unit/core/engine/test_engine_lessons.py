@@ -38,9 +38,7 @@ def engine_of(gpus: int = 2) -> Engine:
 
 
 def asking(uid: str, mib: int, workload: str = "job", created_ns: int = 0) -> PodRequest:
-    return PodRequest(
-        uid, uid, shape(memory_mib=mib), workload=workload, created_ns=created_ns
-    )  # fmt: skip
+    return PodRequest(uid, uid, shape(memory_mib=mib), workload=workload, created_ns=created_ns)
 
 
 def shares(commands: list[Command]) -> dict[str, tuple[Share, ...]]:

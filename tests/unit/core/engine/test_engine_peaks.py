@@ -71,9 +71,13 @@ class Life:
         ages = np.array([age], dtype=np.int8)
         columns = {NEED: (np.zeros(1), ages), BEYOND: (np.zeros(1), ages)}
         told = snapshot(
-            self.version, 0, [("a", 0)], columns, peaks_mib=peaks or {},
+            self.version,
+            0,
+            [("a", 0)],
+            columns,
+            peaks_mib=peaks or {},
             idle_mib={uid: (mib,) for uid, mib in idle.items()},
-        )  # fmt: skip
+        )
         return self.tell(SignalsChanged(told))
 
     def run(self, name: str, peak_mib: int = 1_000, **more: Any) -> None:
@@ -286,8 +290,10 @@ def test_of_more_kinds_than_are_known_at_most_those_told_first_go() -> None:
 
 def test_who_waits_is_tried_as_soon_as_peaks_are_told() -> None:
     life = learnt()
-    kept = tuple(PeakLearnt(*kind, peak.most_mib, peak.runs)
-                 for kind, peak in life.engine.peaks.known.items())  # fmt: skip
+    kept = tuple(
+        PeakLearnt(*kind, peak.most_mib, peak.runs)
+        for kind, peak in life.engine.peaks.known.items()
+    )
     other = Life()
     other.add("lender", 9_000, application="other")
     other.look({"lender": 3_000})

@@ -352,8 +352,10 @@ def test_pods_of_another_shape_by_now_let_the_rest_of_their_group_try() -> None:
 
 
 def test_several_profiles_share_one_ledger_and_never_overbook() -> None:
-    profiles = [Profile(name, [policy()]) for name, policy in
-                (("one", FirstFit), ("two", SmallestFirst), ("three", Exclusive))]  # fmt: skip
+    profiles = [
+        Profile(name, [policy()])
+        for name, policy in (("one", FirstFit), ("two", SmallestFirst), ("three", Exclusive))
+    ]
     engine = Engine(profiles, [node(f"n{i}", gpus=2) for i in range(3)])
     for index in range(60):
         name = ("one", "two", "three")[index % 3]

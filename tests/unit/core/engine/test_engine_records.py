@@ -59,8 +59,9 @@ def test_counts_are_right_after_mending_as_when_asked_afresh() -> None:
             for asked in shapes:
                 known = engine.assessor.assess(engine.profiles["weft"], asked)
                 table = engine.ledger.table
-                accounts = {holding.placement.uid: holding for holding in
-                            engine.ledger.holdings.values()}  # fmt: skip
+                accounts = {
+                    holding.placement.uid: holding for holding in engine.ledger.holdings.values()
+                }
                 fresh = engine_of(*table.nodes, policies=(BestFit(),))
                 for holding in accounts.values():
                     fresh.ledger.adopt(holding.placement)
@@ -145,11 +146,18 @@ def test_a_record_names_pod_time_attempt_and_sequence() -> None:
     bind(engine, pod("x", gpus=1))
     record = record_of(engine, pod("p", gpus=1))
     assert (record.seq, record.at_ns, record.uid, record.namespace, record.name) == (
-        2, 5, "p", "default", "p",
-    )  # fmt: skip
+        2,
+        5,
+        "p",
+        "default",
+        "p",
+    )
     assert (record.profile, record.attempt, record.outcome, record.node) == (
-        "weft", 1, "unschedulable", "",
-    )  # fmt: skip
+        "weft",
+        1,
+        "unschedulable",
+        "",
+    )
     assert record.reasons() == {"too few idle GPUs": 1}
 
 

@@ -27,10 +27,17 @@ def test_a_critical_pod_too_slow_in_two_of_three_windows_gets_relief() -> None:
     assert life.look(lc=1.05) == {}
     assert life.look(lc=1.3) == {
         "free": Slowed(
-            0, "lc", "bound", 1.3, 1.10, 2, relief=round(math.exp(0.3), 3),
-            applications=("lc", "free"), gpu_model="V100",
+            0,
+            "lc",
+            "bound",
+            1.3,
+            1.10,
+            2,
+            relief=round(math.exp(0.3), 3),
+            applications=("lc", "free"),
+            gpu_model="V100",
         )
-    }  # fmt: skip
+    }
 
 
 def test_one_bad_window_is_none() -> None:
@@ -170,9 +177,16 @@ def test_slow_pairs_part_after_five_minutes() -> None:
     ((uid, why),) = life.look(first=2.5, second=2.0).items()
     assert uid == "second"
     assert why == Slowed(
-        0, "first", "together", 2.5, together=0.9, since_ns=30 * S, relief=1.051,
-        applications=("first", "second"), gpu_model="V100",
-    )  # fmt: skip
+        0,
+        "first",
+        "together",
+        2.5,
+        together=0.9,
+        since_ns=30 * S,
+        relief=1.051,
+        applications=("first", "second"),
+        gpu_model="V100",
+    )
 
 
 def test_a_good_look_between_begins_anew() -> None:

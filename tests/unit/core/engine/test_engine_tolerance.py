@@ -16,8 +16,11 @@ def served(slack: Slack = (), gpus: tuple[int, ...] = (0,), policy: Policy | Non
     life.engine.ledger.set_nodes([node("a", gpus=2, model=["T4", "A100"])])
     for uid, job_class in (("lc", CRITICAL), ("free", BEST_EFFORT)):
         place = placement(uid, "a", gpus if uid == "lc" else gpus[0], memory_mib=4_000)
-        life.tell(PodSeenBound(msgspec.structs.replace(
-            place, application=uid, job_class=job_class, slack=slack)))  # fmt: skip
+        life.tell(
+            PodSeenBound(
+                msgspec.structs.replace(place, application=uid, job_class=job_class, slack=slack)
+            )
+        )
     life.look(lc=1.0, free=1.0)
     return life
 
@@ -46,9 +49,13 @@ def test_what_counters_cannot_tell_sends_nobody_away() -> None:
 
 @pytest.mark.parametrize(
     ("slack", "gpus", "bound"),
-    [((("t4", 106),), (0,), 1.06), ((("t4", 106),), (1,), 1.10), ((("t4", 108), ("", 106)), (0, 1),
-     1.06), ((("", 900),), (0,), 1.10)],
-)  # fmt: skip
+    [
+        ((("t4", 106),), (0,), 1.06),
+        ((("t4", 106),), (1,), 1.10),
+        ((("t4", 108), ("", 106)), (0, 1), 1.06),
+        ((("", 900),), (0,), 1.10),
+    ],
+)
 def test_it_is_that_of_the_gpus_it_has_and_never_more_than_the_policys(slack, gpus, bound) -> None:
     assert allowed(served(slack, gpus)) == bound
 

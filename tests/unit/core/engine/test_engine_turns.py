@@ -26,8 +26,11 @@ MINUTE = 60_000_000_000
 
 
 def engine_of(turn_looks: int, nodes: int = 4) -> Engine:
-    profiles = [Profile("weft", [BestFit()]), Profile("fgd", [Fgd()]),
-                Profile("two", [Plugin(BestFit(), 2), Plugin(Spread(), 1)])]  # fmt: skip
+    profiles = [
+        Profile("weft", [BestFit()]),
+        Profile("fgd", [Fgd()]),
+        Profile("two", [Plugin(BestFit(), 2), Plugin(Spread(), 1)]),
+    ]
     return Engine(profiles, [node(f"n{i}", gpus=2) for i in range(nodes)], turn_looks=turn_looks)
 
 
@@ -42,8 +45,11 @@ def drained(engine: Engine, event: Event, now: int) -> tuple[list[Command], int]
 
 
 def decided(commands: list[Command]) -> list[tuple[str, str]]:
-    return [(c.pod.uid, c.placement.node if isinstance(c, Bind) else "")
-            for c in commands if isinstance(c, Bind | Unschedulable)]  # fmt: skip
+    return [
+        (c.pod.uid, c.placement.node if isinstance(c, Bind) else "")
+        for c in commands
+        if isinstance(c, Bind | Unschedulable)
+    ]
 
 
 def test_in_turns_or_at_once_the_same_is_decided():
@@ -59,10 +65,14 @@ def play(dice: Random) -> int:
         kind = dice.choice(["add", "add", "add", "gone", "seen", "node"])
         held = sorted(free.ledger.holdings)
         event: Event = PodAdded(
-            pod(f"p{step}", memory_mib=dice.choice([9_000, 12_000, 100 + step]),
-                milli=dice.choice([0, 400]), priority=dice.choice([0, 0, 5]),
-                scheduler_name=dice.choice(["weft", "fgd", "two"]))
-        )  # fmt: skip
+            pod(
+                f"p{step}",
+                memory_mib=dice.choice([9_000, 12_000, 100 + step]),
+                milli=dice.choice([0, 400]),
+                priority=dice.choice([0, 0, 5]),
+                scheduler_name=dice.choice(["weft", "fgd", "two"]),
+            )
+        )
         if kind == "gone" and held:
             event = PodGone(dice.choice(held))
         elif kind == "seen":

@@ -72,9 +72,16 @@ def behind(engine: Engine, request: PodRequest, place: Place, **more: Any) -> Me
 def state(engine: Engine) -> list[object]:
     """Whatever a question might have left behind."""
     ledger, policy = engine.ledger, engine.profiles["weft"].lead
-    return [ledger.version - ledger.tried, ledger.table.device_cells.tolist(), ledger.held_back,
-            ledger.table.measured.tolist(), engine.signals, engine.assessor, engine.peaks,
-            policy.signals]  # fmt: skip
+    return [
+        ledger.version - ledger.tried,
+        ledger.table.device_cells.tolist(),
+        ledger.held_back,
+        ledger.table.measured.tolist(),
+        engine.signals,
+        engine.assessor,
+        engine.peaks,
+        policy.signals,
+    ]
 
 
 def test_what_was_read_of_the_gpu_and_where_it_would_have_gone_without() -> None:
@@ -190,8 +197,10 @@ def test_without_metrics_nothing_is_idle_and_afterwards_all_is_as_before() -> No
     home = bind(engine, lender)
     bind(engine, pod("other", memory_mib=15_800))  # the reserve stays free
     ages = (FRESH, FRESH)
-    quiet = {f"{name}": (np.array([0.1, 0.1]), np.array(ages, dtype=np.int8))
-             for name in ("sm_active_ratio", "dram_active_ratio")}  # fmt: skip
+    quiet = {
+        f"{name}": (np.array([0.1, 0.1]), np.array(ages, dtype=np.int8))
+        for name in ("sm_active_ratio", "dram_active_ratio")
+    }
     quiet["memory_used_mib"] = (np.array([1_000.0, 1_000.0]), np.array(ages, dtype=np.int8))
     told = snapshot(1, 0, GPUS, quiet, idle_mib={"lender": (12_000,)})
     engine.handle(SignalsChanged(told), 1)
@@ -247,10 +256,17 @@ def test_what_was_measured_is_kept_with_the_place_that_it_led_to() -> None:
 
 @pytest.mark.parametrize(
     ("column", "unit"),
-    [("memory_used_mib.p80", "MiB"), ("memory_free_mib.cov", ""), ("power_limit_w", "W"),
-     ("memory_free_mib.autocorrelation", ""), ("sm_active_ratio.next", ""), ("sm_clock_mhz", "MHz"),
-     ("pcie_sent_bytes_per_s", "B/s"), ("window.samples", "")],
-)  # fmt: skip
+    [
+        ("memory_used_mib.p80", "MiB"),
+        ("memory_free_mib.cov", ""),
+        ("power_limit_w", "W"),
+        ("memory_free_mib.autocorrelation", ""),
+        ("sm_active_ratio.next", ""),
+        ("sm_clock_mhz", "MHz"),
+        ("pcie_sent_bytes_per_s", "B/s"),
+        ("window.samples", ""),
+    ],
+)
 def test_the_unit_is_in_the_columns_name(column: str, unit: str) -> None:
     assert unit_of(column) == unit
 

@@ -31,9 +31,15 @@ def partly_used(*nodes: Node) -> Ledger:
     for one in nodes:
         for gpu in one.gpus:
             used = dice.randrange(1, 14_000), dice.randrange(0, 900)
-            ledger.reserve(placement(
-                f"{one.name}-{gpu.index}", one.name, gpu.index, memory_mib=used[0], milli=used[1]
-            ))  # fmt: skip
+            ledger.reserve(
+                placement(
+                    f"{one.name}-{gpu.index}",
+                    one.name,
+                    gpu.index,
+                    memory_mib=used[0],
+                    milli=used[1],
+                )
+            )
     return ledger
 
 

@@ -173,8 +173,10 @@ def test_host_ports_are_held_and_given_back() -> None:
     assert engine.ledger.table.ports == {0: [HostPort(80, "UDP"), HostPort(80, ip="10.0.0.1")]}
 
 
-@given(st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]),
-       st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]))  # fmt: skip
+@given(
+    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]),
+    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]),
+)
 def test_port_conflicts_are_mutual(left: str, right: str) -> None:
     one, two = HostPort(80, ip=left), HostPort(80, ip=right)
     assert one.conflicts(two) == two.conflicts(one)

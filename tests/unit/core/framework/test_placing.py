@@ -106,8 +106,10 @@ def test_claims_of_one_pod_keep_off_mig_relatives(policy: Policy) -> None:
     assert gpus(ask(ledger, shape(gpus=2), policy)) == [(0, 1), (0, 2)]
     assert ask(ledger, shape(gpus=3), policy) in (Code.NOT_IDLE, Code.TOGETHER)
     assert gpus(ask(ledger, shape(claims=[mib(1500), mib(1500)]), policy)) in (
-        [(0, 0), (1, 0)], [(0, 1), (1, 2)], [(0, 2), (1, 1)],
-    )  # fmt: skip
+        [(0, 0), (1, 0)],
+        [(0, 1), (1, 2)],
+        [(0, 2), (1, 1)],
+    )
     assert ask(ledger, shape(claims=[mib(3000), mib(1500)]), policy) == Code.TOGETHER
 
 
@@ -140,9 +142,7 @@ def test_a_total_larger_than_any_card_fits_several_and_one_larger_than_all_does_
 def test_a_total_minds_uuids_and_cores() -> None:
     ledger = Ledger([node("a", gpus=3, memory_mib=1000)])
     ledger.reserve(placement("p", "a", 0, milli=800))
-    assert ask(
-        ledger, shape(claims=[mib(1500, split=True)], uuids=["GPU-a-2"])
-    ) == Code.GPU_MEMORY  # fmt: skip
+    assert ask(ledger, shape(claims=[mib(1500, split=True)], uuids=["GPU-a-2"])) == Code.GPU_MEMORY
     with_cores = shape(claims=[mib(1500, split=True, milli=300)])
     assert gpus(ask(ledger, with_cores)) == [(0, 1), (0, 2)]
     assert ask(ledger, shape(claims=[mib(2500, split=True, milli=300)])) == Code.GPU_MEMORY

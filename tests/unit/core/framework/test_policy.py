@@ -83,8 +83,11 @@ def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> Non
         pod("first", queue_priority=1, created_ns=9),
     ]
     assert [p.name for p in sorted(pods, key=key)] == [
-        "first", "urgent", "old", "new",
-    ]  # fmt: skip
+        "first",
+        "urgent",
+        "old",
+        "new",
+    ]
 
 
 def test_the_tightest_device_is_chosen_in_what_the_claim_shares_by() -> None:
@@ -142,8 +145,13 @@ def test_one_scorer_decides_by_its_raw_scores() -> None:
     nodes = [node("a", cpu_milli=1000), node("b", cpu_milli=3000), node("c", cpu_milli=2000)]
     found = decide([ByNode()], nodes, [pod(f"p{i}", cpu_milli=900) for i in range(6)])
     assert [place.node if place else None for place in found.values()] == [
-        "b", "b", "c", "b", "c", "a",
-    ]  # fmt: skip
+        "b",
+        "b",
+        "c",
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_several_scorers_are_normalised_and_weighed() -> None:

@@ -35,13 +35,32 @@ ROWS = [None, [2, 0], [0], [1]]
 def test_some_rows_answer_as_all_rows_do_there(rows: list[int] | None) -> None:
     whole, part = query(shape(memory_mib=500)), query(shape(memory_mib=500), rows)
     at = list(range(3)) if rows is None else rows
-    for name in ("cpu_free", "cpu_total", "memory_free", "milli_free", "max_milli_free",
-                 "max_memory_free", "idle", "gpus", "usable_gpus", "node_kind"):  # fmt: skip
+    for name in (
+        "cpu_free",
+        "cpu_total",
+        "memory_free",
+        "milli_free",
+        "max_milli_free",
+        "max_memory_free",
+        "idle",
+        "gpus",
+        "usable_gpus",
+        "node_kind",
+    ):
         assert getattr(part, name).tolist() == getattr(whole, name)[at].tolist(), name
     assert part.hosted.tolist() == whole.hosted[at].tolist()
-    for name in ("device_memory_free", "device_milli_free", "device_memory_total", "device_kind",
-                 "device_local", "device_idle", "device_usable", "device_first", "device_fits",
-                 "room"):  # fmt: skip
+    for name in (
+        "device_memory_free",
+        "device_milli_free",
+        "device_memory_total",
+        "device_kind",
+        "device_local",
+        "device_idle",
+        "device_usable",
+        "device_first",
+        "device_fits",
+        "room",
+    ):
         values = getattr(whole, name).tolist()
         start = whole.table.start
         wanted = [value for row in at for value in values[start[row] : start[row + 1]]]

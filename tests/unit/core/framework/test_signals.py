@@ -58,8 +58,9 @@ def test_it_is_the_same_when_it_comes_back_from_a_file() -> None:
     told = of(11, 7, 77, 10)
     again = msgspec.json.decode(msgspec.json.encode(told), type=SignalsSnapshot)
     assert again == told
-    np.testing.assert_array_equal(SignalsView(again).over(table(), USED)[0],
-                                  SignalsView(told).over(table(), USED)[0])  # fmt: skip
+    np.testing.assert_array_equal(
+        SignalsView(again).over(table(), USED)[0], SignalsView(told).over(table(), USED)[0]
+    )
 
 
 def test_moved_nodes_are_those_whose_numbers_or_freshness_changed() -> None:

@@ -32,8 +32,10 @@ def tamper(column: str, at: int, value: int) -> Callable[[Table], None]:
     [
         (tamper("memory_used", 1, 290), "a GPU 1: memory_mib used 290, holdings sum to 300"),
         (tamper("milli_used", 2, 5), "b GPU 0: milli used 5, holdings sum to 0"),
-        (tamper("memory_used", 0, 1100),
-         "a GPU 0: memory 1100 MiB used of 1000, overbooked by 100"),
+        (
+            tamper("memory_used", 0, 1100),
+            "a GPU 0: memory 1100 MiB used of 1000, overbooked by 100",
+        ),
         (tamper("milli_used", 0, 1001), "a GPU 0: cores 1001 m used of 1000, overbooked by 1"),
         (tamper("milli_used", 0, -1), "a GPU 0: cores -1 m used of 1000, overbooked by -1001"),
         (tamper("cpu_free", 0, 1), "cpu_free[0] is 1, rebuilt it is 127500"),
@@ -45,7 +47,7 @@ def tamper(column: str, at: int, value: int) -> Callable[[Table], None]:
         (tamper("pods", 1, 2), "pods[1] is 2, rebuilt it is 1"),
         (tamper("max_milli_free", 1, 3), "max_milli_free[1] is 3, rebuilt it is 1000"),
     ],
-)  # fmt: skip
+)
 def test_each_difference_is_a_sentence(change: Callable[[Table], None], sentence: str) -> None:
     ledger = some_ledger()
     assert audit(ledger) == []

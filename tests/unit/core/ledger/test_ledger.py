@@ -29,8 +29,9 @@ def copy_of(ledger: Ledger) -> Ledger:
 
 def test_a_reservation_takes_exactly_its_share_and_gives_it_back() -> None:
     ledger = Ledger([node("a", gpus=2, memory_mib=1000, extended={"x": 3})])
-    wanted = placement("p", "a", 1, memory_mib=300, milli=250, cpu_milli=500, host_memory_mib=64,
-                       extended={"x": 2})  # fmt: skip
+    wanted = placement(
+        "p", "a", 1, memory_mib=300, milli=250, cpu_milli=500, host_memory_mib=64, extended={"x": 2}
+    )
     before = copy_of(ledger).table
     assert ledger.reserve(wanted)
     assert free(ledger, "a", 0) == (1000, 1000)

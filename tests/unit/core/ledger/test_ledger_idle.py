@@ -57,10 +57,11 @@ def test_a_pod_that_was_released_and_came_back_leaves_idle_what_is_told_of_it_no
 
 
 @given(
-    st.lists(st.dictionaries(st.sampled_from("pqrst"), st.lists(st.integers(-9, 5_000))),
-             max_size=6),
+    st.lists(
+        st.dictionaries(st.sampled_from("pqrst"), st.lists(st.integers(-9, 5_000))), max_size=6
+    ),
     st.sampled_from([LENDING, Limits(1200, 1500), Limits(1200, 1000)]),
-)  # fmt: skip
+)
 def test_whatever_was_told_before_the_last_counts(
     told: list[dict[str, list[int]]], limits: Limits
 ) -> None:

@@ -54,8 +54,9 @@ def test_it_follows_every_change_and_its_undoing() -> None:
         table = ledger.table
         for row, one in enumerate(table.nodes):
             for gpu in range(len(one.gpus)):
-                wanted = sorted(app for app, where, on in there.values()
-                                if (where, on) == (one.name, gpu))  # fmt: skip
+                wanted = sorted(
+                    app for app, where, on in there.values() if (where, on) == (one.name, gpu)
+                )
                 found = table.residents.on(table.device_row(row, gpu))
                 assert [who.application for who in found] == wanted
 
@@ -91,9 +92,17 @@ def test_old_companies_are_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("memory_mib", "milli", "small"),
-    [(250, 0, True), (251, 0, False), (0, 250, True), (0, 251, False), (250, 250, True),
-     (100, 251, False), (251, 100, False), (0, 0, False)],
-)  # fmt: skip
+    [
+        (250, 0, True),
+        (251, 0, False),
+        (0, 250, True),
+        (0, 251, False),
+        (250, 250, True),
+        (100, 251, False),
+        (251, 100, False),
+        (0, 0, False),
+    ],
+)
 def test_small_is_a_quarter_of_the_card_of_what_it_asks(memory_mib, milli, small) -> None:
     ledger = Ledger([node("a", gpus=1, memory_mib=1000), node("b", gpus=1, memory_mib=2000)])
     place = placement("1", "a", 0, memory_mib=memory_mib, milli=milli)
@@ -115,9 +124,14 @@ def test_all_its_shares_of_a_gpu_count_together() -> None:
 
 @pytest.mark.parametrize(
     ("slack", "percent"),
-    [((), 0), ((("t4", 110),), 110), ((("h100", 7), ("t4", 110), ("", 300)), 110),
-     ((("a100", 130),), 0), ((("", 100),), 100)],
-)  # fmt: skip
+    [
+        ((), 0),
+        ((("t4", 110),), 110),
+        ((("h100", 7), ("t4", 110), ("", 300)), 110),
+        ((("a100", 130),), 0),
+        ((("", 100),), 100),
+    ],
+)
 def test_of_its_slack_only_the_percent_on_the_card_counts(slack, percent) -> None:
     """Pods that differ in what they say of other cards are alike, and so is who is not critical."""
     ledger = Ledger([node("a", gpus=1, model="Tesla-T4"), node("b", gpus=1, model="L4")])

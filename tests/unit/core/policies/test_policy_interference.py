@@ -58,8 +58,9 @@ def runs(found, where, application, job_class="", gpu=0):
 
 
 def asks(name, application="", job_class="", at=0):
-    return pod(name, memory_mib=100, application=application or name, job_class=job_class,
-               created_ns=at)  # fmt: skip
+    return pod(
+        name, memory_mib=100, application=application or name, job_class=job_class, created_ns=at
+    )
 
 
 def goes(found, application, job_class="", at=1):
@@ -200,8 +201,9 @@ def test_the_unknown_may_share_where_several_wait_however_dark_the_guess():
     table = to_input(interference(1, ["T4"], NAMES, (dark, dark, tiers)))
     found = engine(table=table)
     for number in range(2):
-        place = msgspec.structs.replace(placement(f"r{number}", "n0", 0, memory_mib=100),
-                                        application=f"r{number}")  # fmt: skip
+        place = msgspec.structs.replace(
+            placement(f"r{number}", "n0", 0, memory_mib=100), application=f"r{number}"
+        )
         found.handle(PodSeenBound(place), 0)
     for number in range(2):
         assert goes(found, f"new{number}", at=number + 1) is None
@@ -293,8 +295,9 @@ def test_the_most_valuable_matching_is_the_best_of_all():
     dice = random.Random(3)
     for _ in range(200):
         rows, columns = dice.randint(1, 4), dice.randint(1, 5)
-        values = np.array([[max(0.0, dice.uniform(-0.5, 1)) for _ in range(columns)]
-                           for _ in range(rows)])  # fmt: skip
+        values = np.array(
+            [[max(0.0, dice.uniform(-0.5, 1)) for _ in range(columns)] for _ in range(rows)]
+        )
         found = most_valuable(values)
         assert all(c < 0 or values[r, c] > 0 for r, c in enumerate(found))
         taken = [c for c in found if c >= 0]

@@ -69,8 +69,10 @@ def test_an_unsteady_gpu_is_the_last_resort_where_requests_fit():
 def test_a_small_latency_critical_pod_counts_as_uncorrelated_by_the_first_reading():
     """The GPU in use goes before the idle one where it counts as steady, and after it if not."""
     for reading, mib, expected in (
-        ("correlation", 1_000, A0), ("correlation", 1_001, A1), ("cov", 1_000, A1),
-    ):  # fmt: skip
+        ("correlation", 1_000, A0),
+        ("correlation", 1_001, A1),
+        ("cov", 1_000, A1),
+    ):
         nodes = [node("a", gpus=2, memory_mib=10_000)]
         engine = engine_of(KubeKnotsCbp(reading=reading), nodes, {A0: WILD, A1: WILD})
         resident(engine, "old", "a", 0, 2_000)
@@ -81,8 +83,10 @@ def test_a_small_latency_critical_pod_counts_as_uncorrelated_by_the_first_readin
 
 def test_cbp_goes_by_the_correlation_with_the_pods_application_where_it_is_known():
     for together, reading, expected in (
-        (0.49, "correlation", A0), (0.5, "correlation", None), (0.5, "cov", A0),
-    ):  # fmt: skip
+        (0.49, "correlation", A0),
+        (0.5, "correlation", None),
+        (0.5, "cov", A0),
+    ):
         seen = STEADY | {"correlation.train": together}
         policy = KubeKnotsCbp(reading=reading)
         assert place(lender(policy, seen), borrower(application="train")) == expected
@@ -210,8 +214,10 @@ def cards(**more):
 
 
 def test_genius_prefers_the_cool_card_and_exact_the_hot_one():
-    told = {A0: {"power_w": 50.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0},
-            B0: {"power_w": 250.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0}}  # fmt: skip
+    told = {
+        A0: {"power_w": 50.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0},
+        B0: {"power_w": 250.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0},
+    }
     assert place(engine_of(Genius(), cards(), told), borrower(1_000)) == A0
     assert place(engine_of(Genius(compat="exact"), cards(), told), borrower(1_000)) == B0
 
@@ -272,17 +278,25 @@ def test_a_refresh_of_one_gpu_changes_all_exact_scores():
 
 
 def test_higher_genius_priority_goes_first():
-    keys = [Genius().queue_key(pod(name, gpus=1, queue_priority=n)) for name, n in
-            (("urgent", 9), ("late", 1))]  # fmt: skip
+    keys = [
+        Genius().queue_key(pod(name, gpus=1, queue_priority=n))
+        for name, n in (("urgent", 9), ("late", 1))
+    ]
     assert keys == sorted(keys)
 
 
 @pytest.mark.parametrize(
     ("model", "multiprocessors", "bandwidth"),
-    [("Tesla T4", 40, 320), ("NVIDIA A100-SXM4-80GB", 108, 2039), ("A10", 72, 600),
-     ("NVIDIA A100-PCIE-40GB", 108, 1555), ("V100M32", 80, 900),
-     ("NVIDIA GeForce GTX 1070 Ti", 19, 256), ("NVIDIA H100 PCIe", 114, 2039)],
-)  # fmt: skip
+    [
+        ("Tesla T4", 40, 320),
+        ("NVIDIA A100-SXM4-80GB", 108, 2039),
+        ("A10", 72, 600),
+        ("NVIDIA A100-PCIE-40GB", 108, 1555),
+        ("V100M32", 80, 900),
+        ("NVIDIA GeForce GTX 1070 Ti", 19, 256),
+        ("NVIDIA H100 PCIe", 114, 2039),
+    ],
+)
 def test_the_model_map_knows_names_as_they_are_written(model, multiprocessors, bandwidth):
     found = features(model)
     assert (found[0], found[3]) == (multiprocessors, bandwidth)

@@ -174,8 +174,9 @@ def test_who_asks_little_waits_for_the_larger_ones_of_its_round_only():
 def lending(policy, ages=None, seen=None):
     """A card whose resident leaves 6,000 of its 9,000 MiB idle, and a limit of half a card more."""
     seen = {SM: 0.2, USED: 3_000.0, FREE: 7_000.0} if seen is None else seen
-    engine = engine_of(policy, [node("a", gpus=1, memory_mib=10_000)], {A0: seen}, ages=ages,
-                       harvest_permille=1500)  # fmt: skip
+    engine = engine_of(
+        policy, [node("a", gpus=1, memory_mib=10_000)], {A0: seen}, ages=ages, harvest_permille=1500
+    )
     resident(engine, "lender", "a", 0, 9_000)
     engine.handle(
         SignalsChanged(readings({A0: seen}, version=2, ages=ages, idle_mib={"lender": (6_000,)})), 0

@@ -66,8 +66,9 @@ def test_stages_like_the_slow_reference():
     for _ in range(300):
         size = dice.randint(1, 5)
         work = [dice.choice([0, dice.uniform(1, 1000)]) for _ in range(size)]
-        slower = np.array([[dice.uniform(-0.05, 1.5) * (i != j) for j in range(size)]
-                           for i in range(size)])  # fmt: skip
+        slower = np.array(
+            [[dice.uniform(-0.05, 1.5) * (i != j) for j in range(size)] for i in range(size)]
+        )
         assert ends(work, slower) == pytest.approx(slowly(work, slower), rel=1e-9)
 
 
@@ -97,8 +98,9 @@ def runs(found, gpu, expected_s, memory_mib=100, at_s=0, held_s=0):
 
 def fits(found, expected_s, at_s=0):
     new = pod("new", memory_mib=1000, application="fair", job_class="best-effort")
-    new = msgspec.structs.replace(new, shape=msgspec.structs.replace(
-        new.shape, expected_s=expected_s))  # fmt: skip
+    new = msgspec.structs.replace(
+        new, shape=msgspec.structs.replace(new.shape, expected_s=expected_s)
+    )
     return isinstance(found.handle(PodAdded(new), at_s * S)[0], Bind)
 
 
@@ -200,9 +202,12 @@ def random_event(dice, number, alive):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_from_event_to_event_is_what_one_by_one_gives(seed):
     dice, found, alive, seen = random.Random(seed), engine(), [], 0
-    found.handle(NodesChanged(tuple(
-        node(f"n{number}", gpus=2, model="T4", memory_mib=10_000) for number in range(3)
-    )), 0)  # fmt: skip
+    found.handle(
+        NodesChanged(
+            tuple(node(f"n{number}", gpus=2, model="T4", memory_mib=10_000) for number in range(3))
+        ),
+        0,
+    )
     caution, remaining = 0.5, Remaining(found.stays, 0.5)
     for number in range(150):
         found.handle(random_event(dice, number, alive), (100 + 20 * number) * S)

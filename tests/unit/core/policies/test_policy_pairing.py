@@ -18,8 +18,9 @@ def test_who_is_alike_is_matched_as_each_would_be(data: st.DataObject) -> None:
     costs = np.array(data.draw(st.lists(values, min_size=16, max_size=16))).reshape(4, 4)
     pairs = [
         (float(costs[kind, group]), number, gpu)
-        for number, kind in enumerate(pods) for gpu, group in enumerate(cards)
-    ]  # fmt: skip
+        for number, kind in enumerate(pods)
+        for gpu, group in enumerate(cards)
+    ]
     found = greedy(pair for pair in pairs if np.isfinite(pair[0]))
     waiting = [[n for n, kind in enumerate(pods) if kind == one] for one in range(4)]
     gpus = [[n for n, group in enumerate(cards) if group == one] for one in range(4)]

@@ -57,14 +57,20 @@ TWO = [node("a", 16_000, 16_000), node("b", 16_000)]
 
 def test_first_fit_takes_the_first_node_and_gpu():
     assert run("first-fit", TWO, share(9_000), share(1_000), share(9_000), share(9_000)) == [
-        ("a", [0]), ("a", [0]), ("a", [1]), ("b", [0]),
-    ]  # fmt: skip
+        ("a", [0]),
+        ("a", [0]),
+        ("a", [1]),
+        ("b", [0]),
+    ]
 
 
 def test_binpack_takes_the_fullest_gpu_anywhere():
     assert run("binpack", TWO, share(4_000), share(9_000), share(2_000), share(14_000)) == [
-        ("a", [0]), ("a", [0]), ("a", [0]), ("a", [1]),
-    ]  # fmt: skip
+        ("a", [0]),
+        ("a", [0]),
+        ("a", [0]),
+        ("a", [1]),
+    ]
 
 
 def test_binpack_and_spread_take_whole_cards_by_the_nodes_idle_gpus():
@@ -74,8 +80,11 @@ def test_binpack_and_spread_take_whole_cards_by_the_nodes_idle_gpus():
 
 def test_spread_takes_the_emptiest_gpu_anywhere_on_the_emptiest_node():
     assert run("spread", TWO, *[share(1_000)] * 4) == [
-        ("a", [0]), ("b", [0]), ("a", [1]), ("a", [0]),
-    ]  # fmt: skip
+        ("a", [0]),
+        ("b", [0]),
+        ("a", [1]),
+        ("a", [0]),
+    ]
 
 
 def test_spread_takes_the_last_idle_gpu_of_a_full_node_before_one_in_use():
@@ -86,8 +95,10 @@ def test_spread_takes_the_last_idle_gpu_of_a_full_node_before_one_in_use():
 
 def test_exclusive_gives_whole_cards_to_each_claim():
     assert run("exclusive", TWO, share(1_000), (share(1), share(2)), share(1_000)) == [
-        ("a", [0]), None, ("a", [1]),
-    ]  # fmt: skip
+        ("a", [0]),
+        None,
+        ("a", [1]),
+    ]
 
 
 def test_exclusive_keeps_the_least_memory_of_the_card():
@@ -98,8 +109,10 @@ def test_exclusive_keeps_the_least_memory_of_the_card():
 def test_exclusive_splits_a_total_over_idle_cards_only():
     total = GpuClaim(memory=Memory("mib", 20_000), split=True)
     assert run("exclusive", [node("a", 16_000, 16_000, 16_000)], share(1_000), total, total) == [
-        ("a", [0]), ("a", [1, 2]), None,
-    ]  # fmt: skip
+        ("a", [0]),
+        ("a", [1, 2]),
+        None,
+    ]
 
 
 def test_a_split_total_keeps_to_the_accepted_cards():
@@ -133,25 +146,33 @@ def test_random_draws_the_gpu_of_each_container():
 def test_gpushare_leaves_the_node_to_the_tie_break():
     nodes = [node("a", 16_000, rank=2), node("b", 16_000, 16_000, rank=1)]
     assert run("gpushare", nodes, share(9_000), share(9_000), share(1_000), share(9_000)) == [
-        ("b", [0]), ("b", [1]), ("b", [0]), ("a", [0]),
-    ]  # fmt: skip
+        ("b", [0]),
+        ("b", [1]),
+        ("b", [0]),
+        ("a", [0]),
+    ]
 
 
 def test_nano_policies_choose_nodes_as_they_are_before():
     nodes = [node("a", 16_000, 16_000), node("b", 16_000)]
     assert run("nano-binpack", nodes, share(milli=400), share(milli=400)) == [
-        ("b", [0]), ("b", [0]),
-    ]  # fmt: skip
+        ("b", [0]),
+        ("b", [0]),
+    ]
     assert run("nano-spread", nodes, share(milli=400), share(milli=400), share(milli=400)) == [
-        ("a", [1]), ("a", [0]), ("b", [0]),
-    ]  # fmt: skip
+        ("a", [1]),
+        ("a", [0]),
+        ("b", [0]),
+    ]
 
 
 def test_nano_ranks_by_memory_where_no_cores_are_asked():
     nodes = [node("a", 16_000, 16_000)]
     assert run("nano-binpack", nodes, share(9_000), share(9_000), share(1_000)) == [
-        ("a", [0]), ("a", [1]), ("a", [0]),
-    ]  # fmt: skip
+        ("a", [0]),
+        ("a", [1]),
+        ("a", [0]),
+    ]
 
 
 class TestAlnair:
@@ -160,27 +181,39 @@ class TestAlnair:
     def test_cost_saving_packs_nodes_and_takes_the_first_uuid(self):
         pods = [share(6_000), share(6_000), share(6_000)]
         assert run("alnair-cost-saving", self.NODES, *pods) == [
-            ("a", [1]), ("a", [1]), ("a", [0]),
-        ]  # fmt: skip
+            ("a", [1]),
+            ("a", [1]),
+            ("a", [0]),
+        ]
 
     def test_high_performance_spreads_over_nodes(self):
         pods = [share(6_000), share(6_000), share(8_000)]
         assert run("alnair-high-performance", self.NODES, *pods) == [
-            ("a", [1]), ("b", [0]), ("a", [1]),
-        ]  # fmt: skip
+            ("a", [1]),
+            ("b", [0]),
+            ("a", [1]),
+        ]
 
     def test_exact_rates_all_nodes_alike(self):
         pods = [share(6_000), share(14_000), share(14_000), share(6_000)]
         for policy in ("alnair-cost-saving", "alnair-high-performance"):
             assert run(policy, self.NODES, *pods, compat="exact") == [
-                ("a", [1]), ("a", [0]), ("b", [0]), ("a", [1]),
-            ]  # fmt: skip
+                ("a", [1]),
+                ("a", [0]),
+                ("b", [0]),
+                ("a", [1]),
+            ]
 
     @pytest.mark.parametrize(
         ("raw", "normal"),
-        [([0, 0], [100, 100]), ([4, 20], [0, 100]), ([4, 12, 20], [0, 50, 100]),
-         ([-20, -10], [0, 50]), ([7, 7], [100, 100])],
-    )  # fmt: skip
+        [
+            ([0, 0], [100, 100]),
+            ([4, 20], [0, 100]),
+            ([4, 12, 20], [0, 50, 100]),
+            ([-20, -10], [0, 50]),
+            ([7, 7], [100, 100]),
+        ],
+    )
     def test_normalize_score(self, raw, normal):
         assert AlnairCostSaving().normalize(np.array(raw, dtype=np.int64)).tolist() == normal
 

@@ -52,8 +52,14 @@ def comes(found, name, at_ns=0, **more):
 
 def is_there(found, name, node, job_class=CRITICAL, slack=(), application="calm", mib=4_000):
     place = placement(name, node, 0, memory_mib=mib)
-    found.handle(PodSeenBound(msgspec.structs.replace(
-        place, application=application, job_class=job_class, slack=slack)), 0)  # fmt: skip
+    found.handle(
+        PodSeenBound(
+            msgspec.structs.replace(
+                place, application=application, job_class=job_class, slack=slack
+            )
+        ),
+        0,
+    )
 
 
 BOTH = pytest.mark.parametrize("policy", ["interference", "auto"])
@@ -65,10 +71,17 @@ BOTH = pytest.mark.parametrize("policy", ["interference", "auto"])
 @BOTH
 @pytest.mark.parametrize(
     ("slack", "fits"),
-    [((), True), ((("", 105),), True), ((("", 104),), False), ((("", 100),), False),
-     ((("", 400),), True), ((("t4", 104),), False), ((("a100", 104),), True),
-     ((("a100", 104), ("", 104)), False)],
-)  # fmt: skip
+    [
+        ((), True),
+        ((("", 105),), True),
+        ((("", 104),), False),
+        ((("", 100),), False),
+        ((("", 400),), True),
+        ((("t4", 104),), False),
+        ((("a100", 104),), True),
+        ((("a100", 104), ("", 104)), False),
+    ],
+)
 def test_its_own_bound_counts_on_either_side(policy, slack, fits) -> None:
     found = engine(policy=policy)
     is_there(found, "old", "n0", "best-effort")
@@ -185,11 +198,18 @@ def test_small_latency_critical_pods_share_by_four() -> None:
 
 @pytest.mark.parametrize(
     ("more", "count"),
-    [({"mib": 4_000}, 4), ({"mib": 4_000, "milli": 250}, 4), ({"mib": 0, "milli": 250}, 4),
-     ({"mib": 4_000, "milli": 251}, 2), ({"mib": 4_001}, 2), ({"mib": 0, "milli": 251}, 2),
-     ({"mib": 2_000, "job_class": "batch"}, 2), ({"mib": 2_000, "job_class": "best-effort"}, 2),
-     ({"mib": 2_000, "job_class": ""}, 2)],
-)  # fmt: skip
+    [
+        ({"mib": 4_000}, 4),
+        ({"mib": 4_000, "milli": 250}, 4),
+        ({"mib": 0, "milli": 250}, 4),
+        ({"mib": 4_000, "milli": 251}, 2),
+        ({"mib": 4_001}, 2),
+        ({"mib": 0, "milli": 251}, 2),
+        ({"mib": 2_000, "job_class": "batch"}, 2),
+        ({"mib": 2_000, "job_class": "best-effort"}, 2),
+        ({"mib": 2_000, "job_class": ""}, 2),
+    ],
+)
 def test_who_is_small(more, count) -> None:
     assert crowd(engine(told(1.01), patience=0), **more) == count
 
@@ -206,7 +226,7 @@ def test_a_pod_may_be_small_on_a_large_card_alone() -> None:
 @pytest.mark.parametrize(
     "other",
     [{"job_class": "batch"}, {"job_class": "best-effort"}, {"mib": 4_001}],
-)  # fmt: skip
+)
 def test_one_batch_or_large_pod_among_them_and_it_is_two(other) -> None:
     for first in (True, False):
         found = engine(told(1.01), patience=0)

@@ -13,8 +13,9 @@ def test_when_room_comes_the_smallest_request_gets_it_first() -> None:
     first = pod("first", memory_mib=10_000, scheduler_name="custom-scheduler")
     engine.handle(PodAdded(first), 1)
     for number, mib in enumerate((6_000, 3_000, 5_000)):
-        late = pod(f"asks-{mib}", memory_mib=mib, scheduler_name="custom-scheduler",
-                   created_ns=number)  # fmt: skip
+        late = pod(
+            f"asks-{mib}", memory_mib=mib, scheduler_name="custom-scheduler", created_ns=number
+        )
         engine.handle(PodAdded(late), 2 + number)
     commands = engine.handle(PodGone("first"), 60 * 10**9)
     placed = [command.pod.uid for command in commands if isinstance(command, Bind)]

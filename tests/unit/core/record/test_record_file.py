@@ -162,9 +162,13 @@ def test_another_schema_is_refused_with_a_way_out(recorded: Path) -> None:
 
 @pytest.mark.parametrize(
     "profiles",
-    [[], [{"name": "weft", "policies": []}],
-     [{"name": "weft", "policies": [{"name": "best-fit", "weight": -1}]}], {"weft": []}],
-)  # fmt: skip
+    [
+        [],
+        [{"name": "weft", "policies": []}],
+        [{"name": "weft", "policies": [{"name": "best-fit", "weight": -1}]}],
+        {"weft": []},
+    ],
+)
 def test_a_header_without_a_usable_profile_is_refused(recorded: Path, profiles: object) -> None:
     rewrite(recorded, 1, lambda header: header.update(profiles=profiles))
     assert refusal(recorded).startswith(f"{recorded}, line 1: not a decisions header")
@@ -235,19 +239,43 @@ def first_record(line: dict) -> dict:  # type: ignore[type-arg]
         (3, lambda line: first_record(line).update(node="a"), 1, ("node",)),
         (5, lambda line: first_record(line).update(score=1, attempt=9), 2, ("attempt", "score")),
         (7, lambda line: line.update(records=[]), 3, ("missing",)),
-        (2, lambda line: line.update(records=[{
-            "seq": 1, "at_ns": 1, "uid": "x", "namespace": "d", "name": "x", "profile": "weft",
-            "attempt": 1, "version": 1, "outcome": "placed"}]), 1, ("missing",)),
-        (5, lambda line: line["event"]["pod"]["shape"]["claims"][0]["memory"].update(value=1), 2,
-         ("shares",)),
+        (
+            2,
+            lambda line: line.update(
+                records=[
+                    {
+                        "seq": 1,
+                        "at_ns": 1,
+                        "uid": "x",
+                        "namespace": "d",
+                        "name": "x",
+                        "profile": "weft",
+                        "attempt": 1,
+                        "version": 1,
+                        "outcome": "placed",
+                    }
+                ]
+            ),
+            1,
+            ("missing",),
+        ),
+        (
+            5,
+            lambda line: line["event"]["pod"]["shape"]["claims"][0]["memory"].update(value=1),
+            2,
+            ("shares",),
+        ),
         (5, lambda line: line.update(at_ns=4), 2, ("at_ns",)),
         (9, lambda line: line["event"].update(uid="u4"), 5, ("missing",)),
     ],
-)  # fmt: skip
+)
 def test_the_first_difference_is_named_with_its_fields(
-    recorded: Path, number: int, change: Callable[[dict[str, object]], None], at: int,
+    recorded: Path,
+    number: int,
+    change: Callable[[dict[str, object]], None],
+    at: int,
     fields: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     rewrite(recorded, number, change)
     verdict = verdict_of(recorded)
     assert not verdict.identical
@@ -297,8 +325,9 @@ def test_a_placed_pod_is_told_in_the_state_it_met(recorded: Path) -> None:
     found = explain(recorded, "u1", CREATE)
     assert found.record.outcome == "placed"
     assert found.changes == ()
-    assert str(found.summary) == "1/2 GPU nodes: 1 × fewer GPUs than asked for " \
-                                 "(most 1 GPUs, asked 2)"  # fmt: skip
+    assert (
+        str(found.summary) == "1/2 GPU nodes: 1 × fewer GPUs than asked for (most 1 GPUs, asked 2)"
+    )
     assert [top.node for top in found.record.top] == ["b"]
 
 

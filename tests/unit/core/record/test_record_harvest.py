@@ -46,11 +46,18 @@ def recorded(path: Path, *more: Event, evict: bool) -> None:
     out = io.BytesIO()
     handle = Recorder(header.engine(create), header, Writer(out).write).handle
     handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
-    for number, event in enumerate((
-        PodAdded(pod("lender", memory_mib=9_000)), PodBound("lender"), look(1, 6_000),
-        PodAdded(pod("borrower", memory_mib=5_000)), PodBound("borrower"),
-        *([look(2, 2_000)] if evict else []), *more,
-    ), start=1):  # fmt: skip
+    for number, event in enumerate(
+        (
+            PodAdded(pod("lender", memory_mib=9_000)),
+            PodBound("lender"),
+            look(1, 6_000),
+            PodAdded(pod("borrower", memory_mib=5_000)),
+            PodBound("borrower"),
+            *([look(2, 2_000)] if evict else []),
+            *more,
+        ),
+        start=1,
+    ):
         handle(event, number)
     path.write_bytes(out.getvalue())
 

@@ -42,10 +42,17 @@ def told(width: float = 0.1) -> object:
 
 @pytest.mark.parametrize(
     ("policy", "expected_s", "slack"),
-    [("interference", (), ()), ("interference", (60, 300, 2000), ()), ("coscheml", (), ()),
-     ("lucid", (), ()), ("auto", (), ()), ("interference", (), (104, 108, 300)),
-     ("interference", (60, 2000), (104, 108)), ("coscheml", (), (104, 108))],
-)  # fmt: skip
+    [
+        ("interference", (), ()),
+        ("interference", (60, 300, 2000), ()),
+        ("coscheml", (), ()),
+        ("lucid", (), ()),
+        ("auto", (), ()),
+        ("interference", (), (104, 108, 300)),
+        ("interference", (60, 2000), (104, 108)),
+        ("coscheml", (), (104, 108)),
+    ],
+)
 def test_it_replays_and_says_what_was_predicted(
     policy: str, expected_s: tuple[int, ...], slack: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -63,8 +70,13 @@ def test_it_replays_and_says_what_was_predicted(
         if there and dice.random() < 0.45:
             commands = handle(PodGone(there.pop(dice.randrange(len(there)))), now)
         else:
-            new = pod(f"p{step}", memory_mib=4000, application=dice.choice(NAMES),
-                      job_class=dice.choice(["", "best-effort"]), created_ns=now)  # fmt: skip
+            new = pod(
+                f"p{step}",
+                memory_mib=4000,
+                application=dice.choice(NAMES),
+                job_class=dice.choice(["", "best-effort"]),
+                created_ns=now,
+            )
             if slack and dice.random() < 0.8:
                 own = (("t4", dice.choice(slack)), ("", 100))
                 small = replace(new.shape.claims[0], memory=Memory("mib", 1000))

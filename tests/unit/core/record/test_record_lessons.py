@@ -25,13 +25,17 @@ def recorded(path: Path) -> Path:
     out = io.BytesIO()
     handle = Recorder(header.engine(create), header, Writer(out).write).handle
     held = placement("one", "a", 0, memory_mib=2_000)
-    for number, event in enumerate((
-        NodesChanged((node("a", gpus=3, memory_mib=10_000),)),
-        PodAdded(pod("one", "d/Job/a")), PodBound("one"),
-        OutOfMemory(held, "d/Job/a", "one/0", 3_000),
-        LessonsTold({"d/Job/b": Lesson(2, 1_000, ("x", "y"))}),
-        PodAdded(pod("more", "d/Job/a")), PodAdded(pod("alone", "d/Job/b")),
-    )):  # fmt: skip
+    for number, event in enumerate(
+        (
+            NodesChanged((node("a", gpus=3, memory_mib=10_000),)),
+            PodAdded(pod("one", "d/Job/a")),
+            PodBound("one"),
+            OutOfMemory(held, "d/Job/a", "one/0", 3_000),
+            LessonsTold({"d/Job/b": Lesson(2, 1_000, ("x", "y"))}),
+            PodAdded(pod("more", "d/Job/a")),
+            PodAdded(pod("alone", "d/Job/b")),
+        )
+    ):
         handle(event, number)
     path.write_bytes(out.getvalue())
     return path

@@ -30,8 +30,11 @@ def recorded(path: Path, policy: str, events: list[Event], harvest_permille: int
 def look(version: int, sm: list[float], age: int = FRESH) -> SignalsChanged:
     """Of GPU 0 of a and of b."""
     ages = np.full(2, age, dtype=np.int8)
-    columns = {"sm_active_ratio": (np.array(sm), ages), "dram_active_ratio": (np.array(sm), ages),
-               "power_w": (np.array([61.0, 250.5]), np.full(2, FRESH, dtype=np.int8))}  # fmt: skip
+    columns = {
+        "sm_active_ratio": (np.array(sm), ages),
+        "dram_active_ratio": (np.array(sm), ages),
+        "power_w": (np.array([61.0, 250.5]), np.full(2, FRESH, dtype=np.int8)),
+    }
     return SignalsChanged(snapshot(version, 0, [("a", 0), ("b", 0)], columns))
 
 
@@ -44,10 +47,17 @@ def told(path: Path, name: str) -> tuple[Explanation, str]:
 
 
 def test_a_placed_pods_metrics_and_where_it_would_be_without(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "file", "load-aware", [
-        NODES, look(1, [0.5, 0.125], STALE), PodAdded(pod("p", memory_mib=100)), PodBound("p"),
-        look(2, [0.0, 0.9]),
-    ])  # fmt: skip
+    path = recorded(
+        tmp_path / "file",
+        "load-aware",
+        [
+            NODES,
+            look(1, [0.5, 0.125], STALE),
+            PodAdded(pod("p", memory_mib=100)),
+            PodBound("p"),
+            look(2, [0.0, 0.9]),
+        ],
+    )
     found, text = told(path, "p")
     assert found.record.node == "b"
     assert "  metrics of GPU 0, looked at 2 s before: sm_active_ratio 0.125 STALE, " in text
@@ -60,32 +70,56 @@ def test_a_placed_pods_metrics_and_where_it_would_be_without(tmp_path: Path) -> 
 
 
 def test_the_same_place_is_said_to_be_the_same(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "file", "load-aware", [
-        NODES, look(1, [0.125, 0.5]), PodAdded(pod("p", memory_mib=100)),
-    ])  # fmt: skip
+    path = recorded(
+        tmp_path / "file",
+        "load-aware",
+        [
+            NODES,
+            look(1, [0.125, 0.5]),
+            PodAdded(pod("p", memory_mib=100)),
+        ],
+    )
     assert "  without metrics: the same place" in told(path, "p")[1]
 
 
 def test_a_pod_that_only_metrics_keep_waiting(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "file", "load-aware", [
-        NODES, *(PodAdded(pod(f"there-{n}", memory_mib=9_000)) for n in range(2)),
-        look(1, [0.91, 0.95]), PodAdded(pod("p", memory_mib=1_000)),
-    ])  # fmt: skip
+    path = recorded(
+        tmp_path / "file",
+        "load-aware",
+        [
+            NODES,
+            *(PodAdded(pod(f"there-{n}", memory_mib=9_000)) for n in range(2)),
+            look(1, [0.91, 0.95]),
+            PodAdded(pod("p", memory_mib=1_000)),
+        ],
+    )
     found, text = told(path, "p")
     assert found.record.outcome == "unschedulable"
     assert "  metrics keep it off 2 GPUs that would take it:" in text
     assert "    - a GPU 0: sm_active_ratio 0.91, dram_active_ratio 0.91, power_w 61 W" in text
     assert "  without metrics: a, GPU 0" in text
-    large = recorded(tmp_path / "large", "load-aware", [
-        NODES, look(1, [0.91, 0.95]), PodAdded(pod("p", memory_mib=100_000)),
-    ])  # fmt: skip
+    large = recorded(
+        tmp_path / "large",
+        "load-aware",
+        [
+            NODES,
+            look(1, [0.91, 0.95]),
+            PodAdded(pod("p", memory_mib=100_000)),
+        ],
+    )
     assert "  without metrics: nowhere either" in told(large, "p")[1]
 
 
 def test_a_node_that_kube_scheduler_chose_is_not_chosen_again(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "file", "load-aware", [
-        NODES, look(1, [0.125, 0.5]), BindOn(pod("p", memory_mib=100), "b", "weft"),
-    ])  # fmt: skip
+    path = recorded(
+        tmp_path / "file",
+        "load-aware",
+        [
+            NODES,
+            look(1, [0.125, 0.5]),
+            BindOn(pod("p", memory_mib=100), "b", "weft"),
+        ],
+    )
     found, text = told(path, "p")
     assert found.record.node == "b"
     assert "  without metrics: the same place" in text
@@ -94,26 +128,45 @@ def test_a_node_that_kube_scheduler_chose_is_not_chosen_again(tmp_path: Path) ->
 def test_who_borrows_would_be_nowhere_without_metrics_and_why_it_goes(tmp_path: Path) -> None:
     def lent(version: int, idle_mib: int) -> SignalsChanged:
         one = np.array([FRESH], dtype=np.int8)
-        columns = {"memory_used_mib": (np.array([1_000.0]), one), USED: (np.array([1_000.0]), one),
-                   NEED: (np.array([16_000.0 - idle_mib]), one)}  # fmt: skip
+        columns = {
+            "memory_used_mib": (np.array([1_000.0]), one),
+            USED: (np.array([1_000.0]), one),
+            NEED: (np.array([16_000.0 - idle_mib]), one),
+        }
         return SignalsChanged(
             snapshot(version, 0, [("a", 0)], columns, idle_mib={"lender": (idle_mib,)})
         )
 
-    path = recorded(tmp_path / "file", "auto", [
-        NodesChanged((node("a", gpus=1, memory_mib=16_384),)),
-        PodAdded(pod("lender", memory_mib=15_000)), PodBound("lender"), lent(1, 12_000),
-        PodAdded(pod("borrower", memory_mib=8_000)), PodBound("borrower"), lent(2, 2_000),
-    ], harvest_permille=1_500)  # fmt: skip
+    path = recorded(
+        tmp_path / "file",
+        "auto",
+        [
+            NodesChanged((node("a", gpus=1, memory_mib=16_384),)),
+            PodAdded(pod("lender", memory_mib=15_000)),
+            PodBound("lender"),
+            lent(1, 12_000),
+            PodAdded(pod("borrower", memory_mib=8_000)),
+            PodBound("borrower"),
+            lent(2, 2_000),
+        ],
+        harvest_permille=1_500,
+    )
     found, text = told(path, "borrower")
     assert found.record.outcome == "asked-to-leave"
     assert "  metrics of GPU 0, looked at 6 s before: memory_need_mib 14,000 MiB, " in text
     assert "without metrics" not in text
-    early = recorded(tmp_path / "early", "auto", [
-        NodesChanged((node("a", gpus=1, memory_mib=16_384),)),
-        PodAdded(pod("lender", memory_mib=15_000)), PodBound("lender"), lent(1, 12_000),
-        PodAdded(pod("borrower", memory_mib=8_000)),
-    ], harvest_permille=1_500)  # fmt: skip
+    early = recorded(
+        tmp_path / "early",
+        "auto",
+        [
+            NodesChanged((node("a", gpus=1, memory_mib=16_384),)),
+            PodAdded(pod("lender", memory_mib=15_000)),
+            PodBound("lender"),
+            lent(1, 12_000),
+            PodAdded(pod("borrower", memory_mib=8_000)),
+        ],
+        harvest_permille=1_500,
+    )
     text = told(early, "borrower")[1]
     assert "harvested " in text
     assert "of lender" in text

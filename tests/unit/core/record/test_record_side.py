@@ -69,11 +69,14 @@ def test_every_snapshot_comes_back_to_the_bit(folder: Path) -> None:
     odd = look(5, seed=3)
     odd = msgspec.structs.replace(odd, values=b"\x7f\xf8\0\0\0\0\0\1" * (len(odd.values) // 8))
     snapshots = [
-        look(1, idle_mib={"p": (1, 2), "q": (3,)}), look(2, moved=7, idle_mib={"q": (4,)}),
+        look(1, idle_mib={"p": (1, 2), "q": (3,)}),
+        look(2, moved=7, idle_mib={"q": (4,)}),
         look(3, moved=7, idle_mib={"q": (4,), "p": (1, 2)}, why="no answer"),
         snapshot(4, 4, [("other", 1)], {"x": (np.array([0.5]), np.array([FRESH], np.int8))}),
-        SignalsSnapshot(5, 5, why="nothing is known"), odd, look(7, seed=3),
-    ]  # fmt: skip
+        SignalsSnapshot(5, 5, why="nothing is known"),
+        odd,
+        look(7, seed=3),
+    ]
     told = [kept for kept, _ in stored(folder, *snapshots)]
     assert read_again(folder, *told) == snapshots
     assert [kept.version for kept in told] == [one.version for one in snapshots]
@@ -82,9 +85,12 @@ def test_every_snapshot_comes_back_to_the_bit(folder: Path) -> None:
 def test_only_what_changed_takes_room(folder: Path) -> None:
     idle = {f"uid-{index:032x}": (index,) for index in range(500)}
     (_, whole), (_, same), (_, little), (_, all_new) = stored(
-        folder, look(1, idle_mib=idle), look(2, idle_mib=idle), look(3, moved=20, idle_mib=idle),
+        folder,
+        look(1, idle_mib=idle),
+        look(2, idle_mib=idle),
+        look(3, moved=20, idle_mib=idle),
         look(4, seed=9, idle_mib={}),
-    )  # fmt: skip
+    )
     assert whole > GPUS * 3 * 6
     assert same < 300
     assert little < whole // 10
@@ -147,9 +153,13 @@ def record(path: Path, events: list[Event]) -> None:
 
 EVENTS: list[Event] = [
     NodesChanged(tuple(node(f"n{index:03d}", gpus=1) for index in range(GPUS))),
-    SignalsChanged(look(1)), PodAdded(pod("p", memory_mib=100)), PodBound("p"),
-    SignalsChanged(look(2, moved=50)), PodAdded(pod("q", memory_mib=100)), PodBound("q"),
-]  # fmt: skip
+    SignalsChanged(look(1)),
+    PodAdded(pod("p", memory_mib=100)),
+    PodBound("p"),
+    SignalsChanged(look(2, moved=50)),
+    PodAdded(pod("q", memory_mib=100)),
+    PodBound("q"),
+]
 
 
 def test_a_file_and_its_folder_are_all_that_a_replay_needs(tmp_path: Path) -> None:

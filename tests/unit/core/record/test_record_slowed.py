@@ -65,8 +65,9 @@ def test_other_policies_evict_nobody_for_it(tmp_path: Path) -> None:
 def test_auto_evicts_nobody_where_nothing_is_predicted(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     recorded(path, "auto", "batch", 3.0)
-    lines = [line for line in path.read_bytes().splitlines(keepends=True)
-             if b'"PolicyInput"' not in line]  # fmt: skip
+    lines = [
+        line for line in path.read_bytes().splitlines(keepends=True) if b'"PolicyInput"' not in line
+    ]
     assert len(lines) < len(path.read_bytes().splitlines())
     path.write_bytes(b"".join(lines))
     header, read_lines = read(path)

@@ -49,10 +49,16 @@ def results(ceilings: Mapping[str, Sequence[float]] = CEILINGS, **changes: objec
 def timed() -> Results:
     """Two policies that make pods wait; everybody has left at the end."""
     runs = [
-        run(policy, seed, 80.0, waits=Waits(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0,
-                                            61.5, 9000.0),
-            gpu_allocation_percent=0.0, by_model={"G2": 0.0}, arrived_percent=4000.0)
+        run(
+            policy,
+            seed,
+            80.0,
+            waits=Waits(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0, 61.5, 9000.0),
+            gpu_allocation_percent=0.0,
+            by_model={"G2": 0.0},
+            arrived_percent=4000.0,
+        )
         for policy, mean in (("slow", 20.0), ("quick", 10.0))
         for seed in SEEDS
-    ]  # fmt: skip
+    ]
     return Results(runs, summarise(runs))

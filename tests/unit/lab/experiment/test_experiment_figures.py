@@ -19,7 +19,7 @@ from weft.lab.experiment.style import (
     series_dash,
     series_paint,
     shorten,
-)  # fmt: skip
+)
 from weft.lab.experiment.svg import to_svg
 from weft.lab.simulate.results import Results
 
@@ -105,8 +105,10 @@ def test_seeds_that_skip_a_percent_are_read_between_their_points():
 
 
 def test_a_mean_ends_with_the_shortest_seed():
-    runs = [run("a", 1, 90.0, curve={"0": 0.0, "130": 90.0}),
-            run("a", 2, 90.0, curve={"0": 0.0, "128": 90.0})]  # fmt: skip
+    runs = [
+        run("a", 1, 90.0, curve={"0": 0.0, "130": 90.0}),
+        run("a", 2, 90.0, curve={"0": 0.0, "128": 90.0}),
+    ]
     assert curves.allocation(Results(runs, summarise(runs)))[0].x == (0, 128)
 
 
@@ -156,8 +158,13 @@ def test_bars_add_up_to_the_failed_pods():
     rows = groups(parse(drawing), "policy")
     for summary in what.summary:
         assert texts(rows[summary.policy])[-1] == f"{summary.failed_pods:,.0f}"
-    boxes = [mark for group in drawing.marks if hasattr(group, "marks")
-             for mark in group.marks if isinstance(mark, Rect)]  # fmt: skip
+    boxes = [
+        mark
+        for group in drawing.marks
+        if hasattr(group, "marks")
+        for mark in group.marks
+        if isinstance(mark, Rect)
+    ]
     assert len(boxes) == 6
 
 

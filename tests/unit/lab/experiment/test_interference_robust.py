@@ -32,9 +32,15 @@ def a_table(count: int = 8) -> pairs.PairTable:
 
 def a_study(**options) -> Study:
     return Study(
-        a_table(), "v100", ("interference", "auto"), (pairs.Load(1.2, 4, jobs=25),), (0, 1),
-        lambda name: built_in().from_spec(name), told="ridge", **options,
-    )  # fmt: skip
+        a_table(),
+        "v100",
+        ("interference", "auto"),
+        (pairs.Load(1.2, 4, jobs=25),),
+        (0, 1),
+        lambda name: built_in().from_spec(name),
+        told="ridge",
+        **options,
+    )
 
 
 def test_more_is_missing_where_less_was() -> None:
@@ -92,9 +98,10 @@ def test_every_combination_beside_auto_that_is_told_nothing() -> None:
     study = SMALL
     levels = a_study_run()
     assert [(one.policy, one.spoilt.missing, one.spoilt.noise) for one in levels] == [
-        (name, missing, noise) for name in study.policies
+        (name, missing, noise)
+        for name in study.policies
         for missing, noise in ((0.0, 0.0), (0.0, 0.4), (0.5, 0.0), (0.5, 0.4), (1.0, 0.0))
-    ]  # fmt: skip
+    ]
     assert {one.unfinished for one in levels} == {0}
     plain = [run_cell(study, Cell(0, "", seed)).jct_mean_s for seed in study.seeds]
     for level in levels[2:7]:

@@ -68,9 +68,13 @@ def test_the_truth_forbids_what_cannot_be() -> None:
 
 def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
     study = Study(
-        a_table(), "v100", ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-        (pairs.Load(0.5, 4, jobs=30), pairs.Load(1.2, 4, jobs=30)), (0, 1, 2), make,
-    )  # fmt: skip
+        a_table(),
+        "v100",
+        ("binpack", "gandiva", "coscheml", "interference", "oracle"),
+        (pairs.Load(0.5, 4, jobs=30), pairs.Load(1.2, 4, jobs=30)),
+        (0, 1, 2),
+        make,
+    )
     levels = run_study(study, 1)
     assert [(level.load.rate, level.policy) for level in levels] == [
         (rate, name) for rate in (0.5, 1.2) for name in study.policies
@@ -89,9 +93,15 @@ def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
 def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() -> None:
     def means(*, watched: bool) -> dict[str, float]:
         study = Study(
-            a_table(), "v100", ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-            (pairs.Load(1.2, 4, jobs=80),), (0, 1), make, told="ridge", watched=watched,
-        )  # fmt: skip
+            a_table(),
+            "v100",
+            ("binpack", "gandiva", "coscheml", "interference", "oracle"),
+            (pairs.Load(1.2, 4, jobs=80),),
+            (0, 1),
+            make,
+            told="ridge",
+            watched=watched,
+        )
         return {level.policy: level.jct_mean_s for level in run_study(study, 1)}
 
     plain, seen = means(watched=False), means(watched=True)

@@ -8,12 +8,20 @@ from weft.lab.simulate.results import Run, Waits
 
 def run(policy: str, seed: int, allocation: float, **other: object) -> Run:
     told: dict[str, object] = {
-        "policy": policy, "seed": seed, "arrived_percent": 130.0,
-        "gpu_allocation_percent": allocation, "gpu_fragmentation_percent": 10.0,
-        "fragmentation_of_idle_percent": 50.0, "used_gpu_milli": 1, "failed_pods": seed,
-        "pods": 10, "curve": {"100": allocation - 2}, "fragmentation_curve": {}, "by_model": {},
+        "policy": policy,
+        "seed": seed,
+        "arrived_percent": 130.0,
+        "gpu_allocation_percent": allocation,
+        "gpu_fragmentation_percent": 10.0,
+        "fragmentation_of_idle_percent": 50.0,
+        "used_gpu_milli": 1,
+        "failed_pods": seed,
+        "pods": 10,
+        "curve": {"100": allocation - 2},
+        "fragmentation_curve": {},
+        "by_model": {},
         "unscheduled": {},
-    } | other  # fmt: skip
+    } | other
     return Run(**told)  # type: ignore[arg-type]
 
 
@@ -53,8 +61,11 @@ def test_one_summary_a_policy_in_order_of_appearance() -> None:
     runs = [run("b", 1, 90.0), run("a", 1, 80.0), run("b", 2, 94.0), run("a", 2, 80.0)]
     b, a = summarise(runs)
     assert (b.policy, b.seeds, b.gpu_allocation_percent, b.gpu_allocation_ci95) == (
-        "b", 2, 92.0, 25.412,
-    )  # fmt: skip
+        "b",
+        2,
+        92.0,
+        25.412,
+    )
     assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 25.412, 1.5)
     assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.0)
     assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.0)
@@ -69,9 +80,12 @@ def test_runs_that_never_reach_100_percent_have_no_value_there() -> None:
 
 
 def test_waits_and_times_are_averaged_where_there_are_any() -> None:
-    (summary,) = summarise([
-        run("a", 1, 80.0, waits=waits(1.0), cpu_s=0.5), run("a", 2, 80.0, waits=waits(2.0)),
-    ])  # fmt: skip
+    (summary,) = summarise(
+        [
+            run("a", 1, 80.0, waits=waits(1.0), cpu_s=0.5),
+            run("a", 2, 80.0, waits=waits(2.0)),
+        ]
+    )
     assert (summary.mean_wait_s, summary.cpu_s) == (1.5, 0.5)
 
 

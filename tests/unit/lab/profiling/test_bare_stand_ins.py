@@ -53,9 +53,13 @@ def dataset(path: Path) -> bytes:
 def bare(story: str, *args: object, **env: str) -> str:
     """What this Python prints where msgspec is the stand-in."""
     return subprocess.run(
-        [sys.executable, "-c", BARE + story, *map(str, args)], env={**os.environ, **env},
-        text=True, stdout=subprocess.PIPE, check=True, timeout=60,
-    ).stdout  # fmt: skip
+        [sys.executable, "-c", BARE + story, *map(str, args)],
+        env={**os.environ, **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    ).stdout
 
 
 def test_logs_and_datasets_are_the_same_bytes_without_msgspec(tmp_path: Path) -> None:
@@ -72,8 +76,7 @@ def test_logs_and_datasets_are_the_same_bytes_without_msgspec(tmp_path: Path) ->
 
 
 def test_measuring_needs_nothing_of_what_weft_needs(tmp_path: Path) -> None:
-    """All of it as on a GPU machine without a network: there is NumPy, and a Python with PyTorch.
-    """  # fmt: skip
+    """As on a GPU machine without a network: NumPy is there, and a Python with PyTorch."""
     out, absent = tmp_path / "out", ("msgspec", "typer", "rich", "pynvml", "starlette", "yaml")
     story = f"""
 import runpy, sys
@@ -123,9 +126,13 @@ def test_a_gpu_is_read_without_pynvml(tmp_path: Path) -> None:
     told = bare(NVML, LD_LIBRARY_PATH=str(tmp_path)).splitlines()
     assert told[0] == "NVIDIA-H100-80GB-HBM3 GPU-1 81559 580.1 nvml-gpm"
     assert told[3:6] == told[:3]
-    for part in ("('sm_active_ratio', 0.22)", "('dram_active_ratio', 0.3)",
-                 "('pcie_sent_bytes_per_s', 41943040.0)", "('power_w', 350.0)",
-                 "('memory_clock_mhz', 2619.0)"):  # fmt: skip
+    for part in (
+        "('sm_active_ratio', 0.22)",
+        "('dram_active_ratio', 0.3)",
+        "('pcie_sent_bytes_per_s', 41943040.0)",
+        "('power_w', 350.0)",
+        "('memory_clock_mhz', 2619.0)",
+    ):
         assert part in told[1]
     assert "occupancy" not in told[1]
     assert "temperature" not in told[1]

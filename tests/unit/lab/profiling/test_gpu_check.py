@@ -40,9 +40,11 @@ def nvidia_smi(folder: Path, patch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_without_a_gpu_it_says_so_in_one_line(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert check.main([]) == check.NO_GPU
     out, err = capsys.readouterr()
@@ -51,18 +53,22 @@ def test_without_a_gpu_it_says_so_in_one_line(
 
 
 def test_a_driver_that_fails_is_no_gpu(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     nvidia_smi(tmp_path, monkeypatch, "echo 'no driver could be reached'; exit 9")
     assert check.main([]) == check.NO_GPU
     assert "nvidia-smi -L ended with 9: no driver could be reached" in capsys.readouterr().err
 
 
 def test_a_gpu_but_no_pytorch_that_sees_it_is_told(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: Played (UUID: GPU-1)'")
     monkeypatch.setenv("GPU_PYTHON", "/bin/false")
     assert check.main([]) == check.FAILED
@@ -106,9 +112,11 @@ def test_what_takes_too_long_is_ended_with_all_it_started(
 
 
 def test_a_pytorch_that_has_no_code_for_this_gpu_is_told(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     program = played(tmp_path, "CUDA error: no kernel image is available for execution")
     monkeypatch.setenv("GPU_PYTHON", str(program))
     with pytest.raises(check.StepError, match="has no PyTorch that runs on the GPU"):
@@ -139,9 +147,11 @@ def test_the_gpu_is_the_first_that_cuda_would_use(
 
 @pytest.mark.parametrize("time_s", ["ten minutes", "nan", "-5"])
 def test_a_time_that_is_none_is_told(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     time_s: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("GPU_CHECK_S", time_s)
     assert check.main([]) == check.FAILED
     assert f"GPU_CHECK_S={time_s}: is no number" in capsys.readouterr().err
@@ -157,9 +167,12 @@ def test_who_is_interrupted_leaves_nobody_behind_and_keeps_what_was_measured(
     words = ["--device", "cpu", "--window-s", "0.3", "--warm-s", "0.1", "--runs", "1000"]
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored by a child
     process = subprocess.Popen(
-        [sys.executable, SCRIPT, *words], env=env, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, SCRIPT, *words],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     signal.signal(signal.SIGINT, ours)
     try:
         until = time.monotonic() + 60
@@ -191,8 +204,11 @@ def test_all_the_way_with_a_python_that_has_no_pytorch(
 
 def test_the_summary_says_what_came_out(check: ModuleType, tmp_path: Path) -> None:
     workloads = named(["softmax", "lstm-train", "copies"])
-    world = {"softmax": Played(compute=0.9), "lstm-train": Played(compute=0.6),
-             "copies": Played(fails="run")}  # fmt: skip
+    world = {
+        "softmax": Played(compute=0.9),
+        "lstm-train": Played(compute=0.6),
+        "copies": Played(fails="run"),
+    }
     settings = Settings(runs=1, window_s=1.0, warm_s=1.0)
     wishes = Wishes(tmp_path, workloads, ["time-slicing", "mps"], settings)
     run(FakeBench(world), wishes, lambda line: None)

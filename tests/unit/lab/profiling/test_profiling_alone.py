@@ -16,8 +16,14 @@ EXPORTER = {"pod": "dcgm-1", "namespace": "monitoring", "container": "exporter"}
 
 
 def series(name: str, slots: range, value: float = 0.5, **labels: str) -> Answer:
-    told = {"__name__": name, "UUID": "GPU-1", "gpu": "0", "Hostname": "a",
-            "modelName": "NVIDIA T4", **labels}  # fmt: skip
+    told = {
+        "__name__": name,
+        "UUID": "GPU-1",
+        "gpu": "0",
+        "Hostname": "a",
+        "modelName": "NVIDIA T4",
+        **labels,
+    }
     times = np.array([GRID.start_s + GRID.step_s * slot for slot in slots])
     text = json.dumps(told, separators=(",", ":")).encode()
     return Answer([text], np.array([len(times)]), times, np.full(len(times), value))
@@ -47,7 +53,7 @@ def slots_of(there: list[str], settle: int = 2) -> list[str]:
         (["xxxx....", "....xxxx"], ["..x.....", "......x."]),
         (["x.x.x.x."], ["........"]),
     ],
-)  # fmt: skip
+)
 def test_alone_is_alone_for_a_while_and_still_there(there: list[str], expected: list[str]) -> None:
     assert slots_of(there) == expected
 
@@ -163,8 +169,13 @@ def test_a_pod_without_an_owner_has_none() -> None:
 
 @pytest.mark.parametrize(
     ("image", "name"),
-    [("registry:5000/team/bert:v2", "bert"), ("bert@sha256:0123", "bert"), ("bert", "bert"),
-     ("a/b/c:1@sha256:0", "c"), ("", "")],
-)  # fmt: skip
+    [
+        ("registry:5000/team/bert:v2", "bert"),
+        ("bert@sha256:0123", "bert"),
+        ("bert", "bert"),
+        ("a/b/c:1@sha256:0", "c"),
+        ("", ""),
+    ],
+)
 def test_an_image_is_called_by_what_stays(image: str, name: str) -> None:
     assert image_name(image) == name

@@ -125,8 +125,13 @@ def test_a_budget_is_kept_and_every_application_gets_its_share(
     assert complete is False
     found = compiled(log)
     assert len(found.solo) == len(world)
-    beside = Counter(name for run in log.runs if len(run.applications) == 2
-                     for name in run.applications if run.repetition == 0)  # fmt: skip
+    beside = Counter(
+        name
+        for run in log.runs
+        if len(run.applications) == 2
+        for name in run.applications
+        if run.repetition == 0
+    )
     if beside:
         assert max(beside.values()) - min(beside.get(name, 0) for name in world) <= 2
     assert told[-1].seconds_left >= 0
@@ -159,8 +164,10 @@ def test_the_dataset_is_read_back_as_it_was_and_says_that_it_is_a_fake(tmp_path:
 def test_who_was_twice_as_fast_beside_others_was_not_measured_well(tmp_path: Path) -> None:
     """Such a speed is refused by whoever reads the dataset: the pair is told, and left out."""
     log = measured(tmp_path / "runs.jsonl")[0]
-    odd = [replace(run, rates=(900.0, *run.rates[1:])) if run.applications == ("busy", "idle")
-           else run for run in log.runs]  # fmt: skip
+    odd = [
+        replace(run, rates=(900.0, *run.rates[1:])) if run.applications == ("busy", "idle") else run
+        for run in log.runs
+    ]
     found = compiled(Log(log.begins, odd))
     assert decode(encode(found), "here") == found
     assert not {("busy", "idle"), ("idle", "busy")} & speeds(found).keys()
@@ -174,8 +181,7 @@ def test_a_log_of_nothing_is_a_dataset_of_nothing() -> None:
 
 
 def test_out_of_memory_beside_those_that_stand_by_is_tried_without_them(tmp_path: Path) -> None:
-    """The declared class is too small: there is no room while all stand ready, but there is alone.
-    """  # fmt: skip
+    """The declared class is too small: it fits alone, not while all stand ready."""
     world = {f"w{number}": Played(memory_mib=9_000) for number in range(6)}
     bench = FakeBench(world, memory_mib=24_000)  # room for two; the class says 4 GiB each
     log, complete, _ = measured(tmp_path / "runs.jsonl", world, replace(QUICK, runs=1), bench=bench)

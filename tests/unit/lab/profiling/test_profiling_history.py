@@ -90,8 +90,11 @@ def server() -> FakeServer:
 def test_a_profile_is_of_the_times_alone() -> None:
     told = found(server())
     (solo,) = told.dataset.solo
-    assert (solo.application, solo.gpu_model, solo.isolation) == ("vgg16", "NVIDIA-T4",
-                                                                  "time-slicing")  # fmt: skip
+    assert (solo.application, solo.gpu_model, solo.isolation) == (
+        "vgg16",
+        "NVIDIA-T4",
+        "time-slicing",
+    )
     # 500 s before q and 500 after it, less 40 that it settles each time and the last sample.
     assert solo.seconds == pytest.approx(2 * (500 - 40) - 10, abs=20)
     assert solo.runs == 2
@@ -175,20 +178,30 @@ def test_every_metric_is_asked_for_once_a_piece() -> None:
 def test_bindings_are_read_off_the_api() -> None:
     async def story() -> Known:
         async with FakeApiServer() as api, ApiClient(Endpoint(api.url, Fixed())) as client:
-            gpus: list[dict[str, Any]] = [{"index": 0, "memory_mib": 16_000, "uuid": "GPU-0",
-                                           "model": "T4"}]  # fmt: skip
+            gpus: list[dict[str, Any]] = [
+                {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
+            ]
             marks = {
                 "weft.dev/inventory": json.dumps({"gpus": gpus}),
                 "weft.dev/delivers": "by-name",
             }
             api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
             limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
-            api.add("pods", {
-                "metadata": {"name": "p", "namespace": "d",
-                             "annotations": {"weft.dev/application": "bert"}},
-                "spec": {"schedulerName": "weft", "nodeName": "a",
-                         "containers": [{"name": "c", "resources": limits}]},
-            })  # fmt: skip
+            api.add(
+                "pods",
+                {
+                    "metadata": {
+                        "name": "p",
+                        "namespace": "d",
+                        "annotations": {"weft.dev/application": "bert"},
+                    },
+                    "spec": {
+                        "schedulerName": "weft",
+                        "nodeName": "a",
+                        "containers": [{"name": "c", "resources": limits}],
+                    },
+                },
+            )
             uid = api.get("pods", "p", "d")["metadata"]["uid"]
             mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, "GPU-0"]]}
             placed = {"metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}}}

@@ -106,9 +106,11 @@ def test_a_process_goes_pauses_and_ends_when_told(start: Any) -> None:
 
 @pytest.mark.parametrize(
     ("mood", "reason", "text"),
-    [("crashes", "exit code 1", "a library is missing"),
-     ("full", "out-of-memory", "CUDA out of memory")],
-)  # fmt: skip
+    [
+        ("crashes", "exit code 1", "a library is missing"),
+        ("full", "out-of-memory", "CUDA out of memory"),
+    ],
+)
 def test_what_a_process_dies_of_is_told(start: Any, mood: str, reason: str, text: str) -> None:
     process = start(mood)
     said = wait_for(process, "failed")
@@ -276,8 +278,10 @@ class FakeNvml:
         raise FakeNvmlError("Not Supported")
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
-        return [SimpleNamespace(pid=7, usedGpuMemory=3 << 30),
-                SimpleNamespace(pid=8, usedGpuMemory=None)]  # fmt: skip
+        return [
+            SimpleNamespace(pid=7, usedGpuMemory=3 << 30),
+            SimpleNamespace(pid=8, usedGpuMemory=None),
+        ]
 
     def nvmlShutdown(self) -> None:
         self.closed = True
@@ -290,12 +294,18 @@ def test_gpm_counters_are_ratios_between_two_samples() -> None:
     assert gpu.card.memory_mib == 81_559
     found = gpu.sample()
     assert found == {
-        "gpu_util_ratio": 0.87, "memory_copy_ratio": 0.12,
-        "graphics_active_ratio": pytest.approx(0.99), "sm_active_ratio": 0.75,
-        "tensor_active_ratio": 0.5, "dram_active_ratio": 0.25, "fp64_active_ratio": 1.0,
-        "pcie_sent_bytes_per_s": 2 << 20, "power_w": 350.0, "sm_clock_mhz": 1_980.0,
+        "gpu_util_ratio": 0.87,
+        "memory_copy_ratio": 0.12,
+        "graphics_active_ratio": pytest.approx(0.99),
+        "sm_active_ratio": 0.75,
+        "tensor_active_ratio": 0.5,
+        "dram_active_ratio": 0.25,
+        "fp64_active_ratio": 1.0,
+        "pcie_sent_bytes_per_s": 2 << 20,
+        "power_w": 350.0,
+        "sm_clock_mhz": 1_980.0,
         "memory_clock_mhz": 2_619.0,
-    }  # fmt: skip
+    }
     gpu.sample()
     assert nvml.asked == [(1, 2), (2, 1)]  # each begins where the one before ended
     gpu.close()

@@ -30,10 +30,27 @@ def test_nobody_is_left_behind_and_nothing_measured_is_lost(
 ) -> None:
     program, pids, folder = played(tmp_path), tmp_path / "pids", tmp_path / "out"
     command = [
-        sys.executable, "-m", "weft.cli.main", "profile", "measure", str(folder), "--device", "cpu",
-        "--python", str(program), "--workload", "softmax", "--workload", "copies",
-        "--window-s", "0.3", "--warm-s", "0.1", "--runs", "1000",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "weft.cli.main",
+        "profile",
+        "measure",
+        str(folder),
+        "--device",
+        "cpu",
+        "--python",
+        str(program),
+        "--workload",
+        "softmax",
+        "--workload",
+        "copies",
+        "--window-s",
+        "0.3",
+        "--warm-s",
+        "0.1",
+        "--runs",
+        "1000",
+    ]
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed cannot tidy up
     # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -67,10 +67,12 @@ def test_of_two_that_speak_of_the_same_the_later_is_right() -> None:
         ('{"apiVersion": "weft.dev/v2", "kind": "InterferenceDataset"}', "is weft.dev/v2/"),
         ("{}", "is -/-; this Weft reads apiVersion weft.dev/v1"),
         ('{"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solos": []}', "solos"),
-        ('{"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [{}]}',
-         "application"),
+        (
+            '{"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": [{}]}',
+            "application",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_dataset_is_told_in_one_line(body: str, says: str) -> None:
     with pytest.raises(BadInputError, match="here: ") as told:
         decode(body.encode(), "here")
@@ -189,14 +191,20 @@ def bound(name: str, gpu: int | None, phase: str = "Running", **meta: object) ->
     mark = {"pod": name, "node": "a", "shares": [[0, gpu, 3000, 0, ""]]}
     marks = {"weft.dev/placement": json.dumps(mark)} if gpu is not None else {}
     told = {
-        "metadata": {"name": name, "namespace": "d", "uid": name,
-                     "creationTimestamp": "2026-01-01T00:00:10Z",
-                     "annotations": {**marks, **meta}},
-        "spec": {"nodeName": "a", "schedulerName": "weft",
-                 "containers": [{"name": "c", "image": "r/x:1",
-                                 "resources": {"limits": limits}}]},
+        "metadata": {
+            "name": name,
+            "namespace": "d",
+            "uid": name,
+            "creationTimestamp": "2026-01-01T00:00:10Z",
+            "annotations": {**marks, **meta},
+        },
+        "spec": {
+            "nodeName": "a",
+            "schedulerName": "weft",
+            "containers": [{"name": "c", "image": "r/x:1", "resources": {"limits": limits}}],
+        },
         "status": {"phase": phase},
-    }  # fmt: skip
+    }
     return msgspec.convert(told, Pod)
 
 
@@ -215,8 +223,10 @@ def test_a_binding_says_card_time_and_application() -> None:
 def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
     """It is still in the API: who was beside it was not alone."""
     over = bound("over", 0, "Succeeded")
-    when = [{"state": {"terminated": {"finishedAt": f"2026-01-01T00:0{minute}:00Z"}}}
-            for minute in (2, 5, 3)]  # fmt: skip
+    when = [
+        {"state": {"terminated": {"finishedAt": f"2026-01-01T00:0{minute}:00Z"}}}
+        for minute in (2, 5, 3)
+    ]
     status = msgspec.convert({"phase": "Succeeded", "containerStatuses": when}, type(over.status))
     (stay,) = known([NODE], [msgspec.structs.replace(over, status=status)]).stays
     assert (stay.pod, stay.since_s, stay.until_s) == (("d", "over"), 1_767_225_610, 1_767_225_900)
@@ -230,5 +240,6 @@ def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
 def test_a_pod_without_marks_may_be_anywhere_on_its_node() -> None:
     found = known([NODE], [bound("p", None)])
     assert [(stay.pod, stay.card) for stay in found.stays] == [
-        (NOBODY_KNOWS, ("a", "GPU-0")), (NOBODY_KNOWS, ("a", "1")),
-    ]  # fmt: skip
+        (NOBODY_KNOWS, ("a", "GPU-0")),
+        (NOBODY_KNOWS, ("a", "1")),
+    ]

@@ -16,7 +16,7 @@ from weft.lab.simulate.generate import (
     demo_cluster,
     generate_nodes,
     generate_pods,
-)  # fmt: skip
+)
 from weft.lab.simulate.generate_shapes import LIFETIMES, NODE_KINDS, Mix
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
 from weft.model import BadInputError
@@ -44,8 +44,14 @@ def test_the_full_cluster_is_the_published_one(tmp_path):
     assert len(nodes) == 1213
     gpus = Counter(gpu.model for node in nodes for gpu in node.gpus)
     assert gpus == {
-        "G2": 4392, "T4": 842, "G3": 312, "P100": 265, "V100M32": 204, "V100M16": 195, "A10": 2,
-    }  # fmt: skip
+        "G2": 4392,
+        "T4": 842,
+        "G3": 312,
+        "P100": 265,
+        "V100M32": 204,
+        "V100M16": 195,
+        "A10": 2,
+    }
     assert sum(node.cpu_milli for node in nodes) == 107_018_000
     assert sum(node.memory_mib for node in nodes) == 503_828_480
 
@@ -205,10 +211,12 @@ def test_every_pod_fits_an_empty_node_of_its_cluster(tmp_path, gpus):
     for pod in set(pods(tmp_path, gpus=gpus, mix=Mix.SPEC, count=1500)):
         models = pod.shape.trace_spec.split("|") if pod.shape.trace_spec else None
         assert any(
-            pod.gpus <= g and pod.shape.cpu_milli <= c and pod.shape.memory_mib <= m
+            pod.gpus <= g
+            and pod.shape.cpu_milli <= c
+            and pod.shape.memory_mib <= m
             and (models is None or model in models)
             for g, c, m, model in nodes
-        ), pod  # fmt: skip
+        ), pod
 
 
 def test_a_seed_settles_every_byte():

@@ -103,8 +103,13 @@ def test_time_that_goes_back_is_refused() -> None:
 def test_beyond_the_table_slowdown_grows_as_between_its_last_entries() -> None:
     table = ByResidents((1000, 1000, 1200))
     assert [table.permille("x", ["x"] * others) for others in range(6)] == [
-        1000, 1000, 1200, 1400, 1600, 1800,
-    ]  # fmt: skip
+        1000,
+        1000,
+        1200,
+        1400,
+        1600,
+        1800,
+    ]
     assert ByResidents((1000, 900)).permille("x", ["x"] * 4) == 900
     with pytest.raises(ValueError, match="above 0"):
         ByResidents(())
@@ -125,8 +130,9 @@ def test_stretching_keeps_memory() -> None:
 
 _PHASES = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 60)).map(lambda p: (float(p[0]), p[1])),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 
 
 @given(st.lists(st.tuples(_PHASES, st.integers(0, 60)), min_size=1, max_size=6))

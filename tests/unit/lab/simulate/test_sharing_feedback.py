@@ -40,9 +40,13 @@ def job(name: str, kind: str, job_class: str, work_s: int, comes_s: int = 0) -> 
 def world(*jobs: Job, gpus: int = 1, **feedback: Any) -> SharedScenario:
     cards = tuple(Gpu(index, 10_000, "V100") for index in range(gpus))
     return SharedScenario(
-        (Node("node", cards),), jobs, TRUTH, inputs={INPUT: told()}, measured=False,
+        (Node("node", cards),),
+        jobs,
+        TRUTH,
+        inputs={INPUT: told()},
+        measured=False,
         feedback=Feedback(**feedback),
-    )  # fmt: skip
+    )
 
 
 class Logged(Run):
@@ -120,9 +124,10 @@ def test_a_job_that_saves_its_work_goes_on_from_there() -> None:
 def test_what_was_seen_teaches_where_to_go() -> None:
     """With another GPU beside a good neighbour the evicted job goes there."""
     jobs = (
-        job("lc", "server", "latency-critical", 3_000), job("kind", "good", "batch", 3_000),
+        job("lc", "server", "latency-critical", 3_000),
+        job("kind", "good", "batch", 3_000),
         job("be", "bad", "best-effort", 300, 1),
-    )  # fmt: skip
+    )
     run = Logged(world(*jobs, gpus=2))
     done = finished(run.go())
     assert done["be"] is not None

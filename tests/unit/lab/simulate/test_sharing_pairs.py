@@ -95,10 +95,15 @@ def scenario(speed: tuple[tuple[float, ...], ...], seconds: tuple[int, ...]) -> 
     kinds = tuple("abc"[: len(speed)])
     found = pairs.PairTable(kinds, speed, (pairs.CARD_MIB // 2,) * len(kinds))
     jobs = tuple(
-        Job(kind, kind, at * SECOND_NS, pairs.CARD_MIB // 2,
-            (Phase(work * SECOND_NS, pairs.CARD_MIB // 2),))
+        Job(
+            kind,
+            kind,
+            at * SECOND_NS,
+            pairs.CARD_MIB // 2,
+            (Phase(work * SECOND_NS, pairs.CARD_MIB // 2),),
+        )
         for at, (kind, work) in enumerate(zip(kinds, seconds, strict=True))
-    )  # fmt: skip
+    )
     return SharedScenario(pairs.cluster(1, "v100"), jobs, found.truth(), measured=False)
 
 

@@ -77,8 +77,10 @@ def test_an_order_is_cut_at_the_pod_that_reaches_the_demand() -> None:
 
 # --- order files ----------
 
-GOOD = {"43": {"pod_rows": [2, 0], "node_rank": [1, 0]},
-        "7": {"pod_rows": [1, 1, 1], "node_rank": [0, 1]}}  # fmt: skip
+GOOD = {
+    "43": {"pod_rows": [2, 0], "node_rank": [1, 0]},
+    "7": {"pod_rows": [1, 1, 1], "node_rank": [0, 1]},
+}
 
 
 def orders_file(tmp_path: Path, content: object) -> Path:
@@ -120,24 +122,40 @@ def changed(seed: str, **fields: object) -> dict[str, object]:
         ({"first": {}}, "FILE: its keys must be seeds (whole numbers)"),
         ({"7": []}, "FILE, seed 7: must be an object with pod_rows and node_rank"),
         ({"7": {}}, "FILE, seed 7, field pod_rows: must be a list of whole numbers"),
-        (changed("7", pod_rows=["1"]),
-         "FILE, seed 7, field pod_rows: must be a list of whole numbers"),
-        (changed("7", pod_rows=[1.0]),
-         "FILE, seed 7, field pod_rows: must be a list of whole numbers"),
-        (changed("7", pod_rows=[True]),
-         "FILE, seed 7, field pod_rows: must be a list of whole numbers"),
-        (changed("7", pod_rows=[0, 3]),
-         "FILE, seed 7, field pod_rows: 3 is not a row: there are 3; is this the order of another "
-         "trace?"),
-        (changed("7", pod_rows=[-1]),
-         "FILE, seed 7, field pod_rows: -1 is not a row: there are 3; is this the order of another "
-         "trace?"),
-        (changed("7", node_rank=[0]),
-         "FILE, seed 7, field node_rank: must rank each of the 2 nodes once"),
-        (changed("7", node_rank=[0, 0]),
-         "FILE, seed 7, field node_rank: must rank each of the 2 nodes once"),
+        (
+            changed("7", pod_rows=["1"]),
+            "FILE, seed 7, field pod_rows: must be a list of whole numbers",
+        ),
+        (
+            changed("7", pod_rows=[1.0]),
+            "FILE, seed 7, field pod_rows: must be a list of whole numbers",
+        ),
+        (
+            changed("7", pod_rows=[True]),
+            "FILE, seed 7, field pod_rows: must be a list of whole numbers",
+        ),
+        (
+            changed("7", pod_rows=[0, 3]),
+            "FILE, seed 7, field pod_rows: 3 is not a row: there are 3; is this the order of "
+            "another "
+            "trace?",
+        ),
+        (
+            changed("7", pod_rows=[-1]),
+            "FILE, seed 7, field pod_rows: -1 is not a row: there are 3; is this the order of "
+            "another "
+            "trace?",
+        ),
+        (
+            changed("7", node_rank=[0]),
+            "FILE, seed 7, field node_rank: must rank each of the 2 nodes once",
+        ),
+        (
+            changed("7", node_rank=[0, 0]),
+            "FILE, seed 7, field node_rank: must rank each of the 2 nodes once",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_an_order_file_is_named(
     tmp_path: Path, content: object, error: str
 ) -> None:

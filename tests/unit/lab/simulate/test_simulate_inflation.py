@@ -57,25 +57,44 @@ def test_the_keys_of_a_run_are_fixed() -> None:
     world = small()
     run = run_inflation(world, FirstFit(), in_order(world), timing=False)
     assert list(msgspec.to_builtins(run)) == [
-        "policy", "seed", "arrived_percent", "gpu_allocation_percent",
-        "gpu_fragmentation_percent", "fragmentation_of_idle_percent", "used_gpu_milli",
-        "failed_pods", "pods", "curve", "fragmentation_curve", "by_model", "unscheduled", "waits",
-        "cpu_s", "wall_s",
-    ]  # fmt: skip
+        "policy",
+        "seed",
+        "arrived_percent",
+        "gpu_allocation_percent",
+        "gpu_fragmentation_percent",
+        "fragmentation_of_idle_percent",
+        "used_gpu_milli",
+        "failed_pods",
+        "pods",
+        "curve",
+        "fragmentation_curve",
+        "by_model",
+        "unscheduled",
+        "waits",
+        "cpu_s",
+        "wall_s",
+    ]
 
 
 def random_world(seed: int) -> tuple[Scenario, Arrivals]:
     random = Random(seed)
     nodes = [
-        node(f"n{i}", gpus=random.randint(0, 4), model=random.choice(("T4", "V100")),
-             cpu_milli=random.choice((4000, 32_000)))
+        node(
+            f"n{i}",
+            gpus=random.randint(0, 4),
+            model=random.choice(("T4", "V100")),
+            cpu_milli=random.choice((4000, 32_000)),
+        )
         for i in range(6)
-    ] + [node("sure", gpus=4, model="T4", cpu_milli=32_000)]  # fmt: skip
+    ] + [node("sure", gpus=4, model="T4", cpu_milli=32_000)]
     pods = [
-        trace_pod(f"p{i}", *random.choice(((0, 0), (1, 250), (1, 500), (1, 1000), (2, 1000))),
-                  cpu=random.choice((0, 1000, 3000)))
+        trace_pod(
+            f"p{i}",
+            *random.choice(((0, 0), (1, 250), (1, 500), (1, 1000), (2, 1000))),
+            cpu=random.choice((0, 1000, 3000)),
+        )
         for i in range(40)
-    ]  # fmt: skip
+    ]
     world = scenario(pods, *nodes)
     return world, draw(pods, len(nodes), world.capacity_milli, seed, 1.3)
 

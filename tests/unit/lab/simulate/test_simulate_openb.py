@@ -46,12 +46,18 @@ def test_pods_as_they_stand(tmp_path: Path) -> None:
         (GpuClaim(2, whole=True),), 1000, 2000, devices=models, trace_spec="T4|P100"
     )
     assert (whole.total_milli, whole.created_s, whole.deleted_s, whole.scheduled_s) == (
-        2000, 10, 30, 20,
-    )  # fmt: skip
+        2000,
+        10,
+        30,
+        20,
+    )
     assert share.shape == Shape((GpuClaim(1, milli=250),), 500, 100)
     assert (share.total_milli, share.created_s, share.deleted_s, share.scheduled_s) == (
-        250, 5, None, None,
-    )  # fmt: skip
+        250,
+        5,
+        None,
+        None,
+    )
     assert cpu.shape == Shape((), 100, 100, trace_spec="T4")
     assert cpu.total_milli == 0
 
@@ -145,8 +151,10 @@ def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "error"),
     [
-        ("p,1,1,2,500,,,,", "gpu_milli: 500 with num_gpu 2; only whole GPUs come in several, so "
-                            "write 1000"),
+        (
+            "p,1,1,2,500,,,,",
+            "gpu_milli: 500 with num_gpu 2; only whole GPUs come in several, so write 1000",
+        ),
         ("p,1,1,1,0,,,,", "gpu_milli: 0 on a pod with GPUs; write 1 to 1000"),
         ("p,1,1,1,1001,,,,", "gpu_milli: 1001 is not between 0 and 1000"),
         ("p,1,1,0.5,500,,,,", "num_gpu: '0.5' is not a whole number"),
@@ -155,7 +163,7 @@ def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
         ("p,1,1,1,1000,,1,x,", "deletion_time: 'x' is not a whole number"),
         ("p,1,1,1,1000,,1,,1.5", "scheduled_time: '1.5' is not a whole number"),
     ],
-)  # fmt: skip
+)
 def test_bad_pods_are_named_by_line_and_column(tmp_path: Path, row: str, error: str) -> None:
     assert pods_error(tmp_path, PODS + row + "\n") == f"FILE, line 2, column {error}"
 
@@ -175,12 +183,14 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_damaged_gzip_files_are_refused(tmp_path: Path, damage: str) -> None:
     whole = gzip.compress((NODES + "n,1,1,1,T4\n" * 50).encode())
     path = tmp_path / "f.gz"
-    path.write_bytes({
-        "cut": whole[: len(whole) // 2],
-        "header": whole[:2] + b"\0" + whole[3:],
-        "body": whole[:10] + b"\xff\xff\xff\xff" + whole[14:],
-        "checksum": whole[:-8] + b"\0\0\0\0" + whole[-4:],
-    }[damage])  # fmt: skip
+    path.write_bytes(
+        {
+            "cut": whole[: len(whole) // 2],
+            "header": whole[:2] + b"\0" + whole[3:],
+            "body": whole[:10] + b"\xff\xff\xff\xff" + whole[14:],
+            "checksum": whole[:-8] + b"\0\0\0\0" + whole[-4:],
+        }[damage]
+    )
     assert error_of(read_nodes, path).startswith("FILE: cannot be read: ")
 
 

@@ -25,8 +25,12 @@ def test_twenty_workloads_of_every_character() -> None:
     assert len(BY_NAME) == len(WORKLOADS)
     assert {one.kind for one in WORKLOADS} == {"training", "inference", "kernels"}
     assert {one.bound_by for one in WORKLOADS} == {
-        "compute", "memory", "launches", "input", "transfers"
-    }  # fmt: skip
+        "compute",
+        "memory",
+        "launches",
+        "input",
+        "transfers",
+    }
     assert all(one.memory in MEMORY_MIB for one in WORKLOADS)
 
 
@@ -41,14 +45,27 @@ def test_what_is_declared_is_there(workload: Workload) -> None:
 
 def test_what_lists_the_workloads_needs_no_pytorch() -> None:
     told = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.modules['torch'] = None; "
-         "import runpy; sys.argv = ['w', 'list']; runpy.run_module('weft.lab.workloads')"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert "softmax" in subprocess.run(
-        [sys.executable, "-m", "weft.lab.workloads", "list"],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['torch'] = None; "
+            "import runpy; sys.argv = ['w', 'list']; runpy.run_module('weft.lab.workloads')",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (
+        "softmax"
+        in subprocess.run(
+            [sys.executable, "-m", "weft.lab.workloads", "list"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+    )
     assert told.returncode == 0, told.stderr
 
 
@@ -95,9 +112,12 @@ def run(torch_python: str, tmp_path: Path) -> Run:
         ).rstrip(os.pathsep)
         ended = subprocess.run(
             [torch_python, "-m", "weft.lab.workloads", "run", name, *more],
-            capture_output=True, text=True, check=False, timeout=120,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         return ended.returncode, [json.loads(line) for line in io.StringIO(ended.stdout)]
 
     return go
@@ -110,8 +130,11 @@ def test_each_workload_runs_and_says_how_far_it_is(run: Run, workload: Workload)
     )
     assert code == 0, told
     assert [one["event"] for one in told if one["event"] != "progress"] == [
-        "loaded", "steady", "paused", "ended"
-    ]  # fmt: skip
+        "loaded",
+        "steady",
+        "paused",
+        "ended",
+    ]
     progress = [one for one in told if one["event"] == "progress"]
     counts = [one["iterations"] for one in progress]
     assert counts == sorted(set(counts))
@@ -132,11 +155,30 @@ def test_measuring_real_workloads_gives_rates_alone_and_together(
 ) -> None:
     """All of it is real but the GPU: on a CPU of two cores two of them leave each other alone."""
     command = [
-        sys.executable, "-m", "weft.cli.main", "profile", "measure", str(tmp_path / "out"),
-        "--device", "cpu", "--tiny", "--python", torch_python, "--workload", "softmax",
-        "--workload", "lstm-train", "--runs", "1", "--window-s", "0.3", "--warm-s", "0.1",
-        "--output", "json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "weft.cli.main",
+        "profile",
+        "measure",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+        "--tiny",
+        "--python",
+        torch_python,
+        "--workload",
+        "softmax",
+        "--workload",
+        "lstm-train",
+        "--runs",
+        "1",
+        "--window-s",
+        "0.3",
+        "--warm-s",
+        "0.1",
+        "--output",
+        "json",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found = json.loads(ended.stdout)
     assert [one["application"] for one in found["solo"]] == ["lstm-train", "softmax"]

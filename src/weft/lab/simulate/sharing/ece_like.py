@@ -105,8 +105,15 @@ def jobs(percent: int, seed: int, gpus: int = 1, mix: Mix = Mix.SSD) -> tuple[Jo
     for number in range(count):
         model = models[kinds[number]]
         work = stretched(model.phases, round(float(factors[number]) * drift))
-        made.append(Job(
-            f"job-{number:03d}", model.name, int(arrives[number]),
-            request_mib(model.need_mib, percent), work, START_NS, END_NS,
-        ))  # fmt: skip
+        made.append(
+            Job(
+                f"job-{number:03d}",
+                model.name,
+                int(arrives[number]),
+                request_mib(model.need_mib, percent),
+                work,
+                START_NS,
+                END_NS,
+            )
+        )
     return tuple(made)

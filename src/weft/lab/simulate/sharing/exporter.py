@@ -14,9 +14,13 @@ from weft.lab.simulate.sharing.gpus import Cards, GpuKey
 from weft.telemetry.meaning.metric_names import Metric
 
 METRICS = (
-    Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO,
-    Metric.DRAM_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO, Metric.POWER_W,
-)  # fmt: skip
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.SM_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO,
+    Metric.GPU_UTIL_RATIO,
+    Metric.POWER_W,
+)
 """What the simulated exporters have, in the order of a scrape's rows."""
 
 IDLE_W, RESIDENT_W, BUSY_W = 27.1, 9.8, 17.2

@@ -64,9 +64,13 @@ class Progress:
     """Looks at the cards of one run."""
 
     def __init__(
-        self, feedback: Feedback, cards: Cards, nodes: tuple[Node, ...], inputs: dict[str, Any],
+        self,
+        feedback: Feedback,
+        cards: Cards,
+        nodes: tuple[Node, ...],
+        inputs: dict[str, Any],
         seed: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         base = InterferenceView.from_input(inputs[INPUT]) if INPUT in inputs else InterferenceView()
         self.experience = Experience(base.source)
         self.looks = self.slow_looks = 0

@@ -54,12 +54,14 @@ class PairTable(msgspec.Struct, frozen=True):
 
     def truth(self) -> ByPairs:
         """How jobs really slow each other down."""
-        return ByPairs({
-            (kind, other): max(1, round(1000 / speed))
-            for kind, row in zip(self.kinds, self.speed, strict=True)
-            for other, speed in zip(self.kinds, row, strict=True)
-            if speed > 0
-        })  # fmt: skip
+        return ByPairs(
+            {
+                (kind, other): max(1, round(1000 / speed))
+                for kind, row in zip(self.kinds, self.speed, strict=True)
+                for other, speed in zip(self.kinds, row, strict=True)
+                if speed > 0
+            }
+        )
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -86,8 +88,11 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
     at = {kind: index for index, kind in enumerate(kinds)}
     speed = np.zeros((len(kinds), len(kinds)))
-    rates = {row[f"job_{side}"]: _number(path, row, f"iso_{side}_steps_per_s")
-             for row in rows for side in "ab"}  # fmt: skip
+    rates = {
+        row[f"job_{side}"]: _number(path, row, f"iso_{side}_steps_per_s")
+        for row in rows
+        for side in "ab"
+    }
     for row in rows:
         if row["feasible"] != "0":
             one, other = at[row["job_a"]], at[row["job_b"]]
@@ -115,10 +120,12 @@ def coscheml(path: Path) -> PairTable:
 def cluster(gpus: int, model: str) -> tuple[Node, ...]:
     """So many cards on nodes of four, the last perhaps with fewer."""
     return tuple(
-        Node(f"node-{first // NODE_GPUS:03d}",
-             tuple(Gpu(index, CARD_MIB, model) for index in range(min(NODE_GPUS, gpus - first))))
+        Node(
+            f"node-{first // NODE_GPUS:03d}",
+            tuple(Gpu(index, CARD_MIB, model) for index in range(min(NODE_GPUS, gpus - first))),
+        )
         for first in range(0, gpus, NODE_GPUS)
-    )  # fmt: skip
+    )
 
 
 def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
@@ -134,9 +141,17 @@ def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
         phase = Phase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
         found.append(
-            Job(f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asked[kind], (phase,),
-                START_NS, job_class=load.job_class, expected_s=expected_s)
-        )  # fmt: skip
+            Job(
+                f"job-{number}",
+                table.kinds[kind],
+                round(at_s * SECOND_NS),
+                asked[kind],
+                (phase,),
+                START_NS,
+                job_class=load.job_class,
+                expected_s=expected_s,
+            )
+        )
     return tuple(found)
 
 
@@ -175,9 +190,11 @@ def requests_mib(speed: Floats) -> list[int]:
         rows.append(row)
         most.append(0.0 if speed[pair] > 0 else -0.1)
     found = linprog(
-        np.r_[np.zeros(count), np.ones(len(good))], np.array(rows), most,
+        np.r_[np.zeros(count), np.ones(len(good))],
+        np.array(rows),
+        most,
         bounds=[(-1.0, 1.0)] * count + [(0.0, None)] * len(good),
-    )  # fmt: skip
+    )
     return [CARD_MIB // 2 + int(np.floor(SWING_MIB * size)) for size in found.x[:count]]
 
 

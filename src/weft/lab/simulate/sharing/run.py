@@ -101,9 +101,11 @@ class Run:
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         told = scenario.feedback
-        self.progress = None if told is None else Progress(
-            told, self.cards, scenario.nodes, scenario.inputs, scenario.seed
-        )  # fmt: skip
+        self.progress = (
+            None
+            if told is None
+            else Progress(told, self.cards, scenario.nodes, scenario.inputs, scenario.seed)
+        )
         self.relieved = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
@@ -196,8 +198,9 @@ class Run:
         if self.wake_ns is not None and self.wake_ns > self.now:
             return False
         waiting = self.engine.queue.waiting()
-        least = min((self.pods[_job_uid(pod.pod.uid)].job.request_mib for pod in waiting),
-                    default=None)  # fmt: skip
+        least = min(
+            (self.pods[_job_uid(pod.pod.uid)].job.request_mib for pod in waiting), default=None
+        )
         return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
 
     def _tell_looks(self) -> None:
@@ -293,25 +296,32 @@ class Run:
         gpus = sum(len(node.gpus) for node in self.scenario.nodes)
         span = max(1, self.now - self.began)
         return SharedRun(
-            policy=self.policy.name, seed=self.scenario.seed, jobs=len(outcomes),
+            policy=self.policy.name,
+            seed=self.scenario.seed,
+            jobs=len(outcomes),
             unfinished=sum(one.finished_s is None for one in outcomes),
             makespan_s=seconds(max(ended, default=0)),
             **percentiles(outcomes),
-            ooms=self.cards.ooms, evictions=sum(pod.evictions for pod in self.pods.values()),
+            ooms=self.cards.ooms,
+            evictions=sum(pod.evictions for pod in self.pods.values()),
             lost_s=seconds(self.cards.lost_ns),
-            relieved=self.relieved, critical_slow_percent=_slow_percent(self.progress),
+            relieved=self.relieved,
+            critical_slow_percent=_slow_percent(self.progress),
             residents=round(self.resident_ns / span / max(1, gpus), 3),
             memory_used_percent=round(100 * self.used_mib_ns / span / max(1, total_mib), 2),
             outcomes=outcomes,
-        )  # fmt: skip
+        )
 
     def _outcome(self, pod: JobPod) -> JobOutcome:
         return JobOutcome(
-            pod.job.uid, pod.job.kind, seconds(pod.job.arrives_ns),
+            pod.job.uid,
+            pod.job.kind,
+            seconds(pod.job.arrives_ns),
             None if pod.bound_ns is None else seconds(pod.bound_ns),
             None if pod.finished_ns is None else seconds(pod.finished_ns),
-            pod.restarts, pod.evictions,
-        )  # fmt: skip
+            pod.restarts,
+            pod.evictions,
+        )
 
 
 def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
@@ -353,9 +363,12 @@ def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     claim = GpuClaim(memory=Memory("mib", job.request_mib))
     expected_s = about_s(job.expected_s) if job.expected_s else 0
     shape = Shape(
-        (claim,), application=job.kind, job_class=job.job_class, expected_s=expected_s,
+        (claim,),
+        application=job.kind,
+        job_class=job.job_class,
+        expected_s=expected_s,
         slack=job.slack,
-    )  # fmt: skip
+    )
     return PodRequest(
         pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
-    )  # fmt: skip
+    )

@@ -55,8 +55,12 @@ class PackByTrial(Policy):
         return draw(key, len(rows))
 
     def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        return (float(frozenset([who.application, *(t.application for t in there)]) not in self._bad
-                      or not there),)  # fmt: skip
+        return (
+            float(
+                frozenset([who.application, *(t.application for t in there)]) not in self._bad
+                or not there
+            ),
+        )
 
 
 class TrialRun(Run):
