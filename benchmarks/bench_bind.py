@@ -25,9 +25,9 @@ from yarl import URL
 
 from weft.kube.bind import Binder, BindOptions, BindRequest, Bound, encode
 from weft.kube.client import ApiClient, ClientOptions
-from weft.kube.codec import PODS, Skips
+from weft.kube.codec import PODS, SkippedObjects
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.kube.pods import Pod
 
 IN_FLIGHT = 32
@@ -73,7 +73,9 @@ async def many(work: Callable[[BindRequest], Awaitable[None]], todo: list[BindRe
 
 async def measure(url: str, pods: int, runs: int) -> dict[str, float]:
     rates: dict[str, list[float]] = {"raw": [], "weft": []}
-    async with ApiClient(Endpoint(url, Fixed()), ClientOptions(qps=1e9, burst=10**9)) as client:
+    async with ApiClient(
+        Endpoint(url, FixedCredentials()), ClientOptions(qps=1e9, burst=10**9)
+    ) as client:
         binder = Binder(client, BindOptions(in_flight=IN_FLIGHT))
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -94,7 +96,9 @@ async def measure(url: str, pods: int, runs: int) -> dict[str, float]:
                     for number in range(pods):
                         body = pod_body(f"{name}-{turn}-{number}")
                         await client.call("POST", PODS.of("default"), body)
-                    page = PODS.decode_page(await client.call("GET", PODS.of("default")), Skips())
+                    page = PODS.decode_page(
+                        await client.call("GET", PODS.of("default")), SkippedObjects()
+                    )
                     waiting = [pod for pod in page.items if not pod.spec.node_name]
                     rates[name].append(await many(work, requests_for(waiting)))
     raw_rate, weft_rate = (statistics.median(rates[name]) for name in ("raw", "weft"))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import OnDecision
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.routes import Route, default_routes, route_profiles
@@ -32,7 +32,7 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Bind, Command, Engine, Event, PodBound, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
@@ -52,10 +52,10 @@ class Memory:
         profiles += route_profiles(default_routes(), registry.create)
         cards = (node(name, gpus=8, memory_mib=CARD_MIB) for name in names)
         self.engine, self.names = Engine(profiles, cards), names
-        self.settings, self.ready = Settings(gpushare_unit="MiB"), True
+        self.settings, self.ready = DialectSettings(gpushare_unit="MiB"), True
         self.leadership = Leadership(here=True)
         self.on_decision: list[OnDecision] = []
-        self.faults = Faults()
+        self.faults = FaultLog()
         self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
         self._now = itertools.count(1)
         chance = random.Random(1)

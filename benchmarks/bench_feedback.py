@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
-from weft.interference.observed_slowdown import Experience
+from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.interference_robust import noisy
 from weft.lab.experiment.paired import paired_difference
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     table: pairs.PairTable
     card: str
-    load: pairs.Load
+    load: pairs.OfferedLoad
     noise: float
     policy: str
 
@@ -141,8 +141,8 @@ def patching_ms() -> float:
     names, models = [f"app-{at}" for at in range(200)], ["V100", "A100", "H100"]
     dice, rng = random.Random(1), np.random.default_rng(1)
     mean = rng.uniform(0.0, 0.7, (3, 201, 201))
-    tier = np.full(mean.shape, Tier.LEARNED, dtype=np.int8)
-    seen = Experience(interference(1, models, names, (mean, mean + 0.1, tier)))
+    tier = np.full(mean.shape, PredictionTier.LEARNED, dtype=np.int8)
+    seen = ObservedSlowdowns(interference(1, models, names, (mean, mean + 0.1, tier)))
     for _ in range(1_000):
         model, victim, other = dice.choice(models), dice.choice(names), dice.choice(names)
         for _ in range(3):
@@ -178,7 +178,7 @@ def main() -> None:
         for noise in asked.noise or [0.4]:
             for rate in asked.load or [0.9]:
                 where = f"{source} on {card}, load {rate}, predictions off by {100 * noise:.0f} %"
-                what = Asked(table, card, pairs.Load(rate), noise, asked.policy)
+                what = Asked(table, card, pairs.OfferedLoad(rate), noise, asked.policy)
                 found[where] = compare(what, asked.seeds, asked.jobs)
                 print(f"\n{where}, {what.load.gpus} GPUs, {what.load.jobs} jobs", flush=True)
                 for arm, runs in found[where].items():

@@ -30,20 +30,20 @@ from weft.core.policies.catalog import built_in
 from weft.lab.experiment.overprovision import (
     BEST,
     LEVELS,
-    Cell,
-    Level,
-    Study,
+    OverprovisionLevel,
+    OverprovisionRun,
+    OverprovisionStudy,
     StudyResults,
     run_cell,
     run_study,
 )
 from weft.lab.experiment.paired import paired_difference
 from weft.lab.experiment.workers import run_cells
-from weft.lab.simulate.sharing.ece_like import Mix
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, Faults
+from weft.lab.simulate.sharing.ece_like import JobMix
+from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.telemetry.meaning.metric_names import Metric
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,27 +74,32 @@ UNREAD = {
 LONG_NS = 120 * SECOND_NS
 
 
-def safe_cells() -> Iterator[tuple[str, Faults, int, Mix]]:
+def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
     """Name, faults, cards and workload of every cell of the safety grid."""
-    for mix in Mix:
+    for mix in JobMix:
         yield f"sound, {mix}", SOUND, 1, mix
     for delay_s in (5, 10, 15, 30, 60, 120, 300, 600):
-        yield f"late by {delay_s} s", Faults(delay_ns=delay_s * SECOND_NS), 1, Mix.SSD
+        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.SSD
     for missing in (0.0, 0.25, 0.5, 0.75, 1.0):
-        yield f"{missing:.0%} of cards missing", Faults(missing=missing), 4, Mix.SSD
+        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.SSD
     for dropped in (0.1, 0.5, 0.9):
-        yield f"{dropped:.0%} of samples lost", Faults(dropped=dropped), 1, Mix.SSD
-    yield "10 % noise", Faults(noise=0.1), 1, Mix.SSD
-    for mix in (Mix.MIXED, Mix.PEAKY):
-        yield f"10% of samples lost, {mix}", Faults(dropped=0.1), 1, mix
-        yield f"10 % noise, {mix}", Faults(noise=0.1), 1, mix
-        yield f"all cards missing, {mix}", Faults(missing=1.0), 1, mix
-    for mix in (Mix.MIXED, Mix.PEAKY):
+        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.SSD
+    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.SSD
+    for mix in (JobMix.MIXED, JobMix.PEAKY):
+        yield f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), 1, mix
+        yield f"10 % noise, {mix}", ExporterFaults(noise=0.1), 1, mix
+        yield f"all cards missing, {mix}", ExporterFaults(missing=1.0), 1, mix
+    for mix in (JobMix.MIXED, JobMix.PEAKY):
         yield f"4 cards, {mix}", SOUND, 4, mix
-        yield f"4 cards, 10 % noise, {mix}", Faults(noise=0.1), 4, mix
+        yield f"4 cards, 10 % noise, {mix}", ExporterFaults(noise=0.1), 4, mix
     for metric in METRICS:
         for reads in ("zero", "most"):
-            yield f"{metric} reads {reads}", Faults(spoofed=metric, reads=reads), 1, Mix.SSD
+            yield (
+                f"{metric} reads {reads}",
+                ExporterFaults(spoofed=metric, reads=reads),
+                1,
+                JobMix.SSD,
+            )
 
 
 class Ask(NamedTuple):
@@ -104,15 +109,17 @@ class Ask(NamedTuple):
     percent: int
     seed: int
     gpus: int
-    mix: Mix
-    faults: Faults
+    mix: JobMix
+    faults: ExporterFaults
 
 
 def answer(_: object, ask: Ask) -> SharedRun:
     """Columns that decide nothing are left out: no pod here is latency-critical (pipeline.py)."""
     lends = built_in().from_spec(ask.policy).harvests
-    watching = Watching(forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND)
-    made = Study(
+    watching = ScrapeOptions(
+        forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND
+    )
+    made = OverprovisionStudy(
         (ask.policy,),
         (ask.percent,),
         (ask.seed,),
@@ -123,18 +130,18 @@ def answer(_: object, ask: Ask) -> SharedRun:
         watching,
         ask.faults,
     )
-    return run_cell(made, Cell(ask.percent, ask.policy, ask.seed))
+    return run_cell(made, OverprovisionRun(ask.percent, ask.policy, ask.seed))
 
 
 def asks_of(
-    policy: str, faults: Faults, gpus: int, mix: Mix, percent: int, seeds: int
+    policy: str, faults: ExporterFaults, gpus: int, mix: JobMix, percent: int, seeds: int
 ) -> list[Ask]:
     """The runs of a cell, a seed each."""
     faults = same_as(policy, faults, gpus)
     return [Ask(policy, percent, seed, gpus, mix, faults) for seed in range(seeds)]
 
 
-def same_as(policy: str, faults: Faults, gpus: int) -> Faults:
+def same_as(policy: str, faults: ExporterFaults, gpus: int) -> ExporterFaults:
     """Faults with which every run of the policy is the same as with these (the tests compare).
 
     For a policy that reads no metrics nothing goes wrong, nor where all it does is choose among
@@ -144,10 +151,10 @@ def same_as(policy: str, faults: Faults, gpus: int) -> Faults:
     made = built_in().from_spec(policy)
     if not made.harvests and ("signals" not in made.reads or (gpus == 1 and only_ranks(made))):
         return SOUND
-    if faults == Faults(spoofed=faults.spoofed, reads=faults.reads):
+    if faults == ExporterFaults(spoofed=faults.spoofed, reads=faults.reads):
         return SOUND if faults.spoofed in UNREAD.get(made.name, ()) else faults
-    if faults == Faults(delay_ns=faults.delay_ns) and faults.delay_ns >= LONG_NS:
-        return Faults(missing=1.0)
+    if faults == ExporterFaults(delay_ns=faults.delay_ns) and faults.delay_ns >= LONG_NS:
+        return ExporterFaults(missing=1.0)
     return faults
 
 
@@ -158,12 +165,12 @@ def only_ranks(policy: Policy) -> bool:
     return filters == (Policy.filter_nodes, Policy.filter_devices)
 
 
-def study(policy: str, baseline: str, percents: tuple[int, ...], seeds: int) -> Study:
+def study(policy: str, baseline: str, percents: tuple[int, ...], seeds: int) -> OverprovisionStudy:
     names = tuple(dict.fromkeys([baseline, policy]))
-    return Study(names, percents, tuple(range(seeds)), built_in().from_spec, baseline)
+    return OverprovisionStudy(names, percents, tuple(range(seeds)), built_in().from_spec, baseline)
 
 
-def level_of(results: StudyResults, percent: int, policy: str) -> Level:
+def level_of(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:
     return next(one for one in results.levels if (one.percent, one.policy) == (percent, policy))
 
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from weft.interference.calibration import factor_of, few_groups
 from weft.interference.committee import Effort
-from weft.interference.evaluate import Examination, Result, examine
+from weft.interference.evaluate import Examination, ExaminationResult, examine
 from weft.interference.ladder import Predictor, fit
 from weft.interference.public_datasets import gavel
-from weft.interference.records import Measured, Run, Solo
+from weft.interference.records import CoLocatedRun, Measurements, SoloRun
 from weft.interference.table import from_predictors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +39,7 @@ SPLITS = ("new pair", "new application")
 TRAINING_S = 30.0
 
 
-def made_up(applications: int, pairs: int, triples: int = 0) -> Measured:
+def made_up(applications: int, pairs: int, triples: int = 0) -> Measurements:
     """Applications in families of four, with profiles; the more they ask for, the slower they are.
 
     All pairs or `pairs` of them, and so many companies of three.
@@ -54,7 +54,7 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measured:
         features = {f"{name}.mean": float(u) for name, u in zip(names, used, strict=True)}
         batch = 8.0 * 2**size
         solos.append(
-            Solo(
+            SoloRun(
                 f"job-{family}-{batch:g}",
                 "made-up",
                 "mps",
@@ -71,7 +71,9 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measured:
         over = np.maximum(0, sum(asked[one] for one in (victim, *others)) - 0.9) @ (0.5, 0.3, 0.1)
         speed = float(np.exp(-over + rng.normal(0, 0.02)))
         beside = tuple(solos[one].application for one in others)
-        runs.append(Run(solos[victim].application, beside, "made-up", "mps", min(1.0, speed), 1))
+        runs.append(
+            CoLocatedRun(solos[victim].application, beside, "made-up", "mps", min(1.0, speed), 1)
+        )
 
     every = [(a, b) for a in range(applications) for b in range(a, applications)]
     for at in rng.permutation(len(every))[:pairs]:
@@ -82,7 +84,7 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measured:
         ran(a, b, c)
         ran(b, a, c)
         ran(c, a, b)
-    return Measured("made-up", tuple(solos), tuple(runs))
+    return Measurements("made-up", tuple(solos), tuple(runs))
 
 
 def table(applications: int) -> dict[str, object]:
@@ -140,7 +142,7 @@ def worlds(count: int) -> None:
         )
 
 
-def row(one: Result) -> dict[str, object]:
+def row(one: ExaminationResult) -> dict[str, object]:
     ours = one.methods["weft"]
     found: dict[str, object] = {
         "source": one.source,
@@ -163,7 +165,7 @@ def row(one: Result) -> dict[str, object]:
     return found
 
 
-def misses(results: list[Result], trained: dict[str, object]) -> list[str]:
+def misses(results: list[ExaminationResult], trained: dict[str, object]) -> list[str]:
     found = []
     took = min(float(str(trained[name])) for name in ("training_s", "training_cpu_s"))
     if took > TRAINING_S:

@@ -19,7 +19,7 @@ from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyIn
 from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, interference, to_input
 from weft.core.policies.catalog import built_in
-from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
 GPUS, CLASSES, CARD_MIB = 8, 200, 16_384
 BUSY, PAIRS = 0.7, 0.4
@@ -36,7 +36,7 @@ def predictions(seed: int) -> object:
 
 
 def a_pod(rng: random.Random, number: int) -> PodRequest:
-    claim = GpuClaim(memory=Memory("mib", 4096))
+    claim = GpuRequest(memory=GpuMemoryRequest("mib", 4096))
     kind = rng.randrange(CLASSES)
     job_class = ("", "best-effort", "latency-critical")[kind % 3]
     shape = Shape((claim,), 1000, 1024, application=f"app-{kind}", job_class=job_class)

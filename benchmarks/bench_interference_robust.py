@@ -19,7 +19,13 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.interference_robust import MISSING, NOISE, Level, Study, run_study
+from weft.lab.experiment.interference_robust import (
+    MISSING,
+    NOISE,
+    RobustnessLevel,
+    RobustnessStudy,
+    run_study,
+)
 from weft.lab.simulate.sharing import pairs
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
@@ -34,7 +40,7 @@ def make(spec: str) -> Policy:
     return built_in().from_spec(spec)
 
 
-def line(level: Level) -> str:
+def line(level: RobustnessLevel) -> str:
     one, spoilt = level.jct_mean, level.spoilt
     return (
         f"  load {level.load.rate}  missing {100 * spoilt.missing:3.0f} %  "
@@ -61,16 +67,17 @@ def main() -> None:
     if not DATA.exists():
         print(f"no tables in {DATA}: nothing to measure; set WEFT_DATA")
         return
-    found: dict[str, list[Level]] = {}
+    found: dict[str, list[RobustnessLevel]] = {}
     out = Path("build/bench")
     out.mkdir(parents=True, exist_ok=True)
     for name in asked.table or TABLES:
         source, _, card = name.partition(":")
         table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
         loads = tuple(
-            pairs.Load(rate, GPUS, JOBS, job_class=asked.job_class) for rate in asked.load or LOADS
+            pairs.OfferedLoad(rate, GPUS, JOBS, job_class=asked.job_class)
+            for rate in asked.load or LOADS
         )
-        study = Study(
+        study = RobustnessStudy(
             table,
             card,
             tuple(asked.policy or POLICIES),

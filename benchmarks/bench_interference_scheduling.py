@@ -19,7 +19,14 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.interference import BASELINES, ORACLE, OURS, Level, Study, run_study
+from weft.lab.experiment.interference import (
+    BASELINES,
+    ORACLE,
+    OURS,
+    InterferenceLevel,
+    InterferenceStudy,
+    run_study,
+)
 from weft.lab.simulate.sharing import pairs
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
@@ -37,7 +44,7 @@ def make(spec: str) -> Policy:
     return built_in().from_spec(spec)
 
 
-def line(level: Level) -> str:
+def line(level: InterferenceLevel) -> str:
     text = f"{level.policy:26} mean {level.jct_mean_s:8.0f} s  p99 {level.jct_p99_s:8.0f} s  "
     text += f"pods/GPU {level.residents:.2f}"
     for name, change in (("mean", level.jct_mean), ("p99", level.jct_p99)):
@@ -48,7 +55,7 @@ def line(level: Level) -> str:
     return text + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
 
 
-def keep(part: str, found: dict[str, list[Level]]) -> None:
+def keep(part: str, found: dict[str, list[InterferenceLevel]]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
     (OUT / f"interference-{part}.json").write_bytes(encoded)
@@ -56,13 +63,13 @@ def keep(part: str, found: dict[str, list[Level]]) -> None:
 
 def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
     ours, seeds = asked.ours, tuple(range(asked.seeds))
-    found: dict[str, list[Level]] = {}
+    found: dict[str, list[InterferenceLevel]] = {}
     for source in sources:
         for card in CARDS:
             table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
-            loads = tuple(pairs.Load(rate, job_class=asked.job_class) for rate in LOADS)
+            loads = tuple(pairs.OfferedLoad(rate, job_class=asked.job_class) for rate in LOADS)
             policies = (*BASELINES, ours, ORACLE)
-            study = Study(
+            study = InterferenceStudy(
                 table,
                 card,
                 policies,
@@ -81,15 +88,15 @@ def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
 
 
 def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
-    found: dict[str, list[Level]] = {}
+    found: dict[str, list[InterferenceLevel]] = {}
     for source in sources:
         for card in CARDS:
             table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
             loads = tuple(
-                pairs.Load(rate, expected_error=wrong) for wrong in WRONG for rate in LOADS
+                pairs.OfferedLoad(rate, expected_error=wrong) for wrong in WRONG for rate in LOADS
             )
             policies = (asked.ours, f"{asked.ours}:overlap=false")
-            study = Study(
+            study = InterferenceStudy(
                 table,
                 card,
                 policies,
@@ -111,15 +118,17 @@ def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
 def coscheml(seeds: int, jobs: int, ours: str, part: str) -> None:
     table = pairs.coscheml(DATA / "coscheml/interference.json")
     mystic = msgspec.json.decode((DATA / "coscheml/mystic_interference.json").read_bytes())
-    found: dict[str, list[Level]] = {}
+    found: dict[str, list[InterferenceLevel]] = {}
     good = cells = 0
     worst = -100.0
-    for law in pairs.Law:
+    for law in pairs.DurationLaw:
         loads = tuple(
-            pairs.Load(rate, gpus, jobs=200, law=law) for gpus in SWEEP_GPUS for rate in SWEEP_LOADS
+            pairs.OfferedLoad(rate, gpus, jobs=200, law=law)
+            for gpus in SWEEP_GPUS
+            for rate in SWEEP_LOADS
         )
         policies = ("coscheml", *BRANCHES, ours)
-        study = Study(
+        study = InterferenceStudy(
             table, "any", policies, loads, tuple(range(seeds)), make, ours, "truth", mystic
         )
         levels = found[law] = run_study(study, jobs)

@@ -26,9 +26,9 @@ from weft.core.engine import Command, Engine, Event, PodAdded, PodGone, PodSeenB
 from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
-from weft.model import BadInputError, GpuClaim, Memory, Node
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, Node
 from weft.testing import node, placement, pod, shape
 
 POLICIES = ("auto", "fgd", "elastic-binpack", "binpack", "interference")
@@ -54,8 +54,8 @@ class Worst:
         return commands
 
 
-def each_mib(count: int, least: int = 1_000) -> list[GpuClaim]:
-    return [GpuClaim(memory=Memory("mib", least + number)) for number in range(count)]
+def each_mib(count: int, least: int = 1_000) -> list[GpuRequest]:
+    return [GpuRequest(memory=GpuMemoryRequest("mib", least + number)) for number in range(count)]
 
 
 def partly(name: str, dice: Random, gpus: int = 8) -> Iterator[Event]:
@@ -95,7 +95,8 @@ def ordinary_elastic(worst: Worst, world: Random) -> None:
             worst(event, 0)
     for number in range(20):
         claims = [
-            GpuClaim(memory=Memory("mib", world.randint(500, 4_000)), milli=100) for _ in range(4)
+            GpuRequest(memory=GpuMemoryRequest("mib", world.randint(500, 4_000)), milli=100)
+            for _ in range(4)
         ]
         worst(PodAdded(pod(f"p{number}", claims=claims)), 1)
 
@@ -128,7 +129,7 @@ def hopeless(worst: Worst, world: Random) -> None:
     for number in range(5):
         worst(PodSeenBound(placement(f"x{number}", f"n{number}", 0, memory_mib=5)), 0)
     for number in range(5_000):
-        claims = [GpuClaim(memory=Memory("mib", 7_000 + number), milli=310)]
+        claims = [GpuRequest(memory=GpuMemoryRequest("mib", 7_000 + number), milli=310)]
         asks = shape(claims=claims if number % 10 else claims + each_mib(1, 15_000))
         worst(PodAdded(pod(f"p{number}", asks=asks)), SECOND)
     gc.freeze()  # as the scheduler does
@@ -169,7 +170,7 @@ def reading() -> float:
         made = msgspec.convert(told, Pod)
         began = time.process_time()
         with contextlib.suppress(BadInputError):
-            read(made, Settings(), VolumeView())
+            read(made, DialectSettings(), VolumeView())
         worst_s = max(worst_s, time.process_time() - began)
     return worst_s
 

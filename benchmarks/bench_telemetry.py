@@ -21,10 +21,10 @@ import numpy as np
 
 from weft.core.framework.signals import SignalsView
 from weft.model import Gpu, Node
-from weft.telemetry.feed.snapshot import Now, Refresher, Settings
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.doubts import Residents
-from weft.telemetry.meaning.join import Devices, Joiner
+from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.doubts import GpuPods
+from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.meaning.metric_names import Metric, names_of
 from weft.telemetry.sources.answers import decode
 
@@ -119,11 +119,11 @@ class Look:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.devices = Devices(nodes)
-        self.joiner = Joiner(self.devices)
-        window = Window(METRICS, len(self.devices), SAMPLES, STEP_S, START_S)
-        self.refresher = Refresher(window, self.devices, Settings(STEP_S, 4))
+        self.joiner = SeriesJoiner(self.devices)
+        window = MetricWindow(METRICS, len(self.devices), SAMPLES, STEP_S, START_S)
+        self.refresher = SnapshotBuilder(window, self.devices, SnapshotSettings(STEP_S, 4))
         pods = np.ones(len(self.devices), dtype=np.int64)
-        self.residents = Residents(pods, pods)
+        self.residents = GpuPods(pods, pods)
 
     def __call__(self, bodies: list[bytes], now_s: float) -> tuple[dict[str, float], SignalsView]:
         steps = dict.fromkeys(("decode", "join", "window", "refresh"), 0.0)
@@ -143,7 +143,7 @@ class Look:
             steps["join"] += c - b
             steps["window"] += d - c
         a = time.process_time()
-        made = self.refresher.refresh(Now(now_s, int(now_s * 1e9), self.residents))
+        made = self.refresher.refresh(SnapshotTime(now_s, int(now_s * 1e9), self.residents))
         steps["refresh"] = time.process_time() - a
         steps["all"] = sum(steps.values())
         return steps, SignalsView(made)

@@ -18,9 +18,9 @@ if importlib.util.find_spec("pynvml") is None:
 
     bare_pynvml.stand_in()
 
-from weft.lab.profiling.campaign import Settings  # noqa: E402
-from weft.lab.profiling.machine import How  # noqa: E402
-from weft.lab.profiling.session import Wishes, measure, named  # noqa: E402
+from weft.lab.profiling.campaign import CampaignSettings  # noqa: E402
+from weft.lab.profiling.machine import MachineOptions  # noqa: E402
+from weft.lab.profiling.session import MeasuringPlan, measure, named  # noqa: E402
 from weft.model import BadInputError  # noqa: E402 - behind what may stand in
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-def wishes() -> Wishes:
+def wishes() -> MeasuringPlan:
     """Off the command line; options as `weft profile measure` has them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -51,12 +51,12 @@ def wishes() -> Wishes:
     for name, default in (("budget-s", 0.0), ("window-s", 3.0), ("warm-s", 1.5)):
         parser.add_argument(f"--{name}", type=float, default=default)
     told = parser.parse_args()
-    settings = Settings(
+    settings = CampaignSettings(
         runs=told.runs, window_s=told.window_s, warm_s=told.warm_s, budget_s=told.budget_s
     )
-    how = How(told.device, told.gpu, told.python, told.warm_s, told.tiny)
+    how = MachineOptions(told.device, told.gpu, told.python, told.warm_s, told.tiny)
     isolations = list(dict.fromkeys(told.isolation or ["time-slicing"]))
-    return Wishes(told.folder, named(told.workload), isolations, settings, how)
+    return MeasuringPlan(told.folder, named(told.workload), isolations, settings, how)
 
 
 if __name__ == "__main__":

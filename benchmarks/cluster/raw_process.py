@@ -13,11 +13,11 @@ from pathlib import Path
 import uvloop
 from objects import CARD_MIB, GPUS, NAMESPACE
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import BindRequest, encode
 from weft.kube.client import ApiClient, ClientOptions
-from weft.kube.codec import NODES, PODS, Skips
+from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.config import load
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
@@ -28,7 +28,7 @@ TAIL = "binding?timeout=3s"
 
 def request_for(pod: Pod, node: Node, gpu: int) -> BindRequest:
     """What Weft would write for this place."""
-    asked = parse_pod(pod, Settings())
+    asked = parse_pod(pod, DialectSettings())
     shares = (Share(0, gpu, CARD_MIB, 1000, node.gpus[gpu].uuid),)
     shape = asked.shape
     placement = Placement(asked.uid, node.name, shares, shape.cpu_milli, shape.memory_mib)
@@ -49,9 +49,9 @@ async def main() -> None:
     kubeconfig, in_flight = Path(sys.argv[1]), int(sys.argv[2])
     endpoint = load(paths=(kubeconfig,), env={})
     async with ApiClient(endpoint, ClientOptions(qps=1e6, burst=10**6)) as client:
-        listed = NODES.decode_page(await client.call("GET", NODES.of("")), Skips())
+        listed = NODES.decode_page(await client.call("GET", NODES.of("")), SkippedObjects())
         nodes = [inventory(one)[0] for one in listed.items]
-        page = PODS.decode_page(await client.call("GET", PODS.of(NAMESPACE)), Skips())
+        page = PODS.decode_page(await client.call("GET", PODS.of(NAMESPACE)), SkippedObjects())
         waiting = [pod for pod in page.items if not pod.spec.node_name]
         count = len(nodes)
         requests = iter(

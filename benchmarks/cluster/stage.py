@@ -16,10 +16,10 @@ import uvloop
 from objects import GPUS, NAMESPACE, WHOLE, Manifest, node, node_name
 
 from weft.core.ledger import Ledger, audit
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import read_placement
 from weft.kube.client import MERGE_PATCH, ApiClient, ClientOptions
-from weft.kube.codec import NODES, PODS, Resource, Skips
+from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
 from weft.kube.config import load
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
@@ -32,7 +32,7 @@ from control_plane import ControlPlane
 
 T = TypeVar("T")
 IN_FLIGHT = 32
-SETTINGS = Settings(gpushare_unit="GiB")
+SETTINGS = DialectSettings(gpushare_unit="GiB")
 
 
 class Audit(NamedTuple):
@@ -152,7 +152,7 @@ async def everything(client: ApiClient, resource: Resource[Any]) -> list[Any]:
     query = {"limit": "2000"}
     while True:
         body = await client.call("GET", resource.of(""), query=query, timeout_s=60)
-        page = resource.decode_page(body, Skips())
+        page = resource.decode_page(body, SkippedObjects())
         found += page.items
         if not page.next:
             return found

@@ -30,7 +30,7 @@ import weft
 from weft.cli import main as weft_cli
 from weft.core.engine import Candidate, Event, Record
 from weft.core.policies.catalog import built_in
-from weft.core.record import Header, Line, PolicyUse, ProfileUse
+from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse
 from weft.dialects.registry import ALL
 from weft.model import Share
 from weft.model.reason import TEXT, Code
@@ -178,7 +178,7 @@ def test_reference_explains_every_reason_in_order() -> None:
 
 def test_reference_names_every_field_of_the_decisions_file() -> None:
     text = (ROOT / "docs" / "reference" / "decisions-file.md").read_text()
-    kinds = (Header, ProfileUse, PolicyUse, Line, Record, Candidate, Share)
+    kinds = (Header, ProfileUse, PolicyUse, DecisionLine, Record, Candidate, Share)
     fields = {field for kind in kinds for field in kind.__struct_fields__}
     events = {event.__name__: event.__struct_fields__ for event in Event.__args__}
     names = fields | set(events) | {field for found in events.values() for field in found}

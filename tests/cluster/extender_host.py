@@ -12,20 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import OnDecision
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.routes import default_routes, route_profiles
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.core.engine import Bind, BindFailed, Command, Engine, Event, NodesChanged, PodBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, PODS, Skips
+from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.config import load
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import inventory
@@ -47,10 +47,10 @@ class Host:
         ]
         profiles += route_profiles(default_routes(), registry.create)
         self.engine = Engine(profiles)
-        self.settings = Settings(gpushare_unit="GiB")
+        self.settings = DialectSettings(gpushare_unit="GiB")
         self.ready, self.leadership = True, Leadership(here=True)
         self.on_decision: list[OnDecision] = []
-        self.faults = Faults()
+        self.faults = FaultLog()
         self.url = ""
         self.outcomes: list[Outcome] = []
         self._client = ApiClient(load(paths=(kubeconfig,), env={}))
@@ -123,9 +123,9 @@ class Host:
         await self._client.__aenter__()
         self._binder = Binder(self._client)
         answer = await self._client.call("GET", "/api/v1/nodes")
-        page = NODES.decode_page(answer, Skips())
+        page = NODES.decode_page(answer, SkippedObjects())
         self.handle(NodesChanged(tuple(inventory(node)[0] for node in page.items)))
-        self._server = Server(Extender(self), default_routes())
+        self._server = ExtenderServer(Extender(self), default_routes())
         self.url = f"http://127.0.0.1:{await self._server.listen('127.0.0.1', 0)}"
 
     async def _stop(self) -> None:

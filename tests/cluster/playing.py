@@ -18,15 +18,15 @@ import yaml
 from certificates import Authority
 from processes import Server, free_ports
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.telemetry.telemetry_loop import Looking, LookingOptions
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsView
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing.api_server import FakeApiServer
 from weft.testing.exporter import FakeExporter, PlayedGpu
@@ -198,7 +198,7 @@ class ShiftedClock(SystemClock):
 class Scene:
     """Everything that a test touches."""
 
-    def __init__(self, looking: Looking, live: Cluster, clock: ShiftedClock) -> None:
+    def __init__(self, looking: TelemetryLoop, live: EngineCluster, clock: ShiftedClock) -> None:
         self.looking, self.live, self.clock = looking, live, clock
 
     def of(self, column: str) -> dict[tuple[str, int], tuple[float, int]]:
@@ -279,13 +279,13 @@ async def scene(
         api.add("nodes", node("b", [""]))
         for pod in pods:
             resident(api, pod)
-        async with ApiClient(Endpoint(api.url, Fixed()), clock=clock) as client:
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+        async with ApiClient(Endpoint(api.url, FixedCredentials()), clock=clock) as client:
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             await live.start()
             source = Prometheus(options or played.site.options(selector=played.selector))
-            how = LookingOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)
+            how = TelemetryLoopOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)
             try:
-                yield Scene(Looking(live, source, how), live, clock)
+                yield Scene(TelemetryLoop(live, source, how), live, clock)
             finally:
                 await source.close()
                 await live.stop()

@@ -13,7 +13,7 @@ from weft_process import EXTENDER, Weft, all_bound, audited, bound, nodes, pod
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode
 from weft.cluster.extender.setup import listening_of
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 USER = "system:serviceaccount:weft-system:weft-scheduler"
@@ -187,7 +187,7 @@ def test_with_its_comments_taken_away_the_extender_answers_certificates_alone() 
     shipped = found["ConfigMap", "weft-config"]["data"]["weft.yaml"]
     settings = decode(shipped.replace("#", "").encode(), "weft-config").extender
     assert settings.enabled
-    assert listening_of(settings).door == Door(certificate=True)
+    assert listening_of(settings).door == AccessRule(certificate=True)
     pod = found["Deployment", "weft-scheduler"]["spec"]["template"]["spec"]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     for file in (settings.certificate_file, settings.key_file, settings.client_authority_file):

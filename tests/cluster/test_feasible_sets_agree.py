@@ -26,7 +26,7 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Engine, NodesChanged, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.codec import CLAIMS, NODES, PODS, VOLUMES
 from weft.kube.list_diff import Added
 from weft.model import Code
@@ -265,7 +265,7 @@ def read_volumes(plane: ControlPlane, namespace: str) -> VolumeView:
 
 def weft_says(plane: ControlPlane, namespace: str) -> dict[str, dict[str, Code]]:
     """Weft's word on each node for each pod, from the same API objects."""
-    view, settings, volumes = NodeView(), Settings(), read_volumes(plane, namespace)
+    view, settings, volumes = NodeView(), DialectSettings(), read_volumes(plane, namespace)
     pods = [PODS.decode(json.dumps(raw).encode()) for raw in plane.api.list("Pod", namespace)]
     for raw in plane.api.list("Node"):
         view.take_node(Added(NODES.decode(json.dumps(raw).encode())))

@@ -30,7 +30,7 @@ from weft.core.record import explain, read, replay
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
 from weft.testing.hollow_kubelet import HollowOptions
 from weft.testing.hollow_pod import HollowPod
-from weft.testing.hollow_profile import Profile
+from weft.testing.hollow_profile import HollowProfile
 
 BUSY = ("busy", 0)
 """A card on which somebody works whom no API object shows."""
@@ -210,9 +210,9 @@ def now(
         labels = {**GFD, "nvidia.com/gpu.count": str(cards)}
         control_plane.create_fake_node(name, resources(cards), labels=labels)
 
-    def profile(one: HollowPod) -> Profile:
+    def profile(one: HollowPod) -> HollowProfile:
         name = one.metadata.name
-        return Profile(memory_mib=lambda second: uses_mib.get(name, 2_000), sample_s=0.25)
+        return HollowProfile(memory_mib=lambda second: uses_mib.get(name, 2_000), sample_s=0.25)
 
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"

@@ -33,13 +33,13 @@ from original_manifests import (
 from weft_process import ALONE, EXTENDER, all_bound, audited, extender_config, resources, weft
 
 from weft.core.ledger import Ledger
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 
 CARDS, CARD_MIB = 4, 16_384
 ALL = "".join(
     (ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---", KUBEKNOTS)
 )
-MIB = Settings(gpushare_unit="MiB")
+MIB = DialectSettings(gpushare_unit="MiB")
 
 
 def entry(url: str, **more: object) -> Object:

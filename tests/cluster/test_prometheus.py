@@ -26,7 +26,7 @@ from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
-from weft.telemetry.meaning.join import Why
+from weft.telemetry.meaning.join import JoinFailure
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
@@ -207,8 +207,8 @@ def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None
             more = [PlayedGpu("a", 2, "GPU-new"), PlayedGpu("c", 0, "GPU-c0")]
             played.exporter.gpus = [*played.exporter.gpus, *more]
             await now.until(lambda: len(now.looking.unjoined) == 2)
-            assert set(now.looking.unjoined) == {Why.GPU, Why.NODE}
-            assert now.looking.unjoined[Why.GPU] == now.looking.unjoined[Why.NODE]
+            assert set(now.looking.unjoined) == {JoinFailure.GPU, JoinFailure.NODE}
+            assert now.looking.unjoined[JoinFailure.GPU] == now.looking.unjoined[JoinFailure.NODE]
 
     run(story())
 

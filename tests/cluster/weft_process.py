@@ -21,7 +21,7 @@ from kube_api import Object, Objects
 from processes import Server
 
 from weft.core.ledger import Ledger, audit
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import read_placement
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
@@ -35,7 +35,7 @@ GFD = {
 }
 EXTENDER = ("--extender-port", "0", "--extender-address", "127.0.0.1")
 ALONE = "--no-leader-elect"
-GIB = Settings(gpushare_unit="GiB")
+GIB = DialectSettings(gpushare_unit="GiB")
 _STARTS_S = 20.0
 _SOME_URL = "http://127.0.0.1:54321"
 _numbers = itertools.count(1)
@@ -193,7 +193,7 @@ def all_bound(count: int) -> Callable[[Objects], bool]:
     return lambda pods: len(pods) == count == bound(pods)
 
 
-def audited(plane: ControlPlane, namespace: str, settings: Settings = GIB) -> Ledger:
+def audited(plane: ControlPlane, namespace: str, settings: DialectSettings = GIB) -> Ledger:
     """The ledger as the API's objects alone say, whoever placed the pods. Nothing is over."""
     found = [
         inventory(msgspec.convert(raw, KubeNode, strict=False))[0] for raw in plane.api.list("Node")

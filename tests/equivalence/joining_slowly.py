@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from weft.core.framework.interference import CardTable, InterferenceView, Tier
+from weft.core.framework.interference import CardTable, InterferenceView, PredictionTier
 from weft.core.ledger.residents import Company, Resident
 from weft.core.policies.co_resident_costs import CAUTION, ROUNDING
 from weft.core.policies.sharing_cost import (
@@ -15,7 +15,7 @@ from weft.core.policies.sharing_cost import (
     KNOWN,
     MOST_VALUE,
     NEVER,
-    Bounds,
+    SlowdownBounds,
 )
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
@@ -23,7 +23,7 @@ from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 class SlowJoining:
     """Judges one company for who would join it."""
 
-    def __init__(self, view: InterferenceView, bounds: Bounds, bonus: float) -> None:
+    def __init__(self, view: InterferenceView, bounds: SlowdownBounds, bonus: float) -> None:
         self.view, self.bounds, self.bonus = view, bounds, bonus
 
     def __call__(self, who: Resident, there: Company, model: str) -> tuple[float, ...]:
@@ -99,7 +99,7 @@ def _judged_by(card: CardTable, index: Sequence[int], pods: Sequence[Resident]) 
     pairs = [(one, other) for k, one in enumerate(index) for j, other in enumerate(index) if j != k]
     if any(math.isinf(card.upper[pair]) for pair in pairs):
         return NEVER
-    if all(0 <= card.tier[pair] < Tier.UNKNOWN for pair in pairs):
+    if all(0 <= card.tier[pair] < PredictionTier.UNKNOWN for pair in pairs):
         return KNOWN
     if any(one.job_class == LATENCY_CRITICAL for one in pods[:-1]):
         return ALONE

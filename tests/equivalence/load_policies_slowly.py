@@ -11,7 +11,7 @@ from placing_slowly import Card, Chosen, Machine, Reference, asks_memory
 from policies_slowly import Fgd
 
 from weft.core.framework.signals import FRESH, STALE
-from weft.model import GpuClaim, Node
+from weft.model import GpuRequest, Node
 
 
 class WatchedCard(Card):
@@ -103,7 +103,7 @@ class Watching(Reference):
         return max(scores) if scores[0] is not None else 0, chosen
 
 
-def asks(card: Card, claim: GpuClaim) -> int:
+def asks(card: Card, claim: GpuRequest) -> int:
     return card.charge(claim)[0] + claim.headroom_mib
 
 
@@ -123,7 +123,7 @@ def memory_share(card: WatchedCard):
     return None
 
 
-def gate_shut(card: WatchedCard, claim: GpuClaim) -> bool:
+def gate_shut(card: WatchedCard, claim: GpuRequest) -> bool:
     """policies.md 7.5: CARMA's rule, with its fall-backs."""
     sm, dram = card.load(*SM), card.load(*DRAM)
     occupancy = card.reading("sm_occupancy_ratio")
@@ -221,7 +221,7 @@ def trusted(card: WatchedCard, fresh: bool = True) -> bool:
     return samples is not None and samples >= 20
 
 
-def room_asked(card: WatchedCard, claim: GpuClaim) -> int:
+def room_asked(card: WatchedCard, claim: GpuRequest) -> int:
     return card.strict if asks_memory(claim) else card.free_milli
 
 
@@ -229,7 +229,7 @@ def idle_cards(machine: Machine) -> int:
     return sum(card.idle for card in machine.cards)
 
 
-def may_borrow(machine: Machine, card: WatchedCard, claim: GpuClaim) -> bool:
+def may_borrow(machine: Machine, card: WatchedCard, claim: GpuRequest) -> bool:
     """Pods of which nothing is known borrow of one card of a machine."""
     lent = any(one.promised > one.total for one in machine.cards)
     return bool(claim.expected_mib) or asks(card, claim) <= card.strict or not lent

@@ -3,7 +3,7 @@
 Nothing here is shared with the fast one but the model's values.
 """
 
-from weft.model import GpuClaim, Node, Shape
+from weft.model import GpuRequest, Node, Shape
 
 Chosen = list[tuple[int, int]]
 """(claim index, GPU position) once per GPU."""
@@ -31,18 +31,18 @@ class Card:
     def idle(self):
         return self.serves and self.pods == 0
 
-    def charge(self, claim: GpuClaim) -> tuple[int, int]:
+    def charge(self, claim: GpuRequest) -> tuple[int, int]:
         if claim.whole:
             return self.total, 1000
         return claim.memory.mib_on(self.total), claim.milli
 
-    def take(self, claim: GpuClaim, sign: int = 1) -> None:
+    def take(self, claim: GpuRequest, sign: int = 1) -> None:
         memory, milli = self.charge(claim)
         self.memory -= sign * memory
         self.milli -= sign * milli
         self.pods += sign
 
-    def fits(self, claim: GpuClaim, shape: Shape) -> bool:
+    def fits(self, claim: GpuRequest, shape: Shape) -> bool:
         if not self.serves or not shape.devices.accepts_model(self.model):
             return False
         memory, milli = self.charge(claim)
@@ -65,7 +65,7 @@ class Machine:
     def place(self, shape: Shape, chosen: Chosen, sign: int = 1) -> None:
         self.cpu -= sign * shape.cpu_milli
         self.memory -= sign * shape.memory_mib
-        together: dict[int, list[GpuClaim]] = {}
+        together: dict[int, list[GpuRequest]] = {}
         for claim, gpu in chosen:
             together.setdefault(gpu, []).append(shape.claims[claim])
         for gpu, claims in together.items():
@@ -78,11 +78,11 @@ class Machine:
             self.classes.append(hosted) if sign > 0 else self.classes.remove(hosted)
 
 
-def asks_memory(claim: GpuClaim) -> bool:
+def asks_memory(claim: GpuRequest) -> bool:
     return not claim.whole and (claim.memory.kind != "none" or claim.headroom_mib > 0)
 
 
-def room(card: Card, claim: GpuClaim) -> int:
+def room(card: Card, claim: GpuRequest) -> int:
     return card.free if asks_memory(claim) else card.free_milli
 
 
@@ -114,7 +114,7 @@ class Reference:
     def allows(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> bool:
         return True
 
-    def pick(self, machine: Machine, gpus: list[int], claim: GpuClaim, _key: str) -> int:
+    def pick(self, machine: Machine, gpus: list[int], claim: GpuRequest, _key: str) -> int:
         return min(gpus, key=lambda gpu: (room(machine.cards[gpu], claim), gpu))
 
     def pick_node(self, machines: list[Machine], _key: str) -> Machine:

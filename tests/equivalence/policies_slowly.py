@@ -11,7 +11,7 @@ from placing_slowly import Card, Chosen, Machine, Reference, asks_memory, room, 
 
 from weft.core.framework.policy import draw
 from weft.core.policies.fragments import TypicalPods
-from weft.model import GpuClaim, Memory, Shape
+from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 # --- how much of GPUs, in thousandths --------------------------------------------------------
 
@@ -100,17 +100,17 @@ class FirstFit(Reference):
 
 class Exclusive(Reference):
     def shape(self, shape):
-        claims = tuple(GpuClaim(c.count, self.least(c), whole=True) for c in shape.claims)
+        claims = tuple(GpuRequest(c.count, self.least(c), whole=True) for c in shape.claims)
         return Shape(claims, shape.cpu_milli, shape.memory_mib, devices=shape.devices)
 
     @staticmethod
     def least(claim):
         if claim.headroom_mib == 0 or claim.memory.kind in {"units", "percent", "whole"}:
             return claim.memory
-        return Memory("mib", claim.memory.value + claim.headroom_mib)
+        return GpuMemoryRequest("mib", claim.memory.value + claim.headroom_mib)
 
 
-def standing(machine: Machine, gpu: int, claim: GpuClaim) -> int:
+def standing(machine: Machine, gpu: int, claim: GpuRequest) -> int:
     if claim.whole:
         return sum(card.idle for card in machine.cards)
     return room(machine.cards[gpu], claim)

@@ -9,10 +9,10 @@ from elastic_slowly import Card, Found, asked, trade
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode, maker
 from weft.cluster.extender.routes import default_routes, route_profiles
-from weft.core.engine import Bind, BindOn, Engine, PodSeenBound, Refused, questions
+from weft.core.engine import Bind, BindOn, BindOnRefused, Engine, PodSeenBound, questions
 from weft.core.ledger.audit import audit
 from weft.core.policies.catalog import built_in
-from weft.model import Code, GpuClaim, Memory, Node, PodRequest, Share
+from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest, Share
 from weft.testing.builders import node, placement, pod
 
 CASES = 400
@@ -87,10 +87,12 @@ def request(name: str, *asks: tuple[int, int]) -> PodRequest:
     return pod(name, claims=[claim(core, mib) for core, mib in asks])
 
 
-def claim(core: int, mib: int) -> GpuClaim:
+def claim(core: int, mib: int) -> GpuRequest:
     if core >= 100:
-        return GpuClaim(core // 100, Memory("whole"), whole=True)
-    return GpuClaim(memory=Memory("mib", mib) if mib else Memory(), milli=10 * core)
+        return GpuRequest(core // 100, GpuMemoryRequest("whole"), whole=True)
+    return GpuRequest(
+        memory=GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest(), milli=10 * core
+    )
 
 
 def ask(world: World, dice: random.Random) -> tuple[PodRequest, dict[str, Found], dict[str, int]]:
@@ -153,5 +155,5 @@ def test_no_gpu_is_given_away_twice_at_bind_either_way(text: bytes) -> None:
     assert all(questions.which_fit(engine, profile, one, ["a"]).fits == ["a"] for one in pods)
     first, second = (engine.handle(BindOn(one, "a", profile.name), 1)[0] for one in pods)
     assert isinstance(first, Bind)
-    assert isinstance(second, Refused)
+    assert isinstance(second, BindOnRefused)
     assert second.code == Code.GPU_MEMORY

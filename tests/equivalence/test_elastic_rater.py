@@ -13,7 +13,7 @@ from weft.core.engine.selection import shares_on
 from weft.core.framework import NEVER, Profile
 from weft.core.ledger import Ledger
 from weft.core.policies.elastic_binpack import ElasticBinpack
-from weft.model import GpuClaim, Memory, Shape
+from weft.model import GpuMemoryRequest, GpuRequest, Shape
 from weft.model.request import WHOLE_CARD
 from weft.testing import node, placement
 
@@ -80,11 +80,13 @@ def case(dice: random.Random) -> tuple[list[list[int]], list[Asked]]:
     return free, containers
 
 
-def claim(asked: Asked) -> GpuClaim:
+def claim(asked: Asked) -> GpuRequest:
     core, memory = asked
     if core >= 100:
-        return GpuClaim(core // 100, WHOLE_CARD, whole=True)
-    return GpuClaim(memory=Memory("mib", memory) if memory else Memory(), milli=core * 10)
+        return GpuRequest(core // 100, WHOLE_CARD, whole=True)
+    return GpuRequest(
+        memory=GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest(), milli=core * 10
+    )
 
 
 def decided(free: list[list[int]], containers: list[Asked]) -> tuple[int, list[list[int]]] | None:

@@ -14,8 +14,8 @@ import pytest
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.selection import shares_on
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query
-from weft.core.framework.policy import Options
-from weft.core.ledger import Ledger, Limits, audit
+from weft.core.framework.policy import PlacementOptions
+from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.table import Bools, Ints
 from weft.model import Closed, Code, Constraints, Node, Placement, Shape, Taint, Toleration
 from weft.testing import (
@@ -56,7 +56,7 @@ class Rating(Policy):
 
     name = "rating"
 
-    def rate_options(self, options: Options) -> Ints:
+    def rate_options(self, options: PlacementOptions) -> Ints:
         return np.where(options.there, options.memory_free, 1 << 40).min(axis=1)
 
 
@@ -83,7 +83,7 @@ class World:
     def __init__(self, random: Random, nodes: Sequence[Node], policies: Sequence[Policy]) -> None:
         self.random, self.nodes = random, nodes
         permille = random.choice((1000, 1000, 1000, 1500))
-        self.live = Ledger(nodes, Limits(permille))
+        self.live = Ledger(nodes, RequestLimits(permille))
         self.slow = ReferenceLedger(nodes, permille)
         self.profile = Profile("test", policies)
         self.kept = Assessor(self.live)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.policies.co_resident_costs import CAUTION
 from weft.model import PodRequest
@@ -38,7 +38,7 @@ class Slowly:
         self.gpus: dict[tuple[str, int], tuple[str, int, list]] = {}
 
     def told(self) -> object:
-        tier = np.full(self.mean.shape, Tier.LEARNED, dtype=np.int8)
+        tier = np.full(self.mean.shape, PredictionTier.LEARNED, dtype=np.int8)
         models = [model for model, _ in CARDS]
         return to_input(interference(1, models, NAMES, (self.mean, self.upper, tier)))
 

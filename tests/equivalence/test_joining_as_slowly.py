@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from joining_slowly import SlowJoining
 
 from weft.core.framework import Demand, Query
-from weft.core.framework.interference import InterferenceView, Tier, interference
+from weft.core.framework.interference import InterferenceView, PredictionTier, interference
 from weft.core.ledger import Ledger
 from weft.core.ledger.residents import Resident
-from weft.core.policies.co_residents import ByCompany
-from weft.core.policies.sharing_cost import CROWD, Bounds, Joining
+from weft.core.policies.co_residents import CoResidentCache
+from weft.core.policies.sharing_cost import CROWD, SharingCost, SlowdownBounds
 from weft.model import Shape
 from weft.testing import node
 
@@ -37,7 +37,7 @@ COMPANIES = st.one_of(st.lists(pods(), max_size=5), st.lists(SMALL, min_size=1, 
     lambda found: tuple(sorted(found))
 )
 BOUNDS = st.builds(
-    lambda critical, most, more: Bounds(critical, 1.30, 1.05, most, most + more),
+    lambda critical, most, more: SlowdownBounds(critical, 1.30, 1.05, most, most + more),
     st.sampled_from([1.1, 1.5, 30.0]),
     st.integers(1, 4),
     st.integers(0, 3),
@@ -54,7 +54,9 @@ def views(draw):
     upper[rng.random(shape) < draw(st.sampled_from([0.0, 0.1]))] = np.inf
     odd = draw(st.sampled_from([0.0, 0.2]))
     tier = np.where(
-        rng.random(shape) < odd, rng.choice([-1, -2, Tier.UNKNOWN], shape), Tier.LEARNED
+        rng.random(shape) < odd,
+        rng.choice([-1, -2, PredictionTier.UNKNOWN], shape),
+        PredictionTier.LEARNED,
     )
     table = interference(1, MODELS[:2], NAMES[:3], (mean, upper, tier.astype(np.int8)))
     return InterferenceView(table)
@@ -81,7 +83,7 @@ class Cluster:
             residents.change(device, who, 1)
 
 
-def agree(judged: ByCompany, slowly: SlowJoining, cluster: Cluster, who: Resident) -> None:
+def agree(judged: CoResidentCache, slowly: SlowJoining, cluster: Cluster, who: Resident) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = judged.over(cluster.query, who)
@@ -104,8 +106,8 @@ def agree(judged: ByCompany, slowly: SlowJoining, cluster: Cluster, who: Residen
 def test_all_at_once_is_as_one_by_one(bounds, seen, data, asking) -> None:
     """Companies come in batches, longer ones late, between questions of several and a new view."""
     cluster, view = Cluster(), seen[0]
-    joining = Joining(view, bounds, 0.25)
-    judged = ByCompany(joining, CROWD, bounds.most, bounds.most_small)
+    joining = SharingCost(view, bounds, 0.25)
+    judged = CoResidentCache(joining, CROWD, bounds.most, bounds.most_small)
     for _ in range(4):
         there = data.draw(st.lists(COMPANIES, min_size=1, max_size=DEVICES))
         for device, company in enumerate(there):
@@ -126,7 +128,7 @@ def test_what_a_batch_of_new_companies_costs_is_one_question_for_each_who_asks()
         return np.zeros((4, len(which)))
 
     cluster = Cluster()
-    judged = ByCompany(judge, CROWD, 3)
+    judged = CoResidentCache(judge, CROWD, 3)
     one, other = Resident("a", ""), Resident("b", "")
     for device in range(3):
         cluster.put(device, (Resident(str(device), ""),))

@@ -15,20 +15,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cluster.control.interface import Attempt, Written
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.framework.residency import SECOND_NS
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.core.ledger.residents import Company, Resident
 from weft.core.policies.catalog import built_in
 from weft.kube.bind import Bound
 from weft.lab.simulate.sharing.job import Job
-from weft.lab.simulate.sharing.pairs import CARD_MIB, Load, PairTable, cluster, jobs
-from weft.lab.simulate.sharing.run import Run, SharedScenario
-from weft.testing.api_memory import Line, MemoryClient
+from weft.lab.simulate.sharing.pairs import CARD_MIB, OfferedLoad, PairTable, cluster, jobs
+from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
@@ -71,11 +71,11 @@ class Story:
         self.slower = np.zeros((len(KINDS) + 1,) * 2)
         self.slower[:-1, :-1] = -np.log(speed)
         upper = self.slower + rng.uniform(0.0, 0.05, self.slower.shape)
-        tier = np.full(upper.shape, Tier.LEARNED, dtype=np.int8)
-        tier[-1], tier[:, -1] = Tier.UNKNOWN, Tier.UNKNOWN
+        tier = np.full(upper.shape, PredictionTier.LEARNED, dtype=np.int8)
+        tier[-1], tier[:, -1] = PredictionTier.UNKNOWN, PredictionTier.UNKNOWN
         told = (self.slower[None], upper[None], tier[None])
         self.input = PolicyInput(INPUT, to_input(interference(1, [MODEL], KINDS, told)))
-        load = Load(1.2, gpus=5, jobs=60, mean_s=900.0, expected_error=0.3)
+        load = OfferedLoad(1.2, gpus=5, jobs=60, mean_s=900.0, expected_error=0.3)
         nodes = (
             msgspec.structs.replace(node, cpu_milli=64_000, memory_mib=2**18)
             for node in cluster(load.gpus, MODEL)
@@ -106,7 +106,7 @@ class Story:
         return float(np.exp(-sum(self.slower[at, KINDS.index(o.application)] for o in company)))
 
 
-class Simulated(Run):
+class Simulated(SharingRun):
     """The simulator's run; what happened in it, and where it put whom, in order."""
 
     def __init__(self, story: Story) -> None:
@@ -149,12 +149,12 @@ class Living:
             self.server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
 
     @asynccontextmanager
-    async def process(self, *, lead: bool = True) -> AsyncIterator[Cluster]:
+    async def process(self, *, lead: bool = True) -> AsyncIterator[EngineCluster]:
         """One process, from its start to its end."""
-        line = Line(self.server, delay=lambda: 0, lag=lambda: 0)
-        limits = Limits(harvest_permille=self.story.scenario.harvest_permille)
+        line = MemoryLine(self.server, delay=lambda: 0, lag=lambda: 0)
+        limits = RequestLimits(harvest_permille=self.story.scenario.harvest_permille)
         async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = Cluster(client, [self.story.profile()], limits=limits)
+            live = EngineCluster(client, [self.story.profile()], limits=limits)
             live.on_decision.append(self._hear)
             await live.start()
             live.handle(self.story.input)
@@ -171,8 +171,8 @@ class Living:
             await asyncio.sleep(60)
             self.server.bookmark()
 
-    def _hear(self, told: Attempt | Written) -> None:
-        if isinstance(told, Written) and isinstance(told.outcome, Bound):
+    def _hear(self, told: Attempt | BindOutcome) -> None:
+        if isinstance(told, BindOutcome) and isinstance(told.outcome, Bound):
             self.placed.append(placed(told.command))
 
     async def happen(self, happened: Sequence[Happens], began_s: float) -> None:
@@ -283,7 +283,7 @@ def test_a_new_process_knows_what_pods_have_yet_to_do_but_for_those_that_left() 
     assert sum(one > 60.0 for one in nearer_s) > 5
 
 
-def differences(story: Story, live: Cluster, fresh: Cluster) -> list[float]:
+def differences(story: Story, live: EngineCluster, fresh: EngineCluster) -> list[float]:
     """By how much the new process takes each pod to be nearer to its end, seconds."""
     now_ns = int(asyncio.get_running_loop().time() * SECOND_NS)
     found = []

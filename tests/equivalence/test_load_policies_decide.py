@@ -13,7 +13,7 @@ from test_policies_decide import a_node, a_shape
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.fgd import COLD_START
 from weft.core.policies.fragments import TypicalPods
@@ -147,7 +147,7 @@ def replay(dice: random.Random, policy, reference) -> None:
         )
         for _ in range(5)
     ]
-    engine = Engine([Profile("weft", [policy])], nodes, limits=Limits(1000, HARVEST), seed=7)
+    engine = Engine([Profile("weft", [policy])], nodes, limits=RequestLimits(1000, HARVEST), seed=7)
     machines = [slowly.WatchedMachine(node, HARVEST) for node in nodes]
     watch, placed = Watch(dice, machines), {}
     for number in range(PODS):

@@ -8,7 +8,7 @@ from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound
 from weft.core.framework import Profile
 from weft.core.ledger import Ledger, audit
 from weft.core.ledger.audit import differences
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod, read_placement, write
 from weft.model import Gpu, Node, PodManifest, PodRequest
 
@@ -105,7 +105,7 @@ def bound(pod: PodManifest, node: str, annotations: dict[str, str]) -> PodManife
 @pytest.mark.parametrize("policy", registry().names())
 def test_a_crash_loses_nothing_whatever_the_policy(policy: str) -> None:
     """Every dialect's pod on one ledger; then only the API's objects are left: enough."""
-    settings = Settings()
+    settings = DialectSettings()
     engine = Engine([Profile("weft", [registry().create(policy)])])
     engine.handle(NodesChanged(NODES), 0)
     api: list[PodManifest] = []
@@ -136,7 +136,7 @@ def test_a_crash_loses_nothing_whatever_the_policy(policy: str) -> None:
 def test_the_genius_pod_gets_the_model_and_cards_it_asked_for() -> None:
     engine = Engine([Profile("weft", [registry().create("first-fit")])])
     engine.handle(NodesChanged(NODES), 0)
-    outcome = engine.handle(PodAdded(parse_pod(manifest("genius"), Settings())), 0)[0]
+    outcome = engine.handle(PodAdded(parse_pod(manifest("genius"), DialectSettings())), 0)[0]
     assert isinstance(outcome, Bind)
     assert outcome.placement.node == "big"
     assert [share.memory_mib for share in outcome.placement.shares] == [4000, 4000]
@@ -146,7 +146,7 @@ def test_the_genius_pod_gets_the_model_and_cards_it_asked_for() -> None:
 def test_a_memory_total_is_split_over_the_fewest_cards() -> None:
     engine = Engine([Profile("weft", [registry().create("first-fit")])])
     engine.handle(NodesChanged(NODES), 0)
-    outcome = engine.handle(PodAdded(parse_pod(manifest("genius-total"), Settings())), 0)[0]
+    outcome = engine.handle(PodAdded(parse_pod(manifest("genius-total"), DialectSettings())), 0)[0]
     assert isinstance(outcome, Bind)
     assert sum(share.memory_mib for share in outcome.placement.shares) == 40_000
     assert len(outcome.placement.shares) == 2

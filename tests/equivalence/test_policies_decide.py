@@ -11,7 +11,7 @@ from weft.core.engine.events import Bind, PodAdded, PodBound, PodGone
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.core.policies.fragments import TypicalPods
-from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, PodRequest, Shape
+from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import WHOLE_CARD
 
 CLUSTERS = 48
@@ -19,10 +19,10 @@ PODS = 24
 CARDS = (("T4", 15_360), ("V100", 16_160), ("A10", 23_028))
 
 TYPICAL = TypicalPods(
-    [Shape((GpuClaim(milli=500),), 4000)] * 5
-    + [Shape((GpuClaim(whole=True),), 8000)] * 3
-    + [Shape((GpuClaim(2, whole=True),), 16_000)] * 2
-    + [Shape((GpuClaim(milli=230),), 2000, devices=DeviceRule(("T4",)), trace_spec="T4")] * 2
+    [Shape((GpuRequest(milli=500),), 4000)] * 5
+    + [Shape((GpuRequest(whole=True),), 8000)] * 3
+    + [Shape((GpuRequest(2, whole=True),), 16_000)] * 2
+    + [Shape((GpuRequest(milli=230),), 2000, devices=DeviceRule(("T4",)), trace_spec="T4")] * 2
     + [Shape((), 6000)] * 2
 )
 
@@ -75,24 +75,24 @@ def a_node(dice: random.Random, number: int) -> Node:
     )
 
 
-def a_memory(dice: random.Random) -> Memory:
+def a_memory(dice: random.Random) -> GpuMemoryRequest:
     return dice.choice(
         [
-            Memory("mib", dice.choice([256, 1000, 4000, 8138, 14_000])),
-            Memory("units", dice.randint(1, 9), unit_mib=1024),
-            Memory("percent", dice.choice([10, 25, 50, 90])),
+            GpuMemoryRequest("mib", dice.choice([256, 1000, 4000, 8138, 14_000])),
+            GpuMemoryRequest("units", dice.randint(1, 9), unit_mib=1024),
+            GpuMemoryRequest("percent", dice.choice([10, 25, 50, 90])),
         ]
     )
 
 
-def a_claim(dice: random.Random) -> GpuClaim:
+def a_claim(dice: random.Random) -> GpuRequest:
     kind = dice.choice(["memory", "memory", "cores", "cores", "both", "whole", "several"])
     if kind == "whole":
-        return GpuClaim(dice.choice([1, 1, 2, 3]), WHOLE_CARD, whole=True)
-    memory = a_memory(dice) if kind != "cores" else Memory()
+        return GpuRequest(dice.choice([1, 1, 2, 3]), WHOLE_CARD, whole=True)
+    memory = a_memory(dice) if kind != "cores" else GpuMemoryRequest()
     milli = dice.choice([50, 230, 470, 810, 1000]) if kind in {"cores", "both"} else 0
     count = 2 if kind == "several" else 1
-    return GpuClaim(count, memory, milli, headroom_mib=dice.choice([0, 0, 0, 1]))
+    return GpuRequest(count, memory, milli, headroom_mib=dice.choice([0, 0, 0, 1]))
 
 
 def a_shape(dice: random.Random) -> Shape:

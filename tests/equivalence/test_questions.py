@@ -32,7 +32,7 @@ def test_as_the_plain_ones(
         if engine.ledger.fits(there := placement(f"u{number}", where, gpu, memory_mib=mib)):
             engine.handle(PodSeenBound(there), number)
     asked = pod("asked", memory_mib=memory)
-    lookup = questions.Lookup()
+    lookup = questions.RowLookup()
     want = asking_slowly.which_fit(engine, profile, asked, names)
     assert questions.which_fit(engine, profile, asked, names) == want
     assert questions.which_fit(engine, profile, asked, names, lookup) == want
@@ -75,7 +75,11 @@ def test_without_any_node() -> None:
 
 def test_a_remembered_list_is_looked_up_again_when_nodes_changed() -> None:
     profile = Profile("p", [built_in().create("best-fit")])
-    engine, lookup, names = Engine([profile], [node("b", gpus=1)]), questions.Lookup(), ["b", "a"]
+    engine, lookup, names = (
+        Engine([profile], [node("b", gpus=1)]),
+        questions.RowLookup(),
+        ["b", "a"],
+    )
     asked = pod("asked", memory_mib=1)
     assert questions.which_fit(engine, profile, asked, names, lookup).fits == ["b"]
     engine.handle(NodesChanged((node("a", gpus=1),)), 1)

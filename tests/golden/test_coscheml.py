@@ -25,12 +25,12 @@ from weft.core.engine import (
 from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.policies.catalog import built_in
-from weft.core.policies.coscheml import FORBIDDEN, MYSTIC, Coscheml
+from weft.core.policies.coscheml import FORBIDDEN, MYSTIC, CoschemlPolicy
 from weft.interference.public_datasets import static_table
 from weft.interference.table import from_static
 from weft.lab.simulate.sharing import pairs
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.lab.simulate.sharing.run import Run, SharedScenario
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
 from weft.testing import node, placement, pod
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "coscheml"
@@ -50,10 +50,10 @@ def mystic():
     return json.loads((DATA / "mystic_interference.json").read_text())
 
 
-def knows(**options) -> Coscheml:
+def knows(**options) -> CoschemlPolicy:
     policy = built_in().create("coscheml", **options)
     policy.take_input(told())
-    assert isinstance(policy, Coscheml)
+    assert isinstance(policy, CoschemlPolicy)
     return policy
 
 
@@ -210,10 +210,10 @@ def test_several_gpus_on_a_node():
     assert command.placement.shares[0].gpu == 1
 
 
-class Seen(Run):
+class Seen(SharingRun):
     """A simulation that remembers where jobs went first."""
 
-    def __init__(self, scenario: SharedScenario, policy: Coscheml) -> None:
+    def __init__(self, scenario: SharedScenario, policy: CoschemlPolicy) -> None:
         super().__init__(scenario, policy)
         self.places: dict[str, str] = {}
 
@@ -228,7 +228,7 @@ def test_in_the_simulator():
     told_all = [("LAMMPS", 0), ("QMCPACK", 1), ("classification", 2), ("CNN", 3)]
     work = {"LAMMPS": 5_000, "QMCPACK": 5_000, "classification": 100, "CNN": 100}
     jobs = tuple(
-        Job(name, name, at * SECOND_NS, MIB, (Phase(work[name] * SECOND_NS, MIB),))
+        Job(name, name, at * SECOND_NS, MIB, (JobPhase(work[name] * SECOND_NS, MIB),))
         for name, at in told_all
     )
     for compat in ("sane", "exact"):

@@ -7,7 +7,7 @@ import pytest
 
 from weft.dialects.alnair import preferred
 from weft.dialects.coscheml import APPLICATIONS
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.elastic import agent_hash, option_hash
 from weft.dialects.registry import parse_pod
 from weft.model import BadInputError, PodManifest
@@ -15,7 +15,7 @@ from weft.model import BadInputError, PodManifest
 CARD_MIB = 16_160
 
 
-def claims(name, *values, settings=Settings()):  # noqa: B008
+def claims(name, *values, settings=DialectSettings()):  # noqa: B008
     containers = [
         {"name": f"c{i}", "resources": {"limits": {name: value}}} for i, value in enumerate(values)
     ]
@@ -91,8 +91,8 @@ def test_elastics_sidecar_fault_is_kept_for_exact_only():
     ]
     pod = msgspec.convert({"spec": {"containers": containers}}, PodManifest)
     # On one GPU the sidecar's placement leaves no idle card: unschedulable, as the original.
-    assert len(parse_pod(pod, Settings(compat="exact")).shape.claims) == 2
-    assert len(parse_pod(pod, Settings()).shape.claims) == 1
+    assert len(parse_pod(pod, DialectSettings(compat="exact")).shape.claims) == 2
+    assert len(parse_pod(pod, DialectSettings()).shape.claims) == 1
 
 
 @pytest.mark.data
@@ -111,9 +111,9 @@ def test_pods_captured_from_kube_scheduler_are_read(weft_data):
         if {"nvidia.com/gpu", "elasticgpu.io/gpu-memory"} <= asked:
             # Some captured pods mix systems: they pin the wire's form, not decisions.
             with pytest.raises(BadInputError, match="keep one system"):
-                parse_pod(pod, Settings())
+                parse_pod(pod, DialectSettings())
         else:
-            read.append(parse_pod(pod, Settings()).dialect)
+            read.append(parse_pod(pod, DialectSettings()).dialect)
     assert read
 
 
@@ -123,5 +123,5 @@ def test_the_diplomas_job_profiles_and_its_card(mib):
         {"metadata": {"labels": {"GPU_MEM_REQ": str(mib)}}, "spec": {"containers": [{}]}},
         PodManifest,
     )
-    (claim,) = parse_pod(pod, Settings()).shape.claims
+    (claim,) = parse_pod(pod, DialectSettings()).shape.claims
     assert claim.memory.mib_on(32510) == mib

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED, Verdict, Why, decide, window_start
+from weft.telemetry.forecast.kube_knots_rules import (
+    PUBLISHED,
+    KnotsDecision,
+    KnotsRule,
+    decide,
+    window_start,
+)
 
 LEVELS = (0, 50, 100)
 CAPACITY = PUBLISHED.capacity_mib
@@ -61,9 +67,9 @@ COUNTS = {  # values of each kind in each log; cov_unprinted: logged, but of a s
     ),
 }
 ADMITTED = {  # decisions by the rule that admitted
-    0: {Why.REQUESTS: 10, Why.CORRELATION: 20, Why.PEAK: 1},
-    50: {Why.REQUESTS: 5, Why.CORRELATION: 23, Why.PEAK: 3},
-    100: {Why.REQUESTS: 3, Why.CORRELATION: 24, Why.PEAK: 4},
+    0: {KnotsRule.REQUESTS: 10, KnotsRule.CORRELATION: 20, KnotsRule.PEAK: 1},
+    50: {KnotsRule.REQUESTS: 5, KnotsRule.CORRELATION: 23, KnotsRule.PEAK: 3},
+    100: {KnotsRule.REQUESTS: 3, KnotsRule.CORRELATION: 24, KnotsRule.PEAK: 4},
 }
 
 
@@ -76,7 +82,7 @@ class Check:
     logged: dict[str, str] = field(default_factory=dict)
     free: list[float] = field(default_factory=list)
     used: list[float] = field(default_factory=list)
-    why: Why = Why.REFUSED
+    why: KnotsRule = KnotsRule.REFUSED
 
 
 @dataclass
@@ -120,9 +126,9 @@ VALUE = re.compile(
 )
 MODEL = re.compile(r"AR\(1\) Model : y\[i\] = (\S+) \+ (\S+) \* y\[i-1\]")
 ADMITS = {
-    "CAN be satisfied.": Why.REQUESTS,
-    "CAN be satisfied through CORRELATION BASED PREDICTION.": Why.CORRELATION,
-    "CAN be satisfied through PEAK PREDICTION.": Why.PEAK,
+    "CAN be satisfied.": KnotsRule.REQUESTS,
+    "CAN be satisfied through CORRELATION BASED PREDICTION.": KnotsRule.CORRELATION,
+    "CAN be satisfied through PEAK PREDICTION.": KnotsRule.PEAK,
 }
 
 
@@ -184,7 +190,7 @@ def numbers(said: str) -> list[float]:
     return [float(word) for word in re.findall(r"\[(.*)\]", said)[0].split()]
 
 
-def as_logged(verdict: Verdict) -> dict[str, str]:
+def as_logged(verdict: KnotsDecision) -> dict[str, str]:
     """What the original prints for these numbers."""
     printed = {
         "cov": verdict.cov,
@@ -212,7 +218,7 @@ def run(request: pytest.FixtureRequest, weft_data: Path) -> tuple[int, Log]:
 def test_every_logged_number_and_decision(run: tuple[int, Log]) -> None:
     level, log = run
     compared: Counter[str] = Counter()
-    admitted: Counter[Why] = Counter()
+    admitted: Counter[KnotsRule] = Counter()
     account = Account(log.requests)
     for at in log.steps:
         if not isinstance(at, Round):
@@ -259,7 +265,7 @@ class Account:
         return self.available_mib
 
 
-def replay(check: Check, request_mib: int, available_mib: int) -> Verdict:
+def replay(check: Check, request_mib: int, available_mib: int) -> KnotsDecision:
     """Decide again from what was printed.
 
     Only the series that a rule looked at was: free memory where CBP refused, used memory where
@@ -288,7 +294,9 @@ def test_windows_reach_back_to_the_last_bind_but_at_least_twenty_seconds(
                 window_s = now_s - window_start(now_s, last_bind_s) + 1
                 assert window_s - 2 <= samples <= window_s
                 counted += 1
-    assert counted == sum(1 for r in log.rounds for c in r.checks if c.why is not Why.REQUESTS)
+    assert counted == sum(
+        1 for r in log.rounds for c in r.checks if c.why is not KnotsRule.REQUESTS
+    )
 
 
 class GoHeap:
@@ -380,7 +388,7 @@ def test_the_one_pod_of_the_second_run_that_peak_prediction_let_in_first(
 ) -> None:
     """17:45:30 at 50 %: refused by the 80th percentile, admitted by the forecast."""
     log = read(weft_data / "ece" / "overprov_50" / "custom-scheduler.log.gz")
-    first = next(c for r in log.rounds for c in r.checks if c.why is Why.PEAK)
+    first = next(c for r in log.rounds for c in r.checks if c.why is KnotsRule.PEAK)
     verdict = replay(first, log.requests[first.pod], 1_037)
     assert verdict.cov == pytest.approx(0.428321, abs=5e-7)
     assert (verdict.index, verdict.percentile, verdict.harvested_mib) == (65, 27_943.0, 4_567)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from weft.interference.committee import Effort
-from weft.interference.evaluate import Examination, Result, examine
+from weft.interference.evaluate import Examination, ExaminationResult, examine
 from weft.interference.public_datasets import gavel, static_table
-from weft.interference.records import Measured
+from weft.interference.records import Measurements
 
 SAMPLES = {  # feasible pairs both ways, a job beside its twin once
     ("oracle_throughputs", "v100"): 633,
@@ -21,13 +21,13 @@ FAMILY_BARS = {"v100": 0.090, "p100": 0.114}
 
 
 @pytest.fixture(scope="module")
-def campaigns(weft_data: Path) -> dict[str, Measured]:
+def campaigns(weft_data: Path) -> dict[str, Measurements]:
     path = weft_data / "gavel" / "pairs.csv"
     return gavel(path.read_text(), str(path))
 
 
 @pytest.mark.data
-def test_every_campaign_is_read_whole(campaigns: dict[str, Measured]) -> None:
+def test_every_campaign_is_read_whole(campaigns: dict[str, Measurements]) -> None:
     found = {
         (name, gpu): len(measured.cell(gpu, "").runs)
         for name, measured in campaigns.items()
@@ -42,11 +42,11 @@ def test_every_campaign_is_read_whole(campaigns: dict[str, Measured]) -> None:
             assert len(cell.forbidden) == 351 - (len(cell.runs) + _twins(cell)) // 2
 
 
-def _twins(cell: Measured) -> int:
+def _twins(cell: Measurements) -> int:
     return sum(run.others == (run.victim,) for run in cell.runs)
 
 
-def weft_and_ridge(found: list[Result]) -> tuple[Result, float, float]:
+def weft_and_ridge(found: list[ExaminationResult]) -> tuple[ExaminationResult, float, float]:
     (one,) = found
     ours, ridge = one.methods["weft"], one.methods["ridge"]
     return one, ours.mae / ridge.mae, ours.mape / ridge.mape
@@ -55,7 +55,7 @@ def weft_and_ridge(found: list[Result]) -> tuple[Result, float, float]:
 @pytest.mark.data
 @pytest.mark.parametrize("gpu", ["v100", "p100"])
 def test_new_pairs_are_a_quarter_better_than_the_ridge(
-    campaigns: dict[str, Measured], gpu: str
+    campaigns: dict[str, Measurements], gpu: str
 ) -> None:
     cell = campaigns["oracle_throughputs"].cell(gpu, "")
     quick = Examination(1, Effort(20, 10))
@@ -69,7 +69,7 @@ def test_new_pairs_are_a_quarter_better_than_the_ridge(
 @pytest.mark.parametrize("gpu", ["v100", "p100"])
 @pytest.mark.parametrize("source", sorted({source for source, _ in SAMPLES}))
 def test_five_halves_of_every_campaign(
-    campaigns: dict[str, Measured], source: str, gpu: str
+    campaigns: dict[str, Measurements], source: str, gpu: str
 ) -> None:
     cell = campaigns[source].cell(gpu, "")
     _, mae, mape = weft_and_ridge(examine(cell, Examination(5), ["new pair"]))
@@ -81,7 +81,9 @@ def test_five_halves_of_every_campaign(
 @pytest.mark.data_full
 @pytest.mark.parametrize("gpu", ["v100", "p100"])
 @pytest.mark.parametrize("source", sorted({source for source, _ in SAMPLES}))
-def test_a_family_that_was_left_out(campaigns: dict[str, Measured], source: str, gpu: str) -> None:
+def test_a_family_that_was_left_out(
+    campaigns: dict[str, Measurements], source: str, gpu: str
+) -> None:
     """The bound holds in every campaign; seven families are too few to say so beforehand."""
     cell = campaigns[source].cell(gpu, "")
     (one,) = examine(cell, Examination(), ["new application"])

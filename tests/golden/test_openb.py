@@ -20,7 +20,7 @@ from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals, draw, read_orders
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.openb import read_nodes, read_pods
-from weft.lab.simulate.results import Run
+from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 
 PUBLISHED = {
@@ -104,7 +104,7 @@ def published_curve(data: Path, trace: str, policy: str, seed: int) -> dict[str,
     raise AssertionError(f"no published row for {trace}, {policy}, seed {seed}")
 
 
-def assert_curve(run: Run, published: dict[str, float]) -> None:
+def assert_curve(run: PolicyRun, published: dict[str, float]) -> None:
     far = {
         at: (run.curve.get(at), value)
         for at, value in published.items()

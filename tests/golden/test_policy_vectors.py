@@ -11,9 +11,9 @@ import pytest
 from weft.core.engine import Bind, Engine, PodAdded, PodSeenBound, SignalsChanged
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.core.policies.catalog import built_in
-from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
 
 def decide(policy, cards, claims, *, used=(), **options):
@@ -31,11 +31,11 @@ def decide(policy, cards, claims, *, used=(), **options):
 
 
 def memory(mib):
-    return GpuClaim(memory=Memory("mib", mib))
+    return GpuRequest(memory=GpuMemoryRequest("mib", mib))
 
 
 def percent(cores):
-    return GpuClaim(milli=10 * cores)
+    return GpuRequest(milli=10 * cores)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def percent(cores):
         ([15_109, 15_109], [], [memory(256)], ([1], 6_400)),
         ([15_109, 15_109], [(5_000, 0)], [memory(256)], ([0], 131_400)),
         ([1_000, 1_000], [], [percent(20), percent(40)], ([1, 1], 1_500)),
-        ([1_000] * 4, [], [GpuClaim(2, whole=True)], ([0, 1], 55_000)),
+        ([1_000] * 4, [], [GpuRequest(2, whole=True)], ([0, 1], 55_000)),
     ],
 )
 def test_elastic_binpack_exact(cards, used, claims, expected):
@@ -59,7 +59,7 @@ def test_elastic_binpack_exact(cards, used, claims, expected):
         ([15_109, 15_109], [], [memory(256)], [1]),
         ([15_109, 15_109], [(5_000, 0)], [memory(256)], [0]),
         ([1_000, 1_000], [], [percent(20), percent(40)], [1, 1]),
-        ([1_000] * 4, [], [GpuClaim(2, whole=True)], [0, 1]),
+        ([1_000] * 4, [], [GpuRequest(2, whole=True)], [0, 1]),
     ],
 )
 def test_elastic_binpack_sane_takes_the_same_gpus_within_bounds(cards, used, claims, gpus):
@@ -142,7 +142,7 @@ def test_ferikoglous_logged_decision(asked, admitted):
     engine = Engine(
         [Profile("weft", [built_in().create("ferikoglou")])],
         [Node("n", (Gpu(0, 32_510, "V100", "GPU-0"),))],
-        limits=Limits(overcommit_permille=3000),
+        limits=RequestLimits(overcommit_permille=3000),
     )
     engine.handle(SignalsChanged(snapshot(1, 0, [("n", 0)], told)), 0)
     old = Placement("old", "n", (Share(0, 0, 32_000, 0),))

@@ -33,7 +33,7 @@ from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.first_fit import FirstFit
 from weft.core.policies.random_choice import Random as RandomPolicy
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 from weft.model import Node, Placement, PodRequest, Shape
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
@@ -74,7 +74,7 @@ def profiles() -> list[Profile]:
         Profile("best-fit", [BestFit()]),
         Profile("fgd", [Fgd()]),
         Profile("random", [RandomPolicy()]),
-        Profile("weighed", [Plugin(BestFit(), 2), Plugin(Spread(), 3)]),
+        Profile("weighed", [Plugin(BestFit(), 2), Plugin(SpreadPolicy(), 3)]),
         Profile("exclusive", [Exclusive()]),
         Profile("gate", [Gate()]),
     ]

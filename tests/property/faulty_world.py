@@ -28,7 +28,7 @@ from live_instance import BIND_S, NAMES, Instance, task_factory
 from weft.cluster.extender.routes import Route
 from weft.testing.api_http import Request
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Change, Refusal
+from weft.testing.api_store import ApiRefusal, StoredWrite
 from weft.testing.api_time import LoopClock
 
 NAMESPACE = "d"
@@ -112,7 +112,7 @@ class World:
             self._held_when_deleted = self._holder()
         try:
             self.server.remove(resource, name, namespace)
-        except Refusal:
+        except ApiRefusal:
             return False
         return True
 
@@ -234,7 +234,7 @@ class World:
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self.violation(f"unhandled: {error!r} {context.get('message')}")
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: StoredWrite) -> None:
         """A write is in the store. Was it one of our bindings, or an eviction?"""
         serving = self.server.serving
         if change.kind.resource != "pods" or change.type == "ADDED" or serving is None:
@@ -284,7 +284,7 @@ class World:
         """Who holds the lease, or did when somebody deleted it; None where nobody does."""
         try:
             lease = self.server.get("leases", "weft", "kube-system")
-        except Refusal:
+        except ApiRefusal:
             return self._held_when_deleted
         return lease["spec"].get("holderIdentity") or None
 

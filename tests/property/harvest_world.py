@@ -29,11 +29,18 @@ from weft.core.engine import (
 )
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.model import Node, Placement, PodRequest
 from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.feed.memory_needs import Cards, Residents, holds, idle_by_uid, rows_of, told
-from weft.telemetry.feed.peaks import Watch
+from weft.telemetry.feed.memory_needs import (
+    GpuMemory,
+    ResidentRows,
+    holds,
+    idle_by_uid,
+    rows_of,
+    told,
+)
+from weft.telemetry.feed.peaks import PeakWatch
 from weft.testing import node, shape
 
 S = 1_000_000_000
@@ -71,7 +78,7 @@ class Pod(NamedTuple):
 class World:
     """What is true, and `engine`, which hears of it. `honest`: metrics are right and on time."""
 
-    def __init__(self, random: Random, limits: Limits, *, honest: bool) -> None:
+    def __init__(self, random: Random, limits: RequestLimits, *, honest: bool) -> None:
         self.random, self.honest, self.limits = random, honest, limits
         self.undecided: set[str] = set()  # nobody knew since when, as its GPU was short of memory
         self.nodes: list[Node] = [node(name, gpus=2, memory_mib=CARD) for name in ("a", "b")]
@@ -85,7 +92,7 @@ class World:
         self.seen: dict[str, int] = {}
         self.history: list[tuple[int, dict[str, int]]] = []
         self.warmed: dict[str, bool] = {}
-        self.watch = Watch()
+        self.watch = PeakWatch()
         self.knows_pods = random.random() < 0.7  # the exporter
         self.used: dict[tuple[str, int], set[int]] = {}
         self.measured: set[tuple[str, int]] = set()
@@ -244,7 +251,7 @@ class World:
             own[:] = np.nan
         if not self.honest:
             self._spoil(own, used, fresh)
-        residents = Residents(
+        residents = ResidentRows(
             rows.gpu,
             rows.asked_mib,
             np.array([np.nan if p is None else (self.now - p.bound_ns) / S for p in bound]),
@@ -253,7 +260,7 @@ class World:
             own,
             rows.expected_mib,
         )
-        answer = holds(residents, Cards(table.device_memory_total, used, fresh), ages)
+        answer = holds(residents, GpuMemory(table.device_memory_total, used, fresh), ages)
         self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = idle_by_uid(table, held, rows, answer.idle_mib)
         self.hits["memory is idle"] += bool(idle)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from live_asks import Json, ask_of, node_of, waits
 
 from weft.testing.api_http import Request
-from weft.testing.api_store import Refusal
+from weft.testing.api_store import ApiRefusal
 
 if TYPE_CHECKING:
     from faulty_world import World
@@ -135,7 +135,7 @@ class Faulty:
         name = request.path.split("/")[-2]
         try:
             return self.world.server.get("pods", name, "d")
-        except Refusal:
+        except ApiRefusal:
             return None
 
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.cluster.control.event_reporter import Teller
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.event_reporter import EventReporter
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.service import Extender
-from weft.cluster.scheduler.leader_label import Role
-from weft.cluster.scheduler.process import LeadershipLostError, Process
+from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.process import LeadershipLostError, SchedulerProcess
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 from weft.kube.lease import Elector
 from weft.testing.api_http import Request
-from weft.testing.api_memory import Line, MemoryClient, MemoryConnection
+from weft.testing.api_memory import MemoryClient, MemoryConnection, MemoryLine
 from weft.testing.api_time import LoopClock
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ POINTS = (
 
 
 def profiles() -> list[Profile]:
-    return [Profile("weft", [BestFit()]), Profile("spread", [Spread()])]
+    return [Profile("weft", [BestFit()]), Profile("spread", [SpreadPolicy()])]
 
 
 def task_factory(
@@ -90,7 +90,7 @@ class Instance:
         self.clock = PausedClock(self.running)
         self.lease_until = self.behind_until = -math.inf
         self.in_flight: set[tuple[str, str]] = set()
-        self.live: Cluster | None = None
+        self.live: EngineCluster | None = None
         self.extender: Extender | None = None
         self._sent_at: dict[int, float] = {}
         self._random = Random(seed)
@@ -144,7 +144,7 @@ class Instance:
 
     async def _main(self) -> None:
         random = self._random
-        line = Line(
+        line = MemoryLine(
             self.world.server,
             delay=lambda: random.choice((0, 0, 0.001, 0.02, 0.2)),
             lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)) + self._behind_s(),
@@ -153,12 +153,12 @@ class Instance:
         try:
             async with MemoryClient(line, self.name, clock=self.clock, rng=random) as client:
                 elector = Elector(client, self.name)
-                live = self.live = Cluster(
+                live = self.live = EngineCluster(
                     client, profiles(), names=NAMES, seed=1, may_bind=elector.may_bind
                 )
                 self.extender = Extender(live)
-                teller = Teller(live, client, self.name)
-                process = Process(live, teller, Role(client), elector)
+                teller = EventReporter(live, client, self.name)
+                process = SchedulerProcess(live, teller, LeaderLabel(client), elector)
                 await process.run(self._told_to_stop())
         except LeadershipLostError:
             self.world.hits["leadership lost"] += 1

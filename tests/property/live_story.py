@@ -20,10 +20,10 @@ from live_asks import (
 from live_faults import change_label
 from live_instance import POINTS, Instance, profiles
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_time import LoopClock, run
 
 QUIET_S, SILENT_S = 60, 90  # a silent watch is given up after 120 s
@@ -303,9 +303,9 @@ async def settled(world: World) -> None:
     for name in world.gpus:
         if overbooked(world.pods(), name):
             world.violation(f"{name} is still overbooked by Weft's own pods")
-    line = Line(world.server, delay=lambda: 0, lag=lambda: 0)
+    line = MemoryLine(world.server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:
-        fresh = Cluster(client, profiles(), names=("weft", "spread"), seed=1)
+        fresh = EngineCluster(client, profiles(), names=("weft", "spread"), seed=1)
         await fresh.start()
         _agrees(world, fresh, "a fresh start")
         for text in differences(live.engine.ledger.table, fresh.engine.ledger.table):
@@ -315,7 +315,7 @@ async def settled(world: World) -> None:
         await fresh.stop()
 
 
-def _agrees(world: World, live: Cluster, name: str) -> None:
+def _agrees(world: World, live: EngineCluster, name: str) -> None:
     held = live.engine.ledger.holdings
     bound = {p["metadata"]["uid"]: p for p in world.pods() if node_of(p) and not ended(p)}
     for uid in held.keys() ^ bound.keys():
@@ -334,7 +334,7 @@ def _agrees(world: World, live: Cluster, name: str) -> None:
             world.violation(f"{name}: {text}")
 
 
-def _nobody_waits_in_vain(world: World, live: Cluster) -> None:
+def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
     free = {
         name: [[CARD_MIB, CARD_MILLI, True] for _ in range(count)]
         for name, count in world.gpus.items()
@@ -353,7 +353,7 @@ def _nobody_waits_in_vain(world: World, live: Cluster) -> None:
                 world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
 
 
-def _decides_alike(world: World, live: Cluster, fresh: Cluster, pod: Json) -> None:
+def _decides_alike(world: World, live: EngineCluster, fresh: EngineCluster, pod: Json) -> None:
     known = live.pod(NAMESPACE, pod["metadata"]["name"])
     if known is None or not waits(pod):
         return

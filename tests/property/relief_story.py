@@ -15,16 +15,16 @@ from weft.core.engine import (
     Event,
     Evict,
     NotEvicted,
-    Observed,
     PodAdded,
     PodBound,
     PodGone,
+    PodProgress,
     ProgressSeen,
     Record,
-    Slowed,
+    SlowdownReason,
 )
 from weft.core.framework import Policy, Profile
-from weft.core.framework.policy import Tolerance
+from weft.core.framework.policy import SlowdownTolerance
 from weft.core.ledger import audit
 from weft.core.record import records_of
 from weft.testing import node, pod
@@ -49,8 +49,8 @@ class Tolerant(Policy):
     name = "tolerant"
 
     @property
-    def tolerance(self) -> Tolerance:
-        return Tolerance(BOUND, costs)
+    def tolerance(self) -> SlowdownTolerance:
+        return SlowdownTolerance(BOUND, costs)
 
 
 class Look(NamedTuple):
@@ -180,7 +180,7 @@ class Reference:
         busy = any(self.quiet(gpu, now_ns) or self.leaving(gpu) for gpu in gpus)
         return job_class != "latency-critical" and not lately and not busy
 
-    def look(self, now_ns: int, observed: tuple[Observed, ...]) -> list[str]:
+    def look(self, now_ns: int, observed: tuple[PodProgress, ...]) -> list[str]:
         """Who goes."""
         seen = {
             one.uid: (None if one.proxy else one.slowdown, one.late)
@@ -297,7 +297,7 @@ class World:
         self.why_not: Counter[str] = Counter()
 
     @property
-    def slowed(self) -> list[Slowed]:
+    def slowed(self) -> list[SlowdownReason]:
         """Why pods were asked to go."""
         return [one.slowed for told in self.records for one in told if one.slowed is not None]
 
@@ -352,7 +352,7 @@ class World:
         self.now_ns += after_s * S
         pods = list(self.reference.pods)
         seen = [(uid, told[at % len(told)]) for at, uid in enumerate(pods)]
-        observed = tuple(Observed(uid, *one) for uid, one in seen if one is not None)
+        observed = tuple(PodProgress(uid, *one) for uid, one in seen if one is not None)
         expected = self.reference.look(self.now_ns, observed)
         commands = self.tell(ProgressSeen(observed))
         found = [c.placement.uid for c in commands if isinstance(c, Evict)]

@@ -5,18 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.dialects.containers import one_card, per_container, whole_cards
-from weft.dialects.resources import Slot, peak, slots
-from weft.model import GpuClaim, Memory, PodManifest
+from weft.dialects.resources import ContainerSlot, peak, slots
+from weft.model import GpuMemoryRequest, GpuRequest, PodManifest
 
 CARDS = (16160, 24576)
 
 memories = st.one_of(
-    st.just(Memory()),
-    st.builds(Memory, st.just("mib"), st.integers(1, 8000)),
-    st.builds(Memory, st.just("percent"), st.integers(1, 100)),
-    st.just(Memory("whole")),
+    st.just(GpuMemoryRequest()),
+    st.builds(GpuMemoryRequest, st.just("mib"), st.integers(1, 8000)),
+    st.builds(GpuMemoryRequest, st.just("percent"), st.integers(1, 100)),
+    st.just(GpuMemoryRequest("whole")),
 )
-shared = st.builds(GpuClaim, st.integers(1, 3), memories, st.integers(0, 10).map(lambda n: n * 100))
+shared = st.builds(
+    GpuRequest, st.integers(1, 3), memories, st.integers(0, 10).map(lambda n: n * 100)
+)
 claims = st.one_of(shared, st.integers(1, 3).map(whole_cards))
 roles = st.sampled_from(["init", "sidecar", "main"])
 
@@ -25,7 +27,7 @@ def lives(ask):
     return st.lists(st.tuples(roles, st.one_of(st.none(), ask)), min_size=1, max_size=7)
 
 
-def slots_of(life) -> tuple[list[Slot], list[GpuClaim | None]]:
+def slots_of(life) -> tuple[list[ContainerSlot], list[GpuRequest | None]]:
     """The life's containers as slots in starting order, and what each of them asks."""
     before = [(role, ask) for role, ask in life if role != "main"]
     after = [(role, ask) for role, ask in life if role == "main"]
@@ -57,7 +59,7 @@ def moments(places) -> list[list[int]]:
     return [*found, [*sidecars, *mains]]
 
 
-def worth(claim: GpuClaim, card: int) -> tuple[int, int]:
+def worth(claim: GpuRequest, card: int) -> tuple[int, int]:
     return (card, 1000) if claim.whole else (claim.memory.mib_on(card), claim.milli)
 
 
@@ -86,7 +88,11 @@ def test_what_runs_never_uses_more_than_the_claims_hold(life, card):
 
 
 @given(
-    lives(st.builds(GpuClaim, st.just(1), st.builds(Memory, st.just("mib"), st.integers(1, 99))))
+    lives(
+        st.builds(
+            GpuRequest, st.just(1), st.builds(GpuMemoryRequest, st.just("mib"), st.integers(1, 99))
+        )
+    )
 )
 def test_no_more_is_held_than_what_runs_together_and_the_largest_init_container(life):
     places, asks = slots_of(life)
@@ -116,9 +122,9 @@ def test_whole_cards_are_the_larger_of_init_and_main_containers(life):
 @given(
     lives(
         st.builds(
-            GpuClaim,
+            GpuRequest,
             st.just(1),
-            st.builds(Memory, st.just("units"), st.integers(1, 9)),
+            st.builds(GpuMemoryRequest, st.just("units"), st.integers(1, 9)),
             st.integers(0, 400),
         )
     )
@@ -137,6 +143,6 @@ def test_one_card_holds_the_most_that_ever_runs(life):
 @given(st.lists(st.tuples(roles, st.integers(0, 9)), max_size=7))
 def test_the_peak_is_the_most_of_all_moments(amounts):
     ordered = sorted(amounts, key=lambda a: a[0] == "main")
-    places = [Slot(None, role, "") for role, _ in ordered]
+    places = [ContainerSlot(None, role, "") for role, _ in ordered]
     expected = max(sum(ordered[i][1] for i in m) for m in moments(places))
     assert peak(ordered) == expected

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from weft.dialects.dialect import Settings
-from weft.dialects.evidence import Weighed
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.registry import ALL, choose, dialect, parse_pod, read_placement, write
 from weft.dialects.shares import COPY, PLACEMENT, about, decode, placement_of, share_on
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
@@ -45,7 +45,7 @@ OWN_MARKS = {
 WEFTS_MARK = {**OWN_MARKS, "weft": WEFT, "nvidia": limits(**{"nvidia.com/gpu": 3})}
 
 settings = st.builds(
-    Settings,
+    DialectSettings,
     gpushare_unit=st.sampled_from(["auto", "GiB", "MiB"]),
     interference_table=st.booleans(),
     compat=st.sampled_from(["sane", "exact"]),
@@ -192,7 +192,7 @@ def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
     def weighed(annotations):
         return system.weigh(bound(manifest, annotations, marks.labels), request, node)
 
-    assert weighed(written) == Weighed(placement)
+    assert weighed(written) == ChargedPlacement(placement)
     key = data.draw(st.sampled_from([PLACEMENT, COPY]))
     text = data.draw(edits(written[key], node))
     changed = {k: v for k, v in {**written, key: text}.items() if v is not None}

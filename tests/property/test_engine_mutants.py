@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from engine_world import random_world, step
 
-from weft.core.engine.engine import Engine, Placed
+from weft.core.engine.engine import Engine, PlacedPod
 from weft.core.engine.queue import Queue
-from weft.core.engine.waiting_pods import Group, Room
+from weft.core.engine.waiting_pods import FreedNode, ParkedGroup
 from weft.core.ledger import Ledger
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -61,12 +61,12 @@ def a_chain_that_breaks(patch: pytest.MonkeyPatch) -> None:
 
 
 def too_choosy_about_whom_to_wake(patch: pytest.MonkeyPatch) -> None:
-    fits = Group.could_fit
+    fits = ParkedGroup.could_fit
 
-    def choosy(self: Group, room: Room) -> bool:
+    def choosy(self: ParkedGroup, room: FreedNode) -> bool:
         return fits(self, room._replace(cells=[cell - 1 for cell in room.cells]))
 
-    patch.setattr(Group, "could_fit", choosy)
+    patch.setattr(ParkedGroup, "could_fit", choosy)
 
 
 def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def policies_not_told_of_a_loss(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Placed, "tell_lost", nothing)
+    patch.setattr(PlacedPod, "tell_lost", nothing)
 
 
 def a_stale_answer_from_the_cache(patch: pytest.MonkeyPatch) -> None:

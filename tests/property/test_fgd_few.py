@@ -11,7 +11,7 @@ from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
-from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Placement, Shape, Share
+from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, Shape, Share
 
 CARDS = (("T4", 15_360, 1000), ("V100", 16_160, 1000), ("A10", 23_028, 700))
 MILLI = (10, 120, 230, 333, 500, 701, 960)
@@ -22,12 +22,16 @@ def a_shape(dice: Random) -> Shape:
     models = dice.choice(((), (), (), ("T4",), ("V100", "A10")))
     kind = dice.choice(("none", "whole", "milli", "memory", "both"))
     milli = dice.choice(MILLI) if kind in ("milli", "both") else 0
-    memory = Memory("mib", dice.randint(1, 16_000)) if kind in ("memory", "both") else Memory()
-    claims: tuple[GpuClaim, ...] = (GpuClaim(memory=memory, milli=milli),)
+    memory = (
+        GpuMemoryRequest("mib", dice.randint(1, 16_000))
+        if kind in ("memory", "both")
+        else GpuMemoryRequest()
+    )
+    claims: tuple[GpuRequest, ...] = (GpuRequest(memory=memory, milli=milli),)
     if kind == "none":
         claims = ()
     elif kind == "whole":
-        claims = (GpuClaim(dice.randint(1, 3), whole=True),)
+        claims = (GpuRequest(dice.randint(1, 3), whole=True),)
     return Shape(claims, cpu, devices=DeviceRule(models), trace_spec="|".join(models))
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from test_harvest_world import walk
 
-from weft.core.engine.harvest import Lending
+from weft.core.engine.harvest import HarvestRules
 from weft.core.engine.peak_usage import Peaks
 from weft.core.framework.demand import Demand
 from weft.core.ledger import Ledger
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 from weft.telemetry.feed import memory_needs
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -20,30 +20,32 @@ def newly_bound_pods_lend_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_harvests_between_two_looks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lending, "close", lambda self: None)
+    patch.setattr(HarvestRules, "close", lambda self: None)
 
 
 def the_lender_goes_first(patch: pytest.MonkeyPatch) -> None:
-    in_order = Lending.in_order
-    patch.setattr(Lending, "in_order", lambda self, node, gpu: in_order(self, node, gpu)[::-1])
+    in_order = HarvestRules.in_order
+    patch.setattr(HarvestRules, "in_order", lambda self, node, gpu: in_order(self, node, gpu)[::-1])
 
 
 def all_borrowers_at_once(patch: pytest.MonkeyPatch) -> None:
-    look = Lending.look
+    look = HarvestRules.look
 
-    def forgetful(self: Lending, *told):  # type: ignore[no-untyped-def]
+    def forgetful(self: HarvestRules, *told):  # type: ignore[no-untyped-def]
         self._leaving.clear()
         return look(self, *told)
 
-    patch.setattr(Lending, "look", forgetful)
+    patch.setattr(HarvestRules, "look", forgetful)
 
 
 def nobody_goes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lending, "_who_goes", lambda *_: None)
+    patch.setattr(HarvestRules, "_who_goes", lambda *_: None)
 
 
 def the_reserve_is_lent_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Table, "lendable", lambda self, device: int(self.device_memory_total[device]))
+    patch.setattr(
+        LedgerTable, "lendable", lambda self, device: int(self.device_memory_total[device])
+    )
 
 
 def latency_critical_pods_borrow(patch: pytest.MonkeyPatch) -> None:
@@ -63,18 +65,18 @@ def idle_memory_is_measured_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_declared_limit_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    derive = Table._derive_device
+    derive = LedgerTable._derive_device
 
-    def without(self: Table, device: int) -> None:
+    def without(self: LedgerTable, device: int) -> None:
         self._harvest_limit = [1 << 40] * self.devices
         derive(self, device)
 
-    patch.setattr(Table, "_derive_device", without)
+    patch.setattr(LedgerTable, "_derive_device", without)
 
 
 def harvests_are_not_on_the_record(patch: pytest.MonkeyPatch) -> None:
-    placed = Lending.placed
-    patch.setattr(Lending, "placed", lambda *args: placed(*args)[:0])
+    placed = HarvestRules.placed
+    patch.setattr(HarvestRules, "placed", lambda *args: placed(*args)[:0])
 
 
 def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
@@ -82,13 +84,13 @@ def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_asked_is_forgotten_where_a_peak_is_known(patch: pytest.MonkeyPatch) -> None:
-    derive = Table._derive_device
+    derive = LedgerTable._derive_device
 
-    def without(self: Table, device: int) -> None:
+    def without(self: LedgerTable, device: int) -> None:
         derive(self, device)
         self.device_unpromised[device] = 1 << 40
 
-    patch.setattr(Table, "_derive_device", without)
+    patch.setattr(LedgerTable, "_derive_device", without)
 
 
 def learnt_peaks_are_gone_by_where_nothing_is_measured(patch: pytest.MonkeyPatch) -> None:

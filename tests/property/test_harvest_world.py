@@ -11,12 +11,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from weft.core.engine import Bind, Evict
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 
-LIMITS = (Limits(1_000, 2_000), Limits(1_000, 1_300), Limits(1_000, 3_000))
+LIMITS = (RequestLimits(1_000, 2_000), RequestLimits(1_000, 1_300), RequestLimits(1_000, 3_000))
 
 
-def walk(seed: int, steps: int = 150, *, honest: bool, limits: Limits | None = None) -> World:
+def walk(
+    seed: int, steps: int = 150, *, honest: bool, limits: RequestLimits | None = None
+) -> World:
     random = Random(seed)
     world = World(random, limits or random.choice(LIMITS), honest=honest)
     for _ in range(steps):
@@ -33,7 +35,7 @@ def walked(seed: int) -> World:
 @settings(max_examples=40)
 @given(st.randoms(use_true_random=True), st.sampled_from(LIMITS), st.booleans())
 def test_whatever_happens_the_rules_of_lending_hold(
-    random: Random, limits: Limits, honest: bool
+    random: Random, limits: RequestLimits, honest: bool
 ) -> None:
     world = World(random, limits, honest=honest)
     for _ in range(80):
@@ -71,7 +73,7 @@ def test_the_same_events_lead_to_the_same_commands() -> None:
 def test_with_the_strict_limit_harvesting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same events to policies that do not harvest: the same commands, and nobody goes."""
     for seed in range(8):
-        world = walk(seed, honest=False, limits=Limits())
+        world = walk(seed, honest=False, limits=RequestLimits())
         with monkeypatch.context() as patch:
             patch.setattr(harvest_world.Harvesting, "harvests", False)
             again = world.start()

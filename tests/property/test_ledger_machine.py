@@ -13,10 +13,10 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from weft.core.ledger import Ledger, Limits, audit
+from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.audit import differences
 from weft.model import Closed, Node, Placement, Share
-from weft.testing import Account, ReferenceLedger, node
+from weft.testing import ReferenceAccount, ReferenceLedger, node
 
 LICENCE = "example.com/licence"
 CARD = 1000
@@ -74,7 +74,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(some=st.lists(nodes(), min_size=2, max_size=4, unique_by=lambda n: n.name))
     def start(self, some: list[Node]) -> None:
-        self.live = Ledger(some, Limits(self.overcommit_permille))
+        self.live = Ledger(some, RequestLimits(self.overcommit_permille))
         self.slow = ReferenceLedger(some, self.overcommit_permille)
         self.adopted: set[str] = set()
         self.open: Counter[str] | None = None
@@ -214,7 +214,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for row, one in enumerate(wanted):
             self._compare(row, self.slow.account(one.name))
 
-    def _compare(self, row: int, account: Account) -> None:
+    def _compare(self, row: int, account: ReferenceAccount) -> None:
         table, name = self.live.table, account.node.name
         entries = list(account.gpus.values())
         usable = [entry for entry in entries if entry.usable]
@@ -252,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.live.version == self.rebuilt_at:
             return
         self.rebuilt_at = self.live.version
-        fresh = Ledger(reversed(self.live.table.nodes), Limits(self.overcommit_permille))
+        fresh = Ledger(reversed(self.live.table.nodes), RequestLimits(self.overcommit_permille))
         for uid in sorted(self.live.holdings, reverse=True):
             fresh.adopt(self.live.holdings[uid].placement)
         assert differences(self.live.table, fresh.table) == []

@@ -13,18 +13,18 @@ from live_story import schedule
 
 import weft.cluster.state.pods
 import weft.kube.bind
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.control.watch_feeds import Stream
-from weft.cluster.state.bound_share import Held, held_by
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.watch_feeds import ChangeStream
+from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Bind, BindFailed, Engine
 from weft.core.ledger import Ledger
 from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
 from weft.kube.errors import ExpiredError
-from weft.kube.lease import Elector, Observed
-from weft.kube.list_diff import Deleted, Known
-from weft.kube.watch import Next, Plan
+from weft.kube.lease import Elector, LeaseObservation
+from weft.kube.list_diff import Deleted, KnownObjects
+from weft.kube.watch import WatchPlan, WatchStep
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -63,7 +63,7 @@ def a_term_that_never_ends(patch: Patch) -> None:
 
 
 def no_waiting_for_the_old_lease(patch: Patch) -> None:
-    patch.setattr(Observed, "free_in_s", lambda *_: 0.0)
+    patch.setattr(LeaseObservation, "free_in_s", lambda *_: 0.0)
 
 
 def a_lost_answer_taken_for_a_failure(patch: Patch) -> None:
@@ -96,24 +96,24 @@ def no_fence(patch: Patch) -> None:
 
 
 def a_conflict_retried_without_looking_what_changed(patch: Patch) -> None:
-    rightly = Cluster._request
+    rightly = EngineCluster._request
 
-    def request(self: Cluster, command: Bind, version: str) -> BindRequest:
+    def request(self: EngineCluster, command: Bind, version: str) -> BindRequest:
         made = rightly(self, command, version)
         return msgspec.structs.replace(made, unchanged=lambda _: True)
 
-    patch.setattr(Cluster, "_request", request)
+    patch.setattr(EngineCluster, "_request", request)
 
 
 def the_version_of_the_send_instead_of_the_decision(patch: Patch) -> None:
-    rightly = Cluster._request
+    rightly = EngineCluster._request
 
-    def request(self: Cluster, command: Bind, version: str) -> BindRequest:
+    def request(self: EngineCluster, command: Bind, version: str) -> BindRequest:
         pod = self._pods.by_uid(command.pod.uid)
         now = pod.metadata.resource_version if pod and version else ""
         return rightly(self, command, now)
 
-    patch.setattr(Cluster, "_request", request)
+    patch.setattr(EngineCluster, "_request", request)
 
 
 def an_extender_bind_without_a_reservation(patch: Patch) -> None:
@@ -129,36 +129,36 @@ def an_extender_bind_without_a_reservation(patch: Patch) -> None:
 
 
 def foreign_pods_charged_nothing(patch: Patch) -> None:
-    def held(*given: Any) -> Held:
+    def held(*given: Any) -> BoundShare:
         found = held_by(*given)
         if not found.why:
             return found
-        return Held(msgspec.structs.replace(found.placement, shares=()), found.why)
+        return BoundShare(msgspec.structs.replace(found.placement, shares=()), found.why)
 
     patch.setattr(weft.cluster.state.pods, "held_by", held)
 
 
 def deletions_lost_when_listing_again(patch: Patch) -> None:
-    rightly = Known.replace
+    rightly = KnownObjects.replace
 
-    def replace(self: Known[Any], pages: Any) -> list[Any]:
+    def replace(self: KnownObjects[Any], pages: Any) -> list[Any]:
         return [change for change in rightly(self, pages) if not isinstance(change, Deleted)]
 
-    patch.setattr(Known, "replace", replace)
+    patch.setattr(KnownObjects, "replace", replace)
 
 
 def an_expired_watch_resumed_without_a_list(patch: Patch) -> None:
-    rightly = Plan.failed
+    rightly = WatchPlan.failed
 
-    def failed(self: Plan, error: Exception) -> Next:
+    def failed(self: WatchPlan, error: Exception) -> WatchStep:
         then = rightly(self, error)
         return then._replace(step="watch") if isinstance(error, ExpiredError) else then
 
-    patch.setattr(Plan, "failed", failed)
+    patch.setattr(WatchPlan, "failed", failed)
 
 
 def leading_on_old_lists(patch: Patch) -> None:
-    patch.setattr(Stream, "list_again", _at_once)
+    patch.setattr(ChangeStream, "list_again", _at_once)
 
 
 def a_silent_watch_never_given_up(patch: Patch) -> None:
@@ -167,12 +167,12 @@ def a_silent_watch_never_given_up(patch: Patch) -> None:
 
 
 def a_failed_binding_forgotten(patch: Patch) -> None:
-    rightly = Cluster.handle
+    rightly = EngineCluster.handle
 
-    def handle(self: Cluster, event: Any) -> list[Any]:
+    def handle(self: EngineCluster, event: Any) -> list[Any]:
         return [] if isinstance(event, BindFailed) else rightly(self, event)
 
-    patch.setattr(Cluster, "handle", handle)
+    patch.setattr(EngineCluster, "handle", handle)
 
 
 MUTANTS = [

@@ -30,7 +30,7 @@ from weft.core.engine.decision_faults import Faulted, unless_faulted
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Constraints, Node, PodRequest, Taint, Toleration
 from weft.testing import node, placement, pod, shape
@@ -143,10 +143,10 @@ def accepted(made: Json) -> PodRequest | None:
     """The request; None where it is refused, which is an answer too. Bound, it is always read."""
     told = msgspec.convert(made, Pod)
     try:
-        request = read(told, Settings(), VolumeView())
+        request = read(told, DialectSettings(), VolumeView())
     except BadInputError:
         return None
-    assert read_bound(told, Settings()).shape.claims == request.shape.claims
+    assert read_bound(told, DialectSettings()).shape.claims == request.shape.claims
     return request
 
 

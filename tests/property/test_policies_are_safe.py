@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Demand, Policy, Profile, Query
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
-from weft.core.ledger import Ledger, Limits, audit
+from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.model import Placement, Share
 from weft.testing import node, pod, shape
@@ -40,8 +40,8 @@ COLUMNS = (
     "decoder_ratio",
     "memory_need_mib",
 )
-HARVEST = Limits(harvest_permille=1500)
-DECLARED = (HARVEST, Limits(), Limits(1300), Limits(1300, 1500))
+HARVEST = RequestLimits(harvest_permille=1500)
+DECLARED = (HARVEST, RequestLimits(), RequestLimits(1300), RequestLimits(1300, 1500))
 READERS = [policy for policy in BUILT_IN if "signals" in policy.reads]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((policy.name, {}) for policy in READERS),
@@ -105,7 +105,7 @@ def promised(engine: Engine, place: Placement) -> int:
     return table.memory_used[table.device_row(row, place.shares[0].gpu)]
 
 
-def most_of(policy: Policy, limits: Limits, total: int, *, measured: bool) -> int:
+def most_of(policy: Policy, limits: RequestLimits, total: int, *, measured: bool) -> int:
     """What was declared: for everybody, and where the card is measured, for those that harvest."""
     lent = limits.harvest_permille if policy.harvests and measured else 1000
     return total * max(limits.overcommit_permille, lent) // 1000
@@ -115,7 +115,7 @@ def most_of(policy: Policy, limits: Limits, total: int, *, measured: bool) -> in
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from(DECLARED))
 def test_no_policy_overcommits_beyond_the_declared_limit(
-    name: str, seed: int, limits: Limits
+    name: str, seed: int, limits: RequestLimits
 ) -> None:
     """Unsafe ones too: what they may promise too much is declared, and no more than that."""
     nodes = [node(name, gpus=count, memory_mib=mib) for name, (mib, count) in CARDS.items()]

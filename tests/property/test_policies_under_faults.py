@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from weft.core.engine import Event
 from weft.core.ledger import audit
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.lab.simulate.sharing.exporter import METRICS, Faults
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.lab.simulate.sharing.pipeline import Watching
-from weft.lab.simulate.sharing.run import Run, SharedScenario
+from weft.lab.simulate.sharing.exporter import METRICS, ExporterFaults
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
@@ -23,7 +23,7 @@ PERMILLE = 1600
 READERS = [one.name for one in BUILT_IN if "signals" in one.reads or one.harvests]
 
 
-class Watched(Run):
+class Watched(SharingRun):
     """A run that looks at the ledger after every event."""
 
     def tell(self, event: Event, at_ns: int | None = None) -> None:
@@ -36,9 +36,9 @@ class Watched(Run):
 
 
 @st.composite
-def faults(draw: st.DrawFn) -> Faults:
+def faults(draw: st.DrawFn) -> ExporterFaults:
     """One kind or several at once."""
-    return Faults(
+    return ExporterFaults(
         delay_ns=draw(st.sampled_from([0, 0, 5, 15, 60, 600]) | st.integers(0, 600)) * SECOND_NS,
         dropped=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
         missing=draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
@@ -55,8 +55,8 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     for number in range(8):
         mib = draw(st.integers(500, 6_000))
         grows = (
-            Phase(draw(st.integers(20, 90)) * SECOND_NS, mib // 2, 0.3, 0.2, 0.4),
-            Phase(draw(st.integers(1, 60)) * SECOND_NS, mib, 0.6, 0.4, 0.8),
+            JobPhase(draw(st.integers(20, 90)) * SECOND_NS, mib // 2, 0.3, 0.2, 0.4),
+            JobPhase(draw(st.integers(1, 60)) * SECOND_NS, mib, 0.6, 0.4, 0.8),
         )
         asks = min(CARD_MIB, mib * draw(st.integers(100, 300)) // 100)
         kind = draw(st.sampled_from(["one", "two"]))
@@ -68,7 +68,7 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(wrong=faults(), todo=jobs())
 def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
-    name: str, wrong: Faults, todo: tuple[Job, ...]
+    name: str, wrong: ExporterFaults, todo: tuple[Job, ...]
 ) -> None:
     cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(2))
     nodes = (Node("node", cards, cpu_milli=64_000, memory_mib=64_000),)
@@ -76,7 +76,7 @@ def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
         nodes,
         todo,
         ByResidents((1000, 1100)),
-        Watching(scrape_ns=10 * SECOND_NS),
+        ScrapeOptions(scrape_ns=10 * SECOND_NS),
         wrong,
         harvest_permille=PERMILLE,
     )

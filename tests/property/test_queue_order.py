@@ -25,7 +25,7 @@ from weft.core.engine import (
 from weft.core.engine.queue import BACKOFF_MOST_NS
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.model import PodRequest
 from weft.testing import node, pod
 
@@ -48,7 +48,7 @@ class Order(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.engine = Engine(
-            [Profile("weft", [Harvesting()])], limits=Limits(harvest_permille=1_500)
+            [Profile("weft", [Harvesting()])], limits=RequestLimits(harvest_permille=1_500)
         )
         self.now = self.made = self.version = 0
         self.waiting: dict[str, PodRequest] = {}

@@ -10,9 +10,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from relief_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
 
-from weft.core.engine import Engine, Observed, ProgressSeen
-from weft.core.engine.eviction_limits import Restraint
-from weft.core.engine.slowdown_eviction import Relief
+from weft.core.engine import Engine, PodProgress, ProgressSeen
+from weft.core.engine.eviction_limits import EvictionLimits
+from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.framework import Profile
 from weft.core.record import records_of
 
@@ -89,7 +89,9 @@ def test_guesses_and_silence_send_nobody_away(story: list[Step]) -> None:
     for now_ns, told in lived(story).events:
         guessed = told
         if isinstance(told, ProgressSeen):
-            guessed = ProgressSeen(tuple(Observed(o.uid, o.slowdown, True) for o in told.observed))
+            guessed = ProgressSeen(
+                tuple(PodProgress(o.uid, o.slowdown, True) for o in told.observed)
+            )
         assert not any(one.slowed for one in records_of(engine.handle(guessed, now_ns)))
 
 
@@ -199,27 +201,27 @@ def broken(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @broken("_company")
-def any_company(self: Relief, held: Any) -> Any:
+def any_company(self: SlowdownEviction, held: Any) -> Any:
     return (), ()
 
 
 @broken("not_let_go")
-def stays_on_the_list(self: Relief, uid: str, now_ns: int, *, refused: bool) -> None:
+def stays_on_the_list(self: SlowdownEviction, uid: str, now_ns: int, *, refused: bool) -> None:
     self._leaving.discard(uid)
 
 
 @broken("_may_go")
-def critical_ones_too(self: Relief, held: Any, now_ns: int) -> bool:
+def critical_ones_too(self: SlowdownEviction, held: Any, now_ns: int) -> bool:
     return len(self._open(held_gpus(held))) == len(held_gpus(held))
 
 
 @broken("leaves")
-def at_once_again(self: Relief, held: Any, now_ns: int, victim: Any = ()) -> None:
+def at_once_again(self: SlowdownEviction, held: Any, now_ns: int, victim: Any = ()) -> None:
     self._leaving.add(held.placement.uid)
 
 
 @broken("_forget")
-def never_forgets(self: Relief, now_ns: int) -> None:
+def never_forgets(self: SlowdownEviction, now_ns: int) -> None:
     self._there = {}
 
 
@@ -267,9 +269,9 @@ def differs(story: list[Step]) -> bool:
 
 def but(why: str) -> Any:
     """One thing that holds evictions back, forgotten."""
-    told = Restraint._doubt if why in ("alone", "in-vain") else Restraint._why_not
+    told = EvictionLimits._doubt if why in ("alone", "in-vain") else EvictionLimits._why_not
 
-    def forgotten(self: Restraint, uid: str, now_ns: int) -> Any:
+    def forgotten(self: EvictionLimits, uid: str, now_ns: int) -> Any:
         found = told(self, uid, now_ns)
         return None if found == why else found
 
@@ -281,7 +283,7 @@ def test_a_forgotten_restraint_is_found(
     why: str, change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = "_doubt" if why in ("alone", "in-vain") else "_why_not"
-    monkeypatch.setattr(Restraint, method, change)
+    monkeypatch.setattr(EvictionLimits, method, change)
     assert differs(HELD_BACK[why])
     assert why not in BATCHES or differs(BATCHES[why])
 
@@ -293,7 +295,7 @@ def test_a_forgotten_restraint_is_found(
 def test_a_broken_rule_is_found(
     method: str, change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Relief, method, change)
+    monkeypatch.setattr(SlowdownEviction, method, change)
     assert any(differs(drawn(Random(seed))) for seed in range(40))
 
 

@@ -19,7 +19,7 @@ from weft.core.engine import (
 from weft.core.framework import NEVER, Profile
 from weft.core.ledger import Ledger, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.model import Gpu, GpuClaim, Memory, Node, Placement, Share
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, Share
 from weft.model.ceilings import (
     MOST_AMOUNT,
     MOST_ASKING,
@@ -71,15 +71,15 @@ def test_more_pods_than_64_bits_could_add_up_are_counted_and_leave_nothing_behin
 
 amounts = st.sampled_from([1, 1000, 2**20, 2**30])
 claims = st.builds(
-    GpuClaim,
+    GpuRequest,
     count=st.sampled_from([1, 2, MOST_GPUS]),
     memory=st.sampled_from(
         [
-            Memory(),
-            Memory("mib", 1),
-            Memory("mib", MOST_GPU_MIB),
-            Memory("units", MOST_GPU_MIB, 1024),
-            Memory("percent", 100),
+            GpuMemoryRequest(),
+            GpuMemoryRequest("mib", 1),
+            GpuMemoryRequest("mib", MOST_GPU_MIB),
+            GpuMemoryRequest("units", MOST_GPU_MIB, 1024),
+            GpuMemoryRequest("percent", 100),
         ]
     ),
     milli=st.sampled_from([0, 10, 1000]),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, PodSeenBound
-from weft.core.explain.smallest_change import Change, changes
+from weft.core.explain.smallest_change import SmallestChange, changes
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.ledger import Ledger
 from weft.core.ledger.audit import differences
@@ -16,7 +16,7 @@ from weft.core.policies.best_fit import BestFit
 from weft.core.policies.elastic_binpack import ElasticBinpack
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 from weft.model import PodRequest, Shape
 from weft.testing import random_nodes, random_shape
 
@@ -26,7 +26,7 @@ LEADS: tuple[type[Policy], ...] = (
     Fgd,
     ElasticBinpack,
     AlnairCostSaving,
-    Spread,
+    SpreadPolicy,
 )
 
 
@@ -57,7 +57,7 @@ def is_placed(engine: Engine, shape: Shape) -> bool:
     return isinstance(engine.handle(PodAdded(PodRequest("new", "new", shape)), 0)[0], Bind)
 
 
-def one_step_less_modest(change: Change, asked: Shape) -> Shape | None:
+def one_step_less_modest(change: SmallestChange, asked: Shape) -> Shape | None:
     """The change with one MiB, thousandth or GPU more, where that is still a change."""
     assert change.shape is not None
     if change.axis in {"cpu", "memory"} and change.shape.claims == asked.claims:

@@ -14,13 +14,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.cluster.control.interface import Notice
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.ledger.audit import audit, differences
 from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
 from weft.model import Placement
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
 
@@ -50,7 +50,7 @@ class World:
         self._gone: dict[str, int] = {}  # nodes that are away, and what they counted
         self._made = 0
         self._client: ApiClient
-        self.live: Cluster
+        self.live: EngineCluster
         self.server.store.new_uid = self._number
 
     def _number(self) -> str:
@@ -60,13 +60,13 @@ class World:
     # --- the scheduler ---
 
     async def begin(self, stack: AsyncExitStack) -> None:
-        line = Line(self.server, delay=lambda: 0, lag=lambda: 0)
+        line = MemoryLine(self.server, delay=lambda: 0, lag=lambda: 0)
         client = MemoryClient(line, "weft", clock=LoopClock(), rng=Random(1))
         self._client = await stack.enter_async_context(client)
         self.live = await self._started()
 
-    async def _started(self) -> Cluster:
-        live = Cluster(self._client, [Profile("weft", [BestFit()])])
+    async def _started(self) -> EngineCluster:
+        live = EngineCluster(self._client, [Profile("weft", [BestFit()])])
         live.on_notice.append(self.notices.append)
         await live.start()
         await live.lead(afresh=False)
@@ -81,7 +81,7 @@ class World:
         assert differences(before.engine.ledger.table, self.live.engine.ledger.table) == []
         assert self.live.pods.doubts == before.pods.doubts
 
-    def _held(self, live: Cluster) -> dict[str, Placement]:
+    def _held(self, live: EngineCluster) -> dict[str, Placement]:
         """Of a pod whose node is away, nobody says which GPUs it had there."""
         held = {uid: one.placement for uid, one in live.engine.ledger.holdings.items()}
         return {

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.explain_pod import DEFAULT_SERVICE, Source, ask, live_lines, metrics_lines
+from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_lines, metrics_lines
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.core.record import Explanation, Verdict
+    from weft.core.record import RecordedExplanation, ReplayResult
 
 _Output = Annotated[ListOutput, typer.Option(help="What to print.")]
 
@@ -54,10 +54,10 @@ def explain_pod(
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
-        _explain_live(Source(url, kubeconfig, context, service), name, output)
+        _explain_live(SchedulerAddress(url, kubeconfig, context, service), name, output)
 
 
-def _explain_live(source: Source, name: str, output: ListOutput) -> None:
+def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> None:
     body = ask(source, name)
     if output is ListOutput.json:
         import msgspec
@@ -78,13 +78,13 @@ def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
         print("\n".join(lines_of(found)))
 
 
-def lines_of(found: "Explanation") -> list[str]:
+def lines_of(found: "RecordedExplanation") -> list[str]:
     """The explanation as sentences."""
     from weft.core.engine.harvest import eviction_in_words, harvest_in_words
     from weft.core.engine.oom_history import charged_in_words
     from weft.core.engine.records import BOUNDED, FAULTED, LEAVES
     from weft.core.engine.slowdown_eviction import slowed_in_words
-    from weft.core.explain.counterfactual import Place
+    from weft.core.explain.counterfactual import AlternativePlacement
 
     record, pod = found.record, found.pod
     head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
@@ -107,7 +107,7 @@ def lines_of(found: "Explanation") -> list[str]:
     else:
         lines.append("  fits nowhere")
     lines += [f"  {charged_in_words(record.charged)}"] if record.charged else []
-    lines += metrics_lines(found.metrics, Place(record.node, record.shares))
+    lines += metrics_lines(found.metrics, AlternativePlacement(record.node, record.shares))
     lines.append(f"  {found.summary}")
     if record.outcome == "unschedulable":
         lines.append("  it would fit, if you")
@@ -122,7 +122,7 @@ def lines_of(found: "Explanation") -> list[str]:
     return lines
 
 
-def _devices(found: "Explanation") -> str:
+def _devices(found: "RecordedExplanation") -> str:
     shares = found.record.shares
     if not shares:
         return ""
@@ -152,7 +152,7 @@ def replay(
         sys.exit(1)
 
 
-def _sentence(verdict: "Verdict") -> str:
+def _sentence(verdict: "ReplayResult") -> str:
     if verdict.identical:
         return f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events"
     return (

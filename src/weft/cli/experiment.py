@@ -12,14 +12,14 @@ import typer
 from weft.cli.experiment_interference import interference
 from weft.cli.output import json_text
 from weft.cli.progress import bar
-from weft.cli.simulate import Output
+from weft.cli.simulate import SimulateOutput
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.overprovision import Study, StudyResults
-    from weft.lab.simulate.sharing.ece_like import Mix
-    from weft.lab.simulate.sharing.exporter import Faults
-    from weft.lab.simulate.sharing.pipeline import Watching
+    from weft.lab.experiment.overprovision import OverprovisionStudy, StudyResults
+    from weft.lab.simulate.sharing.ece_like import JobMix
+    from weft.lab.simulate.sharing.exporter import ExporterFaults
+    from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 
 experiment_app = typer.Typer(help="Experiments that make their own workload.", no_args_is_help=True)
 MIXES = ("ssd", "mixed", "peaky")
@@ -80,7 +80,7 @@ def overprovision(
     noise: _Noise = 0.0,
     spoof: _Spoof = "",
     jobs: _Jobs = None,
-    output: Annotated[Output, typer.Option(help="What to print.")] = Output.table,
+    output: Annotated[SimulateOutput, typer.Option(help="What to print.")] = SimulateOutput.table,
 ) -> None:
     """Run thirty inference jobs a card, over-provisioned by each level, and compare policies.
 
@@ -88,7 +88,7 @@ def overprovision(
     the cards through a metric pipeline that can be late, lossy, noisy or lying.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.overprovision import Study, run_study
+    from weft.lab.experiment.overprovision import OverprovisionStudy, run_study
 
     _finite(
         ("--harvest-limit", harvest_limit),
@@ -100,7 +100,7 @@ def overprovision(
     names = tuple(dict.fromkeys([baseline, *policy]))
     for name in names:
         known.from_spec(name)  # a wrong name fails before anything long is run
-    study = Study(
+    study = OverprovisionStudy(
         names,
         tuple(dict.fromkeys(percent)),
         tuple(range(first_seed, first_seed + seeds)),
@@ -124,8 +124,10 @@ def experiment() -> None:
     """Options that come before the experiment's name."""
 
 
-def _faults(delay_s: float, dropped: float, missing: float, noise: float, spoof: str) -> "Faults":
-    from weft.lab.simulate.sharing.exporter import METRICS, Faults
+def _faults(
+    delay_s: float, dropped: float, missing: float, noise: float, spoof: str
+) -> "ExporterFaults":
+    from weft.lab.simulate.sharing.exporter import METRICS, ExporterFaults
     from weft.lab.simulate.sharing.job import SECOND_NS
 
     metric, _, reads = spoof.partition("=")
@@ -134,7 +136,9 @@ def _faults(delay_s: float, dropped: float, missing: float, noise: float, spoof:
             f"--spoof {spoof}",
             f"is not METRIC=zero or METRIC=most with one of {', '.join(METRICS)}",
         )
-    return Faults(round(delay_s * SECOND_NS), dropped, missing, noise, metric, reads or "zero")
+    return ExporterFaults(
+        round(delay_s * SECOND_NS), dropped, missing, noise, metric, reads or "zero"
+    )
 
 
 def _finite(*options: tuple[str, float]) -> None:
@@ -143,32 +147,32 @@ def _finite(*options: tuple[str, float]) -> None:
             raise BadInputError(option, f"{value} is no amount; write a finite number")
 
 
-def _known_mix(mix: str) -> "Mix":
-    from weft.lab.simulate.sharing.ece_like import Mix
+def _known_mix(mix: str) -> "JobMix":
+    from weft.lab.simulate.sharing.ece_like import JobMix
 
     if mix not in MIXES:
         raise BadInputError("--mix", f"{mix!r} is unknown; write one of {', '.join(MIXES)}")
-    return Mix(mix)
+    return JobMix(mix)
 
 
-def _watching(scrape_s: float) -> "Watching":
+def _watching(scrape_s: float) -> "ScrapeOptions":
     from weft.lab.simulate.sharing.job import SECOND_NS
-    from weft.lab.simulate.sharing.pipeline import Watching
+    from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 
-    return Watching(scrape_ns=round(scrape_s * SECOND_NS))
+    return ScrapeOptions(scrape_ns=round(scrape_s * SECOND_NS))
 
 
-def _workers(study: "Study", jobs: int | None) -> int:
+def _workers(study: "OverprovisionStudy", jobs: int | None) -> int:
     return min(jobs or os.cpu_count() or 1, len(study.cells()))
 
 
-def _print(results: "StudyResults", output: Output) -> None:
-    if output is Output.json:
+def _print(results: "StudyResults", output: SimulateOutput) -> None:
+    if output is SimulateOutput.json:
         print(json_text(results))
         return
     from weft.cli.experiment_tables import print_csv, print_levels
 
-    if output is Output.csv:
+    if output is SimulateOutput.csv:
         print_csv(results)
     else:
         print_levels(results)

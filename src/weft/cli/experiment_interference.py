@@ -11,11 +11,11 @@ import typer
 
 from weft.cli.output import json_text, print_table
 from weft.cli.progress import bar
-from weft.cli.simulate import Output
+from weft.cli.simulate import SimulateOutput
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.interference import Change, Level
+    from weft.lab.experiment.interference import InterferenceLevel, PolicyDifference
     from weft.lab.simulate.sharing.pairs import PairTable
 
 TOLD = ("trained", "ridge", "truth")
@@ -72,15 +72,15 @@ def interference(
     gpus: _Gpus = 16,
     pods: _Pods = 400,
     jobs: _Jobs = None,
-    output: Annotated[Output, typer.Option(help="What to print.")] = Output.table,
+    output: Annotated[SimulateOutput, typer.Option(help="What to print.")] = SimulateOutput.table,
 ) -> None:
     """Run jobs that come at random and share GPUs as measured pairs did, and compare policies.
 
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.interference import GANDIVA, ORACLE, Study, run_study
-    from weft.lab.simulate.sharing.pairs import Load
+    from weft.lab.experiment.interference import GANDIVA, ORACLE, InterferenceStudy, run_study
+    from weft.lab.simulate.sharing.pairs import OfferedLoad
 
     for rate in load:
         if not (math.isfinite(rate) and rate > 0):
@@ -92,9 +92,9 @@ def interference(
     for name in names:
         if name not in {GANDIVA, ORACLE} or name == ours:
             known.from_spec(name)  # a wrong name fails before anything long is run
-    loads = tuple(Load(rate, gpus, pods) for rate in dict.fromkeys(load))
+    loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
-    study = Study(
+    study = InterferenceStudy(
         _read(table, source, gpu),
         gpu,
         names,
@@ -126,16 +126,16 @@ def _read(path: Path, source: str, gpu: str) -> "PairTable":
     return found
 
 
-def _print(levels: "list[Level]", ours: str, output: Output) -> None:
-    if output is Output.json:
+def _print(levels: "list[InterferenceLevel]", ours: str, output: SimulateOutput) -> None:
+    if output is SimulateOutput.json:
         print(json_text({"ours": ours, "levels": levels}))
-    elif output is Output.csv:
+    elif output is SimulateOutput.csv:
         _print_csv(levels)
     else:
         _print_levels(levels, ours)
 
 
-def _print_csv(levels: "list[Level]") -> None:
+def _print_csv(levels: "list[InterferenceLevel]") -> None:
     """One line a load and policy."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -144,7 +144,7 @@ def _print_csv(levels: "list[Level]") -> None:
         writer.writerow((one.load.rate, *cells))
 
 
-def _print_levels(levels: "list[Level]", ours: str) -> None:
+def _print_levels(levels: "list[InterferenceLevel]", ours: str) -> None:
     from rich.table import Table
 
     table = Table(title=None, header_style="bold", box=None, pad_edge=False)
@@ -174,7 +174,7 @@ def _print_levels(levels: "list[Level]", ours: str) -> None:
     print_table(table, width=140)
 
 
-def _change(found: "Change | None") -> str:
+def _change(found: "PolicyDifference | None") -> str:
     """In percent of the policy's own; ° is what may be chance."""
     if found is None:
         return "–"

@@ -4,7 +4,7 @@ import csv
 import sys
 
 from weft.cli.output import print_table
-from weft.lab.experiment.overprovision import Level, StudyResults
+from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
 from weft.lab.experiment.paired import Difference
 
 CSV_COLUMNS = (
@@ -57,7 +57,7 @@ def print_levels(results: StudyResults) -> None:
     print_table(table, width=140)
 
 
-def _row(level: Level) -> list[str]:
+def _row(level: OverprovisionLevel) -> list[str]:
     never = f" ({level.unfinished} never ended)" if level.unfinished else ""
     return [
         str(level.percent),

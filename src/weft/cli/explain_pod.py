@@ -9,11 +9,11 @@ from urllib.parse import quote
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.explain_token import Pass
-    from weft.cluster.scheduler.explanation import Explanation
-    from weft.cluster.telemetry.slowdown_observer import Progress
-    from weft.core.explain.counterfactual import Metrics, Place
-    from weft.kube.client import Answer, ApiClient
+    from weft.cli.explain_token import ExplainToken
+    from weft.cluster.scheduler.explanation import PodExplanation
+    from weft.cluster.telemetry.slowdown_observer import ObservedProgress
+    from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead
+    from weft.kube.client import ApiClient, ApiResponse
     from weft.kube.config import Endpoint
 
 DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
@@ -22,7 +22,7 @@ _PORT_NAME = "http"  # of the scheduler's own pages, in Weft's manifests
 _TIMEOUT_S = 30.0
 
 
-class Source(NamedTuple):
+class SchedulerAddress(NamedTuple):
     """Where the scheduler is: at `url`, or behind the API server of a kubeconfig, in the namespace
     of its Service."""
 
@@ -32,14 +32,14 @@ class Source(NamedTuple):
     service: str = DEFAULT_SERVICE
 
 
-class Way(NamedTuple):
+class SchedulerEndpoint(NamedTuple):
     """Who is asked, a name for people, and what stands before the page's path."""
 
     where: str
     before: str
 
 
-def ask(source: Source, name: str) -> bytes:
+def ask(source: SchedulerAddress, name: str) -> bytes:
     """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
     import asyncio
 
@@ -51,28 +51,28 @@ def ask(source: Source, name: str) -> bytes:
     return asyncio.run(_ask(endpoint, source, path))
 
 
-def _endpoint(source: Source) -> "Endpoint":
+def _endpoint(source: SchedulerAddress) -> "Endpoint":
     """The scheduler itself, or the API server before it."""
     from weft.cluster.config.addresses import check_url
     from weft.kube.config import Endpoint, load
-    from weft.kube.credentials import Fixed
+    from weft.kube.credentials import FixedCredentials
 
     if source.url:
         check_url(source.url, "--url")
-        return Endpoint(source.url.rstrip("/"), Fixed())
+        return Endpoint(source.url.rstrip("/"), FixedCredentials())
     if _SERVICE.fullmatch(source.service) is None:
         raise BadInputError("--service", f"{source.service!r}: write NAMESPACE/NAME:PORT")
     return load(source.context, paths=(source.kubeconfig,) if source.kubeconfig else ())
 
 
-async def _ask(endpoint: "Endpoint", source: Source, path: str) -> bytes:
+async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> bytes:
     """By each way until a scheduler answers; `BadInputError` says why none does."""
     from weft.cli.explain_token import NO_PASS
     from weft.kube.client import ApiClient, ClientOptions
 
     async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
         if source.url:
-            ways, before, shown = [Way(source.url, "")], "", NO_PASS
+            ways, before, shown = [SchedulerEndpoint(source.url, "")], "", NO_PASS
         else:
             ways, before = await _ways(client, source.service)
             shown = await _shown(client, source.service.partition("/")[0])
@@ -92,7 +92,7 @@ async def _ask(endpoint: "Endpoint", source: Source, path: str) -> bytes:
     raise AssertionError("there is always a way")
 
 
-async def _shown(client: "ApiClient", namespace: str) -> "Pass":
+async def _shown(client: "ApiClient", namespace: str) -> "ExplainToken":
     from weft.cli.explain_token import make_pass
     from weft.kube.errors import LostError, NotSentError
 
@@ -102,7 +102,7 @@ async def _shown(client: "ApiClient", namespace: str) -> "Pass":
         raise _silent("the API server", client, error) from error
 
 
-async def _ways(client: "ApiClient", service: str) -> tuple[list[Way], str]:
+async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoint], str]:
     """The leader's pod, which needs nobody who keeps the Service's endpoints, and then the Service;
     and what to say of the pod where there is none."""
     import msgspec
@@ -114,7 +114,7 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[Way], str]:
     match = _SERVICE.fullmatch(service)
     assert match is not None
     namespace, name, port = match.groups()
-    behind = Way(f"service {service}", proxy_path("services", namespace, name, port))
+    behind = SchedulerEndpoint(f"service {service}", proxy_path("services", namespace, name, port))
     try:
         pods = await everything(client, SERVING_PODS, namespace, f"{ROLE}={LEADER}")
     except (NotSentError, LostError) as error:
@@ -128,10 +128,12 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[Way], str]:
     ports = [one.container_port for one in leader.ports() if one.name == _PORT_NAME]
     at = str(ports[0]) if ports else port
     target = proxy_path("pods", namespace, leader.metadata.name, at)
-    return [Way(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
+    return [SchedulerEndpoint(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
 
 
-async def _get(client: "ApiClient", path: str, where: str, headers: Mapping[str, str]) -> "Answer":
+async def _get(
+    client: "ApiClient", path: str, where: str, headers: Mapping[str, str]
+) -> "ApiResponse":
     from weft.kube.errors import LostError, NotSentError
 
     try:
@@ -158,26 +160,26 @@ def _check_ours(body: bytes, where: str) -> None:
         raise BadInputError(where, what)
 
 
-def _own_words(answer: "Answer") -> str:
+def _own_words(answer: "ApiResponse") -> str:
     """Why there is no explanation, as the scheduler itself says; "" where somebody else answers."""
     import msgspec
 
-    from weft.cluster.scheduler.pages import Problem
+    from weft.cluster.scheduler.pages import ProblemBody
 
     try:
-        problem = msgspec.json.decode(answer.body, type=Problem)
+        problem = msgspec.json.decode(answer.body, type=ProblemBody)
     except (msgspec.DecodeError, RecursionError):
         return ""
     return problem.error if b'"weft"' in answer.body else ""  # others have an "error" too
 
 
-def _said(answer: "Answer") -> str:
+def _said(answer: "ApiResponse") -> str:
     from weft.kube.errors import api_error
 
     return str(api_error(answer.code, answer.body))
 
 
-def _problem(answer: "Answer", source: Source) -> str:
+def _problem(answer: "ApiResponse", source: SchedulerAddress) -> str:
     """Why nobody explains: what the proxy's words mean."""
     said = _said(answer)
     if source.url:
@@ -197,11 +199,11 @@ def live_lines(body: bytes) -> list[str]:
     """The answer as sentences."""
     import msgspec
 
-    from weft.cluster.scheduler.explanation import Explanation
-    from weft.core.explain.counterfactual import Place
+    from weft.cluster.scheduler.explanation import PodExplanation
+    from weft.core.explain.counterfactual import AlternativePlacement
 
     try:
-        found = msgspec.json.decode(body, type=Explanation)
+        found = msgspec.json.decode(body, type=PodExplanation)
     except msgspec.DecodeError as error:
         what = f"is of another version than this command ({error}); --output json shows it as it is"
         raise BadInputError("the scheduler", what) from error
@@ -216,12 +218,12 @@ def live_lines(body: bytes) -> list[str]:
         + "".join(f", {name} {score}" for name, score in one.scores.items())
         for number, one in enumerate(found.candidates)
     ]
-    place = Place(found.node, found.shares)
+    place = AlternativePlacement(found.node, found.shares)
     lines += metrics_lines(found.metrics, place, again=bool(found.node))
     return lines + _progress_lines(found.progress) + _changes(found) + _notes(found)
 
 
-def _progress_lines(found: "Progress | None") -> list[str]:
+def _progress_lines(found: "ObservedProgress | None") -> list[str]:
     """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
     if found is None:
         return []
@@ -250,7 +252,9 @@ def _progress_lines(found: "Progress | None") -> list[str]:
     return lines + [f"  note: {found.problem}"] * bool(found.problem)
 
 
-def metrics_lines(found: "Metrics | None", place: "Place", *, again: bool = False) -> list[str]:
+def metrics_lines(
+    found: "MetricsRead | None", place: "AlternativePlacement", *, again: bool = False
+) -> list[str]:
     """What metrics had to do with a decision for `place`; `again`: it was decided once more now."""
     from weft.core.explain.counterfactual import in_words
 
@@ -268,7 +272,7 @@ def metrics_lines(found: "Metrics | None", place: "Place", *, again: bool = Fals
     return lines
 
 
-def _place_in_words(without: "Place", place: "Place") -> str:
+def _place_in_words(without: "AlternativePlacement", place: "AlternativePlacement") -> str:
     if not without.node:
         return "nowhere" if place.node else "nowhere either"
     gpus = sorted({share.gpu for share in without.shares})
@@ -277,7 +281,7 @@ def _place_in_words(without: "Place", place: "Place") -> str:
     return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
 
 
-def _changes(found: "Explanation") -> list[str]:
+def _changes(found: "PodExplanation") -> list[str]:
     if found.state != "pending" or found.candidates:
         return []
     more = [] if found.searched else ["  there was no time to try all that could help"]
@@ -288,7 +292,7 @@ def _changes(found: "Explanation") -> list[str]:
     return ["  nothing that was tried would make it fit", *more]
 
 
-def _notes(found: "Explanation") -> list[str]:
+def _notes(found: "PodExplanation") -> list[str]:
     lines = [f"  note: {note}" for note in found.notes]
     for one in found.stuck:
         gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"

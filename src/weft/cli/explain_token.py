@@ -13,20 +13,20 @@ from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 
 
-class Pass(NamedTuple):
+class ExplainToken(NamedTuple):
     """What goes with the question; `lacking` says why it is nothing."""
 
     headers: dict[str, str]
     lacking: str = ""
 
 
-NO_PASS = Pass({})
+NO_PASS = ExplainToken({})
 
 
-async def make_pass(client: ApiClient, namespace: str) -> Pass:
+async def make_pass(client: ApiClient, namespace: str) -> ExplainToken:
     """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
     account = Account(namespace, ACCOUNT)
     try:
-        return Pass({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
+        return ExplainToken({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
     except ApiError as error:
-        return Pass({}, f"no token of the service account {account} was made: {error}")
+        return ExplainToken({}, f"no token of the service account {account} was made: {error}")

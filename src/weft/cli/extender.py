@@ -133,12 +133,16 @@ def config(
     import yaml
 
     from weft.cluster.config.addresses import check_url
-    from weft.cluster.extender.scheduler_config import Wishes, configuration, taken_twice
+    from weft.cluster.extender.scheduler_config import (
+        SchedulerConfigOptions,
+        configuration,
+        taken_twice,
+    )
 
     check_url(url, "--url")
     tls = _tls(url, ca_file, cert_file, key_file, server_name)
     names = tuple(filter(None, (name.strip() for name in dialects.split(","))))
-    wishes = Wishes(names, url, tls, weight, timeout_s, not unreported, profiles)
+    wishes = SchedulerConfigOptions(names, url, tls, weight, timeout_s, not unreported, profiles)
     print(yaml.safe_dump(configuration(wishes), sort_keys=False), end="")
     _warn_of_open_door(url, tls)
     _warn(taken_twice(wishes))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.lab.simulate.generate_shapes import Mix
+from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
 Output = Annotated[
@@ -46,13 +46,13 @@ def pods(
         ),
     ] = None,
     mix: Annotated[
-        Mix,
+        WorkloadMix,
         typer.Option(
             help="default: the trace's shares of a GPU, whole GPUs and CPU-only pods; multigpu: "
             "with many pods of 2, 4 and 8 GPUs; shared: shares of a GPU only; spec: a third of "
             "the GPU pods insist on models."
         ),
-    ] = Mix.DEFAULT,
+    ] = WorkloadMix.DEFAULT,
     load: Annotated[
         float,
         typer.Option(

@@ -15,42 +15,42 @@ from pathlib import Path
 import msgspec
 
 from weft.cli.interference_files import files_of
-from weft.cli.telemetry import Around, aliases_of, options_of, source_of
+from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
 from weft.cluster.config.read import maker
 from weft.cluster.config.read import profiles as made_of
-from weft.cluster.control.event_reporter import Teller, TellingOptions
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.extender.listeners import Listening, listen
+from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.extender.listeners import ListenerOptions, listen
 from weft.cluster.extender.routes import Route, route_profiles
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.cluster.extender.setup import listening_of, routes_of
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.decisions_recorder import Recording
-from weft.cluster.scheduler.leader_label import Role
-from weft.cluster.scheduler.metrics import Metrics
-from weft.cluster.scheduler.pages import Pages
-from weft.cluster.scheduler.process import Part, Process, told_to_stop
+from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.pages import StatusPages
+from weft.cluster.scheduler.process import ProcessPart, SchedulerProcess, told_to_stop
 from weft.cluster.state.typical_pods import TypicalInput
-from weft.cluster.stores.slowdown_store import Remembering
-from weft.cluster.telemetry.prediction_reload import Reloading, ReloadMetrics
-from weft.cluster.telemetry.slowdown_metrics import ObservedMetrics
-from weft.cluster.telemetry.slowdown_observer import Observing, ObservingOptions
-from weft.cluster.telemetry.telemetry_loop import Looking, addresses_of, devices_of
-from weft.cluster.telemetry.telemetry_metrics import LookedMetrics
+from weft.cluster.stores.slowdown_store import SlowdownStore
+from weft.cluster.telemetry.prediction_reload import PredictionReloader, ReloadMetrics
+from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, devices_of
+from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.framework import Profile
-from weft.core.framework.interference import Interference
+from weft.core.framework.interference import InterferenceTable
 from weft.core.framework.registry import Registry
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.core.record import Header, PolicyUse, ProfileUse
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
-from weft.kube.sources import Rule
-from weft.telemetry.sources.source import Source
+from weft.kube.sources import InventoryFallback
+from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
 
@@ -72,7 +72,7 @@ class Hosting(msgspec.Struct, frozen=True):
 
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
-    """Run until told to stop; see `Process.run`."""
+    """Run until told to stop; see `SchedulerProcess.run`."""
     _tell_open_doors(config)
     files = files_of(config, hosting.where)
     told = files.read()
@@ -85,17 +85,20 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     profiles = made_of(config, registry, hosting.where)
     names = [profile.name for profile in profiles]
     everything = [*profiles, *route_profiles(routes, maker(config, registry), names)]
-    limits = Limits(round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest))
+    limits = RequestLimits(
+        round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
+    )
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
-        live = Cluster(
+        live = EngineCluster(
             client,
             everything,
             names=names if hosting.schedules else [],
             seed=config.seed,
             rules=[
-                Rule(r.count, r.memory_mib, r.model, r.nodes, r.labels) for r in config.inventory
+                InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+                for r in config.inventory
             ],
             gpushare_unit=config.gpushare_unit,
             binding=BindOptions(
@@ -106,16 +109,18 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
             limits=limits,
             kept=_kept(client, config, config.lessons.name),
         )
-        telling = TellingOptions(config.events.interval_seconds, config.events.scheduled)
-        teller = Teller(live, client, socket.gethostname(), telling)
-        role = Role(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
-        process = Process(live, teller, role, elector)
-        pages = Pages(
+        telling = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
+        teller = EventReporter(live, client, socket.gethostname(), telling)
+        role = LeaderLabel(
+            client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
+        )
+        process = SchedulerProcess(live, teller, role, elector)
+        pages = StatusPages(
             live,
-            [Metrics(live, lease=config.lease.name)],
+            [SchedulerMetrics(live, lease=config.lease.name)],
             address=config.http.address,
             port=config.http.port,
-            door=Door(anyone=config.http.anyone_may_explain),
+            door=AccessRule(anyone=config.http.anyone_may_explain),
         )
         process.early.append(pages)
         if hosting.decisions is not None:
@@ -127,24 +132,24 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
                 turn_looks=live.engine.turn_looks,
             )
             process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
-        reloading = Reloading(live, files, told, config.interference.reload_seconds)
+        reloading = PredictionReloader(live, files, told, config.interference.reload_seconds)
         if told.interference is not None:
             live.pods.settings = msgspec.structs.replace(live.settings, interference_table=True)
         if files.named:
             process.parts.append(_Predicted(reloading))
             pages.collectors.append(ReloadMetrics(reloading))
         process.parts += [_Typical(live), _Memory()]
-        around = Around(lambda: addresses_of(live), lambda: devices_of(live), client)
+        around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), client)
         source = source_of(config.telemetry, around)
         if source is not None:
             how = options_of(config.telemetry, config.limits)
-            looking = Looking(live, source, how, aliases_of(config.telemetry))
+            looking = TelemetryLoop(live, source, how, aliases_of(config.telemetry))
             live.ends.peak_mib = looking.measuring.peak_mib
-            pages.collectors.append(LookedMetrics(looking))
+            pages.collectors.append(TelemetryMetrics(looking))
             looking.observing = _observing(live, source, config, reloading)
             if looking.observing is not None:
                 pages.explainer.progress_of = looking.observing.about
-                pages.collectors.append(ObservedMetrics(looking.observing))
+                pages.collectors.append(SlowdownMetrics(looking.observing))
             process.parts.append(_Looking(looking, source))
         if config.extender.enabled:
             extender = _Extender(live, routes, listening_of(config.extender))
@@ -175,17 +180,17 @@ def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
     return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
 
 
-def _kept(client: ApiClient, config: Configuration, name: str) -> Kept | None:
+def _kept(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap | None:
     """The ConfigMap of this name beside the Lease; none where it has none."""
-    return Kept(client, config.lease.namespace, name) if name else None
+    return OwnConfigMap(client, config.lease.namespace, name) if name else None
 
 
 def _observing(
-    live: Cluster, source: Source, config: Configuration, reloading: Reloading
-) -> Observing | None:
+    live: EngineCluster, source: MetricSource, config: Configuration, reloading: PredictionReloader
+) -> SlowdownObserver | None:
     """Who looks how fast pods go; nobody where no metric is named."""
     settings, times = config.interference, config.telemetry
-    options = ObservingOptions(
+    options = SlowdownObserverOptions(
         settings.progress_metric,
         settings.latency_metric,
         times.interval_seconds,
@@ -195,9 +200,9 @@ def _observing(
     if not options.metrics:
         return None
     store = _kept(live.client, config, settings.observed)
-    base = reloading.told.interference or Interference(0)
-    remembering = Remembering(live.client, store, base, live.recall.may_write)
-    observing = Observing(live, source, remembering, reloading.solos, options)
+    base = reloading.told.interference or InterferenceTable(0)
+    remembering = SlowdownStore(live.client, store, base, live.recall.may_write)
+    observing = SlowdownObserver(live, source, remembering, reloading.solos, options)
     reloading.remembering = remembering
     live.keepers.append(remembering)
     live.recall.asked = observing.goes
@@ -221,11 +226,11 @@ def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
     ]
 
 
-class _Extender(Part):
+class _Extender(ProcessPart):
     """kube-scheduler's extender."""
 
-    def __init__(self, live: Cluster, routes: list[Route], wish: Listening) -> None:
-        self.server, self._wish = Server(Extender(live), routes, door=wish.door), wish
+    def __init__(self, live: EngineCluster, routes: list[Route], wish: ListenerOptions) -> None:
+        self.server, self._wish = ExtenderServer(Extender(live), routes, door=wish.door), wish
 
     async def start(self) -> str:
         """Open its ports."""
@@ -236,7 +241,7 @@ class _Extender(Part):
         await self.server.close()
 
 
-class _Memory(Part):
+class _Memory(ProcessPart):
     """What was read at the start stays: collecting garbage need not look through it each time."""
 
     async def start(self) -> str:
@@ -249,10 +254,10 @@ class _Memory(Part):
         """Nothing: the process ends."""
 
 
-class _Looking(Part):
+class _Looking(ProcessPart):
     """Keeps what policies see of the GPUs up to date."""
 
-    def __init__(self, looking: Looking, source: Source) -> None:
+    def __init__(self, looking: TelemetryLoop, source: MetricSource) -> None:
         self._looking, self._source = looking, source
         self._task: asyncio.Task[None] | None = None
 
@@ -269,10 +274,10 @@ class _Looking(Part):
         await self._source.close()
 
 
-class _Predicted(Part):
+class _Predicted(ProcessPart):
     """Tells policies how much applications slow each other down, and again where that changed."""
 
-    def __init__(self, reloading: Reloading) -> None:
+    def __init__(self, reloading: PredictionReloader) -> None:
         self._reloading = reloading
         self._task: asyncio.Task[None] | None = None
 
@@ -290,10 +295,10 @@ class _Predicted(Part):
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-class _Typical(Part):
+class _Typical(ProcessPart):
     """Keeps FGD's idea of what usually comes up to date."""
 
-    def __init__(self, live: Cluster) -> None:
+    def __init__(self, live: EngineCluster) -> None:
         self._input = TypicalInput(live)
         self._task: asyncio.Task[None] | None = None
 

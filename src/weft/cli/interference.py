@@ -14,10 +14,10 @@ from weft.model.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.core.framework.interference import Interference
-    from weft.interference.ladder import Cell, Predictor
-    from weft.interference.model_file import Model
-    from weft.interference.records import Measured
+    from weft.core.framework.interference import InterferenceTable
+    from weft.interference.ladder import Predictor, PredictorCell
+    from weft.interference.model_file import PredictorFile
+    from weft.interference.records import Measurements
 
 interference_app = typer.Typer(
     help="Who slows whom down on a shared GPU: learn it, examine it, predict, explain.",
@@ -51,11 +51,11 @@ def train(
     )
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
-    from weft.interference.model_file import SCHEMA, Model, encode
+    from weft.interference.model_file import SCHEMA, PredictorFile, encode
 
     measured, tell = read_measured(data, source), teller()
     check_place(to)
-    cells: list[Cell] = []
+    cells: list[PredictorCell] = []
     for one, gpu_model, isolation in _cells(measured):
         place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
         cell = one.cell(gpu_model, isolation)
@@ -68,7 +68,7 @@ def train(
         tell("")
         cells.append(fitted)
         print(f"{place}: {_said_of(fitted)}")
-    model = Model(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
+    model = PredictorFile(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
     write_whole(to, encode(model))
     print(f"written: {to}")
 
@@ -135,21 +135,21 @@ def predict(
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because, print_pairs
     from weft.core.framework.interference import ANY_MODEL, InterferenceView
-    from weft.interference.model_file import Model
-    from weft.interference.prediction_reasons import Because
+    from weft.interference.model_file import PredictorFile
+    from weft.interference.prediction_reasons import PredictionReasons
     from weft.interference.table import from_predictors, from_static
 
     found, table = read_model(model), None
-    if victim and isinstance(found, Model):
+    if victim and isinstance(found, PredictorFile):
         predictor = _predictor(found, model, gpu_model, isolation)
         told = predictor.predict(victim, _others(victim, others))
         note_unknown(found, model, [victim, *(others or [])])
         if output is ListOutput.json:
             print(msgspec.json.encode(told).decode())
         else:
-            print_because(victim, others or [], Because(told))
+            print_because(victim, others or [], PredictionReasons(told))
         return
-    if isinstance(found, Model):
+    if isinstance(found, PredictorFile):
         predictors = _predictors(found, model, gpu_model, isolation)
         names = sorted({name for one in predictors for name in one.solos})
         table = from_predictors(1, predictors, names, found.sources)
@@ -177,11 +177,11 @@ def explain(
 
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_because
-    from weft.interference.model_file import Model
+    from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import because
 
     found = read_model(model)
-    if not isinstance(found, Model):
+    if not isinstance(found, PredictorFile):
         raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
     told = because(_predictor(found, model, gpu_model, isolation), victim, other)
     note_unknown(found, model, [victim, other])
@@ -204,9 +204,9 @@ def one_thread() -> None:
         os.environ[f"{library}_NUM_THREADS"] = "1"
 
 
-def _cells(measured: "Sequence[Measured]") -> "list[tuple[Measured, str, str]]":
+def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str, str]]":
     """Each GPU model and way of sharing once; two sources of one are not mixed."""
-    owner: dict[tuple[str, str], Measured] = {}
+    owner: dict[tuple[str, str], Measurements] = {}
     for one in measured:
         for cell in one.cells():
             if cell in owner:
@@ -219,7 +219,7 @@ def _cells(measured: "Sequence[Measured]") -> "list[tuple[Measured, str, str]]":
     return [(one, *cell) for cell, one in sorted(owner.items(), key=lambda item: item[0])]
 
 
-def _said_of(cell: "Cell") -> str:
+def _said_of(cell: "PredictorCell") -> str:
     learned = cell.learned
     if learned is None:
         rung = "additive" if cell.additive is not None else "nothing"
@@ -233,12 +233,14 @@ def _said_of(cell: "Cell") -> str:
     )
 
 
-def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "list[Predictor]":
+def _predictors(
+    found: "PredictorFile", path: Path, gpu_model: str, isolation: str
+) -> "list[Predictor]":
     """One of each GPU model: of the way of sharing that was asked for, or of its first."""
     from weft.interference.ladder import Predictor
     from weft.interference.trees import available
 
-    kept: dict[str, Cell] = {}
+    kept: dict[str, PredictorCell] = {}
     for one in found.cells:
         if gpu_model in ("", one.gpu_model) and isolation in ("", one.isolation):
             kept.setdefault(one.gpu_model, one)
@@ -256,7 +258,7 @@ def _predictors(found: "Model", path: Path, gpu_model: str, isolation: str) -> "
     return [Predictor(cell) for cell in kept.values()]
 
 
-def _predictor(found: "Model", path: Path, gpu_model: str, isolation: str) -> "Predictor":
+def _predictor(found: "PredictorFile", path: Path, gpu_model: str, isolation: str) -> "Predictor":
     several = _predictors(found, path, gpu_model, isolation)
     if len(several) > 1:
         models = ", ".join(one.cell.gpu_model for one in several)
@@ -271,21 +273,23 @@ def _others(victim: str, others: "list[str] | None") -> list[str]:
 
 
 def _print_static(
-    table: "Interference", victim: str, others: list[str], output: ListOutput
+    table: "InterferenceTable", victim: str, others: list[str], output: ListOutput
 ) -> None:
     import msgspec
 
     from weft.cli.interference_tables import print_because
     from weft.core.framework.interference import InterferenceView
-    from weft.interference.ladder import Prediction
-    from weft.interference.prediction_reasons import Because
+    from weft.interference.ladder import SlowdownPrediction
+    from weft.interference.prediction_reasons import PredictionReasons
 
     view = InterferenceView(table)
     at = [view.index_of(name) for name in others]
     found = view.slowdown(table.gpu_models[0], view.index_of(victim), at)
     known = view.unknown not in (view.index_of(victim), *at)
-    told = Prediction(found.mean, found.upper, "table" if known else "unknown", found.calibrated)
+    told = SlowdownPrediction(
+        found.mean, found.upper, "table" if known else "unknown", found.calibrated
+    )
     if output is ListOutput.json:
         print(msgspec.json.encode(told).decode())
     else:
-        print_because(victim, others, Because(told))
+        print_because(victim, others, PredictionReasons(told))

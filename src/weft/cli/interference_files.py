@@ -9,13 +9,18 @@ import msgspec
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.extender.setup import table_of
-from weft.core.framework.interference import Interference, InterferenceView, Tier, interference
+from weft.core.framework.interference import (
+    InterferenceTable,
+    InterferenceView,
+    PredictionTier,
+    interference,
+)
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cluster.telemetry.prediction_reload import Files, Told
-    from weft.interference.model_file import Model
-    from weft.interference.records import Solo
+    from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
+    from weft.interference.model_file import PredictorFile
+    from weft.interference.records import SoloRun
 
 _GZIP = b"\x1f\x8b"
 _BAD = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError)
@@ -24,7 +29,7 @@ PROFILES, MYSTIC = "interference.profiles", "interference.mystic"
 USUAL = "extender.interferenceTable"
 
 
-def read_interference(path: Path, where: str = "") -> Interference:
+def read_interference(path: Path, where: str = "") -> InterferenceTable:
     """A table `{application: {beside: slowdown}}`, predictions, or a predictor that Weft trained.
 
     `BadInputError` names the file, or `where` it was named.
@@ -40,9 +45,9 @@ def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
     return _distances(_read(path, place), place)
 
 
-def files_of(config: Configuration, where: str = "") -> "Files":
+def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
     """The files that the configuration names; without a table, the one that the extender has."""
-    from weft.cluster.telemetry.prediction_reload import Files
+    from weft.cluster.telemetry.prediction_reload import PredictionFiles
 
     settings = config.interference
     usual = table_of(config.extender) if config.extender.enabled else None
@@ -58,16 +63,18 @@ def files_of(config: Configuration, where: str = "") -> "Files":
         field: _place(": ".join(filter(None, (where, field))), path)
         for field, path in paths.items()
     }
-    return Files({places[field]: path for field, path in paths.items()}, partial(_told, places))
+    return PredictionFiles(
+        {places[field]: path for field, path in paths.items()}, partial(_told, places)
+    )
 
 
-def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "Told":
+def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":
     """What they all say; profiles that are named count before those that a predictor knows."""
-    from weft.cluster.telemetry.prediction_reload import Told
+    from weft.cluster.telemetry.prediction_reload import LoadedPredictions
     from weft.interference.dataset import decode, measured
 
     table, distances = None, None
-    solos: list[Solo] = []
+    solos: list[SoloRun] = []
     if place := places.get(PROFILES):
         solos += measured(decode(bodies[place], place), place).solos
     if place := places.get(MYSTIC):
@@ -79,7 +86,7 @@ def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "Told":
             solos += [solo for cell in model.cells for solo in cell.solos]
         else:
             table = _table(bodies[place], place)
-    return Told(table, distances, tuple(solos))
+    return LoadedPredictions(table, distances, tuple(solos))
 
 
 def _place(where: str, path: Path) -> str:
@@ -94,7 +101,7 @@ def _read(path: Path, place: str) -> bytes:
         raise BadInputError(place, f"cannot be read: {why}") from None
 
 
-def _table(body: bytes, place: str) -> Interference:
+def _table(body: bytes, place: str) -> InterferenceTable:
     """Someone's own numbers, which count on every model of GPU; or predictions, as they are."""
     from weft.interference.public_datasets import slowdowns
     from weft.interference.table import from_static
@@ -102,12 +109,12 @@ def _table(body: bytes, place: str) -> Interference:
     try:
         told = msgspec.json.decode(body)
         if isinstance(told, dict) and "classes" in told:
-            found = msgspec.convert(told, Interference)
+            found = msgspec.convert(told, InterferenceTable)
             view = InterferenceView(found)  # its arrays are of the sizes that it says
             arrays = view.mean, view.upper, view.tier
             interference(0, found.gpu_models, found.classes, arrays)  # and make sense
             for tier in set(view.tier.ravel().tolist()):
-                Tier(abs(tier))
+                PredictionTier(abs(tier))
             return found
         return from_static(1, slowdowns(msgspec.convert(told, dict[str, dict[str, float]]), place))
     except _BAD as error:
@@ -121,13 +128,13 @@ def _distances(body: bytes, place: str) -> dict[str, dict[str, float]]:
         raise BadInputError(place, f"is no table of distances: {error}") from None
 
 
-def _model(body: bytes, place: str) -> "Model":
+def _model(body: bytes, place: str) -> "PredictorFile":
     from weft.interference.model_file import decode
 
     return decode(body, place)
 
 
-def _predicted(model: "Model") -> Interference:
+def _predicted(model: "PredictorFile") -> InterferenceTable:
     """What a predictor says of every pair of applications that it knows."""
     from weft.interference.ladder import Predictor
     from weft.interference.table import from_predictors

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.interference.model_file import Model
+    from weft.interference.model_file import PredictorFile
     from weft.interference.public_datasets import StaticTable
-    from weft.interference.records import Measured
+    from weft.interference.records import Measurements
 
 _GZIP = b"\x1f\x8b"
 
 
-def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measured]":
+def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measurements]":
     """What each file holds, each source by itself; only `sources`, where any are named."""
     from weft.interference import dataset
     from weft.interference.public_datasets import gavel
 
-    found: list[Measured] = []
+    found: list[Measurements] = []
     for path in paths:
         body = _bytes(path)
         if body[:2] == _GZIP or body.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
@@ -45,7 +45,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
     return found
 
 
-def read_model(path: Path) -> "Model | StaticTable":
+def read_model(path: Path) -> "PredictorFile | StaticTable":
     """A model that was trained, or someone's table of slowdowns."""
     from weft.interference.model_file import decode
     from weft.interference.public_datasets import static_table
@@ -72,13 +72,13 @@ def _bytes(path: Path) -> bytes:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from None
 
 
-def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str]) -> None:
+def note_unknown(found: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
     """Say on stderr which of these names the file does not know: they may be misspelt."""
-    from weft.interference.model_file import Model
+    from weft.interference.model_file import PredictorFile
 
     known = (
         {solo.application for cell in found.cells for solo in cell.solos}
-        if isinstance(found, Model)
+        if isinstance(found, PredictorFile)
         else set(found.applications)
     )
     for name in dict.fromkeys(names):
@@ -92,7 +92,7 @@ def note_unknown(found: "Model | StaticTable", path: Path, names: Sequence[str])
             )
 
 
-def note_no_trees(cell: "Measured", place: str) -> None:
+def note_no_trees(cell: "Measurements", place: str) -> None:
     """Say on stderr where profiles are there to learn from, and LightGBM is not."""
     from weft.interference import trees
     from weft.interference.features import Applications, profile_columns

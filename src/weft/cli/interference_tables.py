@@ -10,15 +10,15 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.core.framework.interference import InterferenceView
-    from weft.interference.evaluate import Result
-    from weft.interference.prediction_reasons import Because
-    from weft.interference.records import Measured
+    from weft.interference.evaluate import ExaminationResult
+    from weft.interference.prediction_reasons import PredictionReasons
+    from weft.interference.records import Measurements
 
 _WIDTH = 200
 FIGURE = "calibration"
 
 
-def print_results(results: "Sequence[Result]") -> None:
+def print_results(results: "Sequence[ExaminationResult]") -> None:
     """A line for each method of each split."""
     from rich.console import Console
     from rich.table import Table
@@ -66,8 +66,8 @@ def print_results(results: "Sequence[Result]") -> None:
 
 
 def left_out(
-    results: "Sequence[Result]",
-    measured: "Sequence[Measured]",
+    results: "Sequence[ExaminationResult]",
+    measured: "Sequence[Measurements]",
     asked: Sequence[str],
     gpu_model: str,
 ) -> Iterator[str]:
@@ -120,7 +120,7 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
     Console(width=_WIDTH).print(table)
 
 
-def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
+def print_because(victim: str, others: Sequence[str], found: "PredictionReasons") -> None:
     """The prediction, and what stands behind it."""
     told = found.prediction
     sure = "calibrated" if told.calibrated else "uncalibrated"
@@ -145,7 +145,7 @@ def print_because(victim: str, others: Sequence[str], found: "Because") -> None:
             )
 
 
-def write_figures(results: "Sequence[Result]", folder: Path, png: bool) -> None:
+def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: bool) -> None:
     """A calibration plot for each GPU model of each source, and the numbers as JSON."""
     from weft.lab.experiment import png as png_writer
     from weft.lab.experiment.calibration import calibration

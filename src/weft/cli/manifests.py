@@ -25,7 +25,7 @@ WORKLOADS = {
 """Where Kubernetes' own workloads must have their pod template."""
 
 
-class Pod(NamedTuple):
+class ManifestPod(NamedTuple):
     """A pod, or a workload's pod template, with the kind and name of the object it is in.
 
     `field` is where in the object it is; `containers` where in `value` they must be.
@@ -100,7 +100,7 @@ def _bad_yaml(document: Document, line: int, problem: str) -> BadInputError:
     return BadInputError(place, f"{shown!r} is not YAML ({problem}); {fix}")
 
 
-def pods_in(value: Any, above: str = "") -> Iterator[Pod]:
+def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
     """Every pod and pod template in a document, workloads of any kind included."""
     if value is None:
         return
@@ -113,16 +113,16 @@ def pods_in(value: Any, above: str = "") -> Iterator[Pod]:
     if isinstance(value.get("items"), list) and (kind.endswith("List") or not kind):
         for item in value["items"]:
             yield from pods_in(item, kind.removesuffix("List"))
-    elif kind == "Pod":
-        yield Pod(kind, name, value)
+    elif kind == "ManifestPod":
+        yield ManifestPod(kind, name, value)
     else:
         templates = list(_templates(value, (), ""))
         for path, field, template in templates:
             part = "/".join(path)
             named = f"{name}/{part}" if len(templates) > 1 and part else name
-            yield Pod(kind, named, template, field)
+            yield ManifestPod(kind, named, template, field)
         if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
-            yield Pod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
+            yield ManifestPod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
 
 
 def _is_kubernetes_own(value: dict[str, Any]) -> bool:
@@ -197,7 +197,7 @@ def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[T
             yield from _templates(step, inside, f"{field}[{i}]")
 
 
-def manifest_of(pod: Pod) -> PodManifest:
+def manifest_of(pod: ManifestPod) -> PodManifest:
     """The pod as Weft reads it, or `BadInputError` naming the field, its value and the way out."""
     try:
         _check_containers(pod)
@@ -211,7 +211,7 @@ def manifest_of(pod: Pod) -> PodManifest:
         raise BadInputError(where, error.what) from None
 
 
-def _check_containers(pod: Pod) -> None:
+def _check_containers(pod: ManifestPod) -> None:
     """Refuses a pod without containers, for a misspelled field reads as one, and equal names."""
     value: Any = pod.value
     for n, step in enumerate(pod.containers):

@@ -13,13 +13,13 @@ from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.telemetry import Around
+    from weft.cli.telemetry import SourceContext
     from weft.cluster.config.form import TelemetrySettings
     from weft.kube.client import ApiClient
     from weft.model import Node
-    from weft.telemetry.meaning.completeness import Finding, Looked
+    from weft.telemetry.meaning.completeness import CompletenessFinding, ScrapeReport
     from weft.telemetry.meaning.join import Devices
-    from weft.telemetry.sources.source import Source
+    from weft.telemetry.sources.source import MetricSource
 
 
 class Action(StrEnum):
@@ -74,32 +74,34 @@ def metrics(
         _tell(looked, output)
 
 
-async def _look(found: "TelemetrySettings", where: tuple[Path | None, str] | None) -> "Looked":
+async def _look(
+    found: "TelemetrySettings", where: tuple[Path | None, str] | None
+) -> "ScrapeReport":
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
-    from weft.cli.telemetry import Around
+    from weft.cli.telemetry import SourceContext
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.telemetry.meaning.join import Devices
 
     if where is None:
-        return await _read(found, Around(), None)
+        return await _read(found, SourceContext(), None)
     kubeconfig, context = where
     endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
     async with ApiClient(endpoint) as client:
         cluster = await _cluster(client)
         devices = Devices(cluster.nodes, cluster.names)
-        around = Around(lambda: cluster.addresses, lambda: devices, client)
+        around = SourceContext(lambda: cluster.addresses, lambda: devices, client)
         return await _read(found, around, devices)
 
 
 async def _read(
-    found: "TelemetrySettings", around: "Around", devices: "Devices | None"
-) -> "Looked":
+    found: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
+) -> "ScrapeReport":
     """What the source tells; without `devices` they are those that it tells of."""
     from weft.cli.telemetry import aliases_of, source_of
-    from weft.telemetry.feed.window import Window
-    from weft.telemetry.meaning.completeness import Looked, discover
-    from weft.telemetry.meaning.join import Devices, Joiner
+    from weft.telemetry.feed.window import MetricWindow
+    from weft.telemetry.meaning.completeness import ScrapeReport, discover
+    from weft.telemetry.meaning.join import Devices, SeriesJoiner
     from weft.telemetry.sources.source import DEFAULT_METRICS
 
     source, aliases = source_of(found, around), aliases_of(found)
@@ -113,34 +115,36 @@ async def _read(
     if errors and not reading.answers:
         raise BadInputError("metrics", errors[0])
     asked_s = now_s - max((asked.took_s for asked in reading.asked), default=0.0)
-    joiner = Joiner(devices or Devices(discover(reading.answers, aliases)), aliases)
+    joiner = SeriesJoiner(devices or Devices(discover(reading.answers, aliases)), aliases)
     samples = max(2, round(found.window_seconds / found.interval_seconds))
     gpus = len(joiner.devices)
-    window = Window(DEFAULT_METRICS, gpus, samples, found.interval_seconds, now_s)
+    window = MetricWindow(DEFAULT_METRICS, gpus, samples, found.interval_seconds, now_s)
     for answer in reading.answers:
         for one in joiner.join(answer):
             window.put(one.metric, one.rows, one.times, one.values, now_s)
     notes = _notes(source, reading.where, errors)
-    return Looked(reading.answers, joiner, window, asked_s, now_s, found.scrape_seconds, notes)
+    return ScrapeReport(
+        reading.answers, joiner, window, asked_s, now_s, found.scrape_seconds, notes
+    )
 
 
-def _notes(source: "Source", where: str, errors: list[str]) -> "list[Finding]":
+def _notes(source: "MetricSource", where: str, errors: list[str]) -> "list[CompletenessFinding]":
     """Who was asked and why, who else could be, and who did not answer."""
     from weft.cluster.telemetry.server_discovery import Discovered
-    from weft.telemetry.meaning.completeness import Finding
+    from weft.telemetry.meaning.completeness import CompletenessFinding
 
-    notes = [Finding("wrong", f"no answer: {error}") for error in dict.fromkeys(errors)]
+    notes = [CompletenessFinding("wrong", f"no answer: {error}") for error in dict.fromkeys(errors)]
     if isinstance(source, Discovered):
         choice = source.choice
-        notes.append(Finding("good", f"asked: {choice.taken}"))
-        notes += [Finding("good", f"not asked: {other}") for other in choice.others]
-        notes += [Finding("advice", problem) for problem in choice.problems]
+        notes.append(CompletenessFinding("good", f"asked: {choice.taken}"))
+        notes += [CompletenessFinding("good", f"not asked: {other}") for other in choice.others]
+        notes += [CompletenessFinding("advice", problem) for problem in choice.problems]
     else:
-        notes.append(Finding("good", f"asked: {where}"))
+        notes.append(CompletenessFinding("good", f"asked: {where}"))
     return notes
 
 
-class Cluster(NamedTuple):
+class NodeAddresses(NamedTuple):
     """The cluster's nodes; node → InternalIP of those with GPUs; every other word for a node."""
 
     nodes: "list[Node]"
@@ -148,13 +152,13 @@ class Cluster(NamedTuple):
     names: dict[str, str]
 
 
-async def _cluster(client: "ApiClient") -> Cluster:
+async def _cluster(client: "ApiClient") -> NodeAddresses:
     """The nodes, as the API shows them."""
     from weft.kube.codec import NODES
     from weft.kube.inventory import inventory
     from weft.kube.services import everything
 
-    found = Cluster([], {}, {})
+    found = NodeAddresses([], {}, {})
     for one in await everything(client, NODES):
         name = one.metadata.name
         found.nodes.append(inventory(one)[0])
@@ -165,7 +169,7 @@ async def _cluster(client: "ApiClient") -> Cluster:
     return found
 
 
-def _rows(looked: "Looked") -> list[dict[str, Any]]:
+def _rows(looked: "ScrapeReport") -> list[dict[str, Any]]:
     """One entry a GPU: the newest of every metric, its age and whether it counts."""
     from weft.core.framework.signals import FRESH, STALE
     from weft.telemetry.feed.freshness import freshness_of
@@ -198,7 +202,7 @@ _COLUMNS = {
 }
 
 
-def _show(looked: "Looked", output: ListOutput) -> None:
+def _show(looked: "ScrapeReport", output: ListOutput) -> None:
     from rich.table import Table
 
     rows = _rows(looked)
@@ -224,10 +228,10 @@ def _show(looked: "Looked", output: ListOutput) -> None:
     print_table(table, width=140)
 
 
-def _tell(looked: "Looked", output: ListOutput) -> None:
+def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
     from weft.telemetry.meaning.completeness import check
 
-    found: list[Finding] = check(looked)
+    found: list[CompletenessFinding] = check(looked)
     if output is ListOutput.json:
         told = [one._asdict() for one in found]
         print(json_text(told, indent=2))

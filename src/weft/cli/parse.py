@@ -13,15 +13,15 @@ import msgspec
 import typer
 
 from weft.cli.output import json_text
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.model import BadInputError, ContainerRequest
-from weft.model.request import Memory
+from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
-    from weft.cli.manifests import Pod
+    from weft.cli.manifests import ManifestPod
 
 
-class Output(StrEnum):
+class ParseOutput(StrEnum):
     """How results are shown."""
 
     TABLE = "table"
@@ -53,12 +53,14 @@ class Row(msgspec.Struct, frozen=True):
     containers: list[dict[str, Any]]
     shared_by_containers: bool
     warnings: list[str]
-    writes: Marks
+    writes: PodAnnotations
 
 
 def parse(
     files: Annotated[list[str], typer.Argument(help="YAML files; - reads standard input.")],
-    output: Annotated[Output, typer.Option(help="A table for people, or JSON.")] = Output.TABLE,
+    output: Annotated[
+        ParseOutput, typer.Option(help="A table for people, or JSON.")
+    ] = ParseOutput.TABLE,
     gpushare_unit: Annotated[
         Unit, typer.Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
     ] = Unit.AUTO,
@@ -71,7 +73,7 @@ def parse(
     ] = False,
 ) -> None:
     """Show how Weft reads each pod: dialect, request per container, warnings, what it writes."""
-    settings = Settings(
+    settings = DialectSettings(
         gpushare_unit=gpushare_unit.value,
         interference_table=interference_table,
         compat=compat.value,
@@ -82,7 +84,7 @@ def parse(
         read_file(file, settings, rows, errors)
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
-    if output is Output.JSON:
+    if output is ParseOutput.JSON:
         print(json_text(rows, indent=2))
     elif rows:  # a header over nothing would look like an answer
         _print_table(rows)
@@ -90,7 +92,9 @@ def parse(
         raise typer.Exit(1)
 
 
-def read_file(file: str, settings: Settings, rows: list[Row], errors: list[BadInputError]) -> None:
+def read_file(
+    file: str, settings: DialectSettings, rows: list[Row], errors: list[BadInputError]
+) -> None:
     """Add a row for every pod in `file`, and an error for every document that has none to give."""
     from weft.cli.manifests import load, pods_in, split
 
@@ -122,7 +126,7 @@ def _at(place: str, error: BadInputError) -> BadInputError:
     return BadInputError(where, " ".join(error.what.split()))
 
 
-def read_pod(file: str, pod: "Pod", settings: Settings) -> Row:
+def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> Row:
     """The row of one pod, or `BadInputError` naming the field, its value and the way out."""
     from weft.cli.manifests import manifest_of
     from weft.dialects.preview import preview
@@ -143,7 +147,7 @@ def read_pod(file: str, pod: "Pod", settings: Settings) -> Row:
 
 def _container(container: ContainerRequest) -> dict[str, Any]:
     asked = container.asked
-    memory = asked.memory if asked else Memory()
+    memory = asked.memory if asked else GpuMemoryRequest()
     return {
         "name": container.name,
         "gpus": asked.count if asked else 0,

@@ -19,7 +19,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.interference.dataset import Dataset
-    from weft.lab.profiling.stores import Change, Store
+    from weft.lab.profiling.stores import Change, ProfileStore
 
 profile_app = typer.Typer(
     help="What applications are like: measured, or found in history.", no_args_is_help=True
@@ -36,7 +36,7 @@ _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 """As Kubernetes has them."""
 
 
-class Place(NamedTuple):
+class StoreLocation(NamedTuple):
     """Which store the command line names."""
 
     file: Path | None
@@ -61,7 +61,7 @@ def list_(
     output: _Output = ListOutput.table,
 ) -> None:
     """List the applications that are known, a line for each GPU model and way of sharing."""
-    found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
+    found = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
     print_dataset(found, output)
 
 
@@ -77,7 +77,7 @@ def show(
     from weft.interference.dataset import about_application
 
     found = about_application(
-        asyncio.run(_load(Place(file, config_map, kubeconfig, context))), application
+        asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context))), application
     )
     if not (found.solo or found.corun or found.infeasible):
         raise BadInputError(application, "is not known here; `weft profile list` shows who is")
@@ -101,7 +101,7 @@ def import_(
             here = here.merged(one)
         return here
 
-    place = Place(file, config_map, kubeconfig, context)
+    place = StoreLocation(file, config_map, kubeconfig, context)
     say_kept(*asyncio.run(keep(place, change)))
 
 
@@ -116,7 +116,7 @@ def export(
     from weft.interference.dataset import encode
     from weft.lab.profiling import files
 
-    found = asyncio.run(_load(Place(file, config_map, kubeconfig, context)))
+    found = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
     if str(to) == "-":
         sys.stdout.write(encode(found).decode())
     else:
@@ -124,7 +124,7 @@ def export(
 
 
 @asynccontextmanager
-async def store_of(place: Place) -> "AsyncIterator[Store]":
+async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
     """The store; errors of the API server become one line."""
     import msgspec
 
@@ -151,7 +151,7 @@ async def store_of(place: Place) -> "AsyncIterator[Store]":
         ) from error
 
 
-async def keep(place: Place, change: "Change") -> "tuple[Dataset, str]":
+async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
     """Change what is kept; all of it as it is then, and where."""
     async with store_of(place) as store:
         return await store.change(change), store.where
@@ -166,7 +166,7 @@ def say_kept(found: "Dataset", where: str) -> None:
     )
 
 
-async def _load(place: Place) -> "Dataset":
+async def _load(place: StoreLocation) -> "Dataset":
     async with store_of(place) as store:
         return await store.load()
 

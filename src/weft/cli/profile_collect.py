@@ -17,7 +17,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import TelemetrySettings
-    from weft.lab.profiling.history import Found, Known, Span
+    from weft.lab.profiling.history import ClusterRecord, CollectedProfiles, HistorySpan
 
 _File = Annotated[Path | None, typer.Option("--file", help="Add them to this file.")]
 _ConfigMap = Annotated[
@@ -66,10 +66,10 @@ def collect(
 
     Prints what was found; keeps it too where --file or --config-map says where.
     """
-    from weft.cli.profile import Place, keep, say_kept
-    from weft.lab.profiling.history import Span
+    from weft.cli.profile import StoreLocation, keep, say_kept
+    from weft.lab.profiling.history import HistorySpan
 
-    place = Place(file, config_map, kubeconfig, context)
+    place = StoreLocation(file, config_map, kubeconfig, context)
     keeps = file is not None or bool(config_map)
     if keeps:
         place.check()
@@ -77,7 +77,7 @@ def collect(
     end_s = time.time()
     if progress and not re.fullmatch("[a-zA-Z_:][a-zA-Z0-9_:]*", progress):
         raise BadInputError("--progress", f"{progress!r} is no name of a metric")
-    span = Span(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
+    span = HistorySpan(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
     asks = cluster or ((kubeconfig is not None or bool(context)) and not config_map)
     found = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
     print_dataset(found.dataset, output)
@@ -99,14 +99,14 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
 
 
 async def _collect(
-    settings: "TelemetrySettings", span: "Span", where: tuple[Path | None, str] | None
-) -> "Found":
+    settings: "TelemetrySettings", span: "HistorySpan", where: tuple[Path | None, str] | None
+) -> "CollectedProfiles":
     from weft.cli.telemetry import aliases_of, prometheus_options
-    from weft.lab.profiling.history import Known, collect
+    from weft.lab.profiling.history import ClusterRecord, collect
     from weft.telemetry.sources.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
 
-    known = await _known(*where) if where else Known()
+    known = await _known(*where) if where else ClusterRecord()
     try:
         async with Prometheus(prometheus_options(settings), aliases_of(settings)) as source:
             return await collect(source, span, known, _say_done)
@@ -114,7 +114,7 @@ async def _collect(
         raise BadInputError("profile collect", str(error)) from error
 
 
-async def _known(kubeconfig: Path | None, context: str) -> "Known":
+async def _known(kubeconfig: Path | None, context: str) -> "ClusterRecord":
     import msgspec
 
     from weft.kube.client import ApiClient
@@ -141,7 +141,7 @@ def _say_done(share: float) -> None:
         )
 
 
-def _say_left_out(found: "Found", span: "Span") -> None:
+def _say_left_out(found: "CollectedProfiles", span: "HistorySpan") -> None:
     """What was alone and yet became no profile, on stderr."""
     for name, seconds in sorted(found.short.items()):
         print(

@@ -69,16 +69,16 @@ def measure(
 
     Nothing else may run on the GPU meanwhile. What was measured is kept at once.
     """
-    from weft.lab.profiling.campaign import Settings
-    from weft.lab.profiling.machine import How
-    from weft.lab.profiling.session import Wishes, named
+    from weft.lab.profiling.campaign import CampaignSettings
+    from weft.lab.profiling.machine import MachineOptions
+    from weft.lab.profiling.session import MeasuringPlan, named
     from weft.lab.profiling.session import measure as measured
 
     workloads = named(workload)
-    settings = Settings(runs=runs, window_s=window_s, warm_s=warm_s, budget_s=budget_s)
-    how = How(device.value, gpu, python or sys.executable, warm_s, tiny)
+    settings = CampaignSettings(runs=runs, window_s=window_s, warm_s=warm_s, budget_s=budget_s)
+    how = MachineOptions(device.value, gpu, python or sys.executable, warm_s, tiny)
     isolations = list(dict.fromkeys(one.value for one in isolation))
-    wishes = Wishes(folder, workloads, isolations, settings, how)
+    wishes = MeasuringPlan(folder, workloads, isolations, settings, how)
     print_dataset(measured(wishes, _say), output)
 
 

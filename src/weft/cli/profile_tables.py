@@ -7,7 +7,7 @@ from weft.cli.output import ListOutput, print_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.interference.dataset import Dataset, Solo
+    from weft.interference.dataset import Dataset, SoloProfile
 
 _WIDTH = 200
 _COLUMNS = {
@@ -103,7 +103,7 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _cell(solo: "Solo", name: str, digits: int) -> str:
+def _cell(solo: "SoloProfile", name: str, digits: int) -> str:
     feature = solo.features.get(name)
     return "–" if feature is None else f"{feature.mean:,.{digits}f}"
 

@@ -13,13 +13,13 @@ from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.grid import Grid
+    from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
-    from weft.lab.simulate.results import Results
+    from weft.lab.simulate.results import SimulationResults
     from weft.lab.simulate.scenario import Scenario
 
 
-class Output(StrEnum):
+class SimulateOutput(StrEnum):
     """How results are printed."""
 
     table = "table"
@@ -66,7 +66,7 @@ _Jobs = Annotated[
     int | None,
     typer.Option(min=1, show_default=False, help="Processes.  [default: one per processor]"),
 ]
-_Output = Annotated[Output, typer.Option(help="What to print.")]
+_Output = Annotated[SimulateOutput, typer.Option(help="What to print.")]
 _Report = Annotated[
     Path | None, typer.Option(help="Write report.html and SVG figures into this folder.")
 ]
@@ -108,7 +108,7 @@ def simulate(
     compress: _Compress = 1.0,
     first_seed: _FirstSeed = 42,
     jobs: _Jobs = None,
-    output: _Output = Output.table,
+    output: _Output = SimulateOutput.table,
     report: _Report = None,
     png: _Png = False,
     decisions: _Decisions = None,
@@ -196,9 +196,9 @@ def _grid(
     compress: float,
     first_seed: int,
     timing: bool,
-) -> "Grid":
+) -> "RunGrid":
     from weft.cli.policies import registry
-    from weft.lab.experiment.grid import Grid
+    from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.openb import read_nodes, read_pods
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
@@ -214,7 +214,7 @@ def _grid(
     if timed:
         check_times(scenario.pods, str(pods))
     arrivals = _arrivals(scenario, seeds, order, demand, first_seed)
-    return Grid(
+    return RunGrid(
         scenario,
         tuple(dict.fromkeys(policies)),
         tuple(arrivals),
@@ -242,20 +242,20 @@ def _arrivals(
     ]
 
 
-def _print(results: "Results", output: Output) -> None:
-    if output is Output.json:
+def _print(results: "SimulationResults", output: SimulateOutput) -> None:
+    if output is SimulateOutput.json:
         print(json_text(results))
         return
     from weft.cli.tables import print_csv, print_results
 
-    if output is Output.csv:
+    if output is SimulateOutput.csv:
         print_csv(results)
     else:
         print_results(results)
 
 
 def _report(
-    results: "Results", directory: Path, png: bool, scenario: "Scenario", workload: str
+    results: "SimulationResults", directory: Path, png: bool, scenario: "Scenario", workload: str
 ) -> None:
     from collections import Counter
 

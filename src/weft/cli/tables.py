@@ -4,7 +4,7 @@ import csv
 import sys
 
 from weft.cli.output import print_table
-from weft.lab.simulate.results import Results, Summary
+from weft.lab.simulate.results import PolicySummary, SimulationResults
 
 CSV_COLUMNS = (
     "policy",
@@ -21,7 +21,7 @@ CSV_COLUMNS = (
 )
 
 
-def print_csv(results: Results) -> None:
+def print_csv(results: SimulationResults) -> None:
     """One line a run."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -30,7 +30,7 @@ def print_csv(results: Results) -> None:
         writer.writerow(["" if cell is None else cell for cell in cells])
 
 
-def print_results(results: Results) -> None:
+def print_results(results: SimulationResults) -> None:
     """One row a policy, best allocation first."""
     from rich.table import Table
 
@@ -53,7 +53,7 @@ def print_results(results: Results) -> None:
     print_table(table, width=120)
 
 
-def _row(summary: Summary, timed: bool) -> list[str]:
+def _row(summary: PolicySummary, timed: bool) -> list[str]:
     waits = [f"{summary.mean_wait_s:.1f}" if summary.mean_wait_s is not None else "–"]
     return [
         summary.policy,

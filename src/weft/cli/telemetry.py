@@ -7,23 +7,23 @@ import msgspec
 
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish
-from weft.cluster.telemetry.server_discovery import Discovered, Wish
-from weft.cluster.telemetry.telemetry_loop import LookingOptions
+from weft.cluster.telemetry.server_discovery import Discovered, DiscoveryOptions
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoopOptions
 from weft.kube.client import ApiClient
 from weft.model import BadInputError
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Alias, with_own
-from weft.telemetry.sources.exporters import Exporters, Known
+from weft.telemetry.sources.exporters import ExporterSource, NameIndex
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.telemetry.sources.source import Source
-from weft.telemetry.sources.transport import Access
+from weft.telemetry.sources.source import MetricSource
+from weft.telemetry.sources.transport import ServerCredentials
 
 _NOWHERE = "http://nowhere"
 """Stands for the address of a server that is yet to be found."""
 
 
-class Around(NamedTuple):
+class SourceContext(NamedTuple):
     """The cluster, as far as a source needs it: its nodes' addresses, the ledger's GPUs, its API.
 
     Without a `client` nothing can be discovered.
@@ -39,7 +39,7 @@ def aliases_of(found: TelemetrySettings) -> dict[str, Alias]:
     return with_own((own.name, own.metric, own.scale) for own in found.names)
 
 
-def source_of(found: TelemetrySettings, around: Around) -> Source | None:
+def source_of(found: TelemetrySettings, around: SourceContext) -> MetricSource | None:
     """Where numbers come from; None where nobody is named. `BadInputError` names a wrong file."""
     aliases = aliases_of(found)
     if found.url:
@@ -53,22 +53,24 @@ def source_of(found: TelemetrySettings, around: Around) -> Source | None:
                 for node, address in around.addresses().items()
             }
 
-        return Exporters(
+        return ExporterSource(
             targets,
             timeout_s=found.timeout_seconds,
             access=access_of(found),
-            known=Known(aliases, around.devices),
+            known=NameIndex(aliases, around.devices),
         )
     return _discovered(found, around) if found.discover else None
 
 
-def _discovered(found: TelemetrySettings, around: Around) -> Source:
+def _discovered(found: TelemetrySettings, around: SourceContext) -> MetricSource:
     client = around.client
     if client is None:
         raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
     proxied = not client.endpoint.inside
     if found.discover == "servers":
-        wish = Wish(prometheus_options(found), found.namespaces, proxied, aliases_of(found))
+        wish = DiscoveryOptions(
+            prometheus_options(found), found.namespaces, proxied, aliases_of(found)
+        )
         return Discovered(client, wish, around.devices)
     return DiscoveredExporters(
         client,
@@ -78,14 +80,14 @@ def _discovered(found: TelemetrySettings, around: Around) -> Source:
             proxied,
             access_of(found),
             found.timeout_seconds,
-            Known(aliases_of(found), around.devices),
+            NameIndex(aliases_of(found), around.devices),
         ),
     )
 
 
-def access_of(found: TelemetrySettings) -> Access:
+def access_of(found: TelemetrySettings) -> ServerCredentials:
     """Who asks, and whom to believe."""
-    return Access(
+    return ServerCredentials(
         username=found.username,
         password_file=found.password_file,
         bearer_token_file=found.bearer_token_file,
@@ -108,10 +110,12 @@ def prometheus_options(found: TelemetrySettings) -> PrometheusOptions:
     )
 
 
-def options_of(found: TelemetrySettings, limits: LimitsSettings | None = None) -> LookingOptions:
+def options_of(
+    found: TelemetrySettings, limits: LimitsSettings | None = None
+) -> TelemetryLoopOptions:
     """How often, how far back and how far ahead; and how long pods warm up."""
     limits = limits or LimitsSettings()
-    return LookingOptions(
+    return TelemetryLoopOptions(
         interval_s=found.interval_seconds,
         window_s=found.window_seconds,
         scrape_s=found.scrape_seconds,

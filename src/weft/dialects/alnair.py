@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from weft.dialects.containers import one_card
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.requests import build
-from weft.dialects.resources import Slot, amount, slots, units
+from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, identity, placement_of, share_on
-from weft.dialects.system import System, by_container
+from weft.dialects.system import BaseDialect, by_container
 from weft.model import (
-    GpuClaim,
-    Memory,
+    GpuMemoryRequest,
+    GpuRequest,
     Node,
     Placement,
     PodManifest,
@@ -37,7 +37,7 @@ NODE_UUIDS = "ai.centaurus.io/physical-gpu-uuids"
 NODE_UNITS = ("ai.centaurus.io/vitual-gpu-count", "ai.centaurus.io/virtual-gpu-count")
 
 
-class Alnair(System):
+class Alnair(BaseDialect):
     """Units of 1 GiB, half up; ties go to the first UUID."""
 
     name = "alnair"
@@ -46,11 +46,11 @@ class Alnair(System):
     resources = (MEMORY, COMPUTE)
     agent_mark = GPU_ID
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
         notes: list[str] = []
         places = slots(pod)
-        asks: list[GpuClaim | None] = []
+        asks: list[GpuRequest | None] = []
         for slot in places:
             ignored = settings.compat == "exact" and slot.role != "main"
             asks.append(None if ignored else _ask(slot, notes))
@@ -64,7 +64,9 @@ class Alnair(System):
             )
         return build(pod, self.name, layout, shared=True, warnings=notes)
 
-    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def marks(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """The scheduler's timestamp, and the variables of the device plugin.
 
         Not the device plugin's annotations: it looks for pods that lack its own, and finding none
@@ -79,7 +81,7 @@ class Alnair(System):
         for name, ask in asked.items():
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
-        return Marks(annotations={TIMESTAMP: str(now_ns)}, env=env)
+        return PodAnnotations(annotations={TIMESTAMP: str(now_ns)}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the device IDs; the original may have mixed the pod's units over several cards.
@@ -99,13 +101,13 @@ class Alnair(System):
             if len(cards) == 1 or not all_said:
                 shares.append(share_on(0, claim, gpu))
                 continue
-            part = Memory("units", n, claim.memory.unit_mib, claim.memory.half_up)
+            part = GpuMemoryRequest("units", n, claim.memory.unit_mib, claim.memory.half_up)
             milli = 0 if shares else claim.milli
             shares.append(Share(0, gpu.index, part.mib_on(gpu.memory_mib), milli, gpu.uuid))
         return placement_of(request, node, shares) if shares else None
 
 
-def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     memory = units(slot, MEMORY, "GiB")
     compute = amount(slot, COMPUTE)
     if compute > 100:
@@ -115,8 +117,12 @@ def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
         compute = 100
     if not memory and not compute:
         return None
-    kept = Memory("units", memory, unit_mib=1024, half_up=True) if memory else Memory()
-    return GpuClaim(memory=kept, milli=compute * 10)
+    kept = (
+        GpuMemoryRequest("units", memory, unit_mib=1024, half_up=True)
+        if memory
+        else GpuMemoryRequest()
+    )
+    return GpuRequest(memory=kept, milli=compute * 10)
 
 
 def _environment(uuid: str, alnair_id: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ _ABSURD = re.compile(r"^.{40}|[0-9][eE][+-]?[0-9]{3}", re.DOTALL)
 _MOST_BYTES = MOST_MEMORY_MIB * 2**20
 
 
-class Bounds:
+class InputBounds:
     """Refuses what is more than any node has; where that must be `held`, it is as much as that."""
 
     def __init__(self, *, held: bool = False) -> None:
@@ -47,5 +47,5 @@ class Bounds:
         )
 
 
-REFUSED = Bounds()
+REFUSED = InputBounds()
 """For pods that wait; what bound pods take must not be charged as nothing, and is held."""

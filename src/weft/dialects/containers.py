@@ -15,29 +15,31 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.resources import Role, Slot, names_any, peak
-from weft.model import BadInputError, ContainerRequest, GpuClaim, Memory
+from weft.dialects.resources import ContainerSlot, Role, names_any, peak
+from weft.model import BadInputError, ContainerRequest, GpuMemoryRequest, GpuRequest
 from weft.model.ceilings import MOST_ASKING
 from weft.model.request import WHOLE_CARD
 
 FULL_MILLI = 1000
 
 
-class Layout(NamedTuple):
+class ContainerRequests(NamedTuple):
     """The pod's claims, and each container's use of them."""
 
-    claims: tuple[GpuClaim, ...] = ()
+    claims: tuple[GpuRequest, ...] = ()
     containers: tuple[ContainerRequest, ...] = ()
 
 
-def whole_cards(count: int) -> GpuClaim:
+def whole_cards(count: int) -> GpuRequest:
     """`count` idle cards, all of each."""
-    return GpuClaim(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
+    return GpuRequest(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
 
 
 def asks_of(
-    slots: Sequence[Slot], names: Iterable[str], ask: Callable[[Slot], GpuClaim | None]
-) -> list[GpuClaim | None]:
+    slots: Sequence[ContainerSlot],
+    names: Iterable[str],
+    ask: Callable[[ContainerSlot], GpuRequest | None],
+) -> list[GpuRequest | None]:
     """What each container asks, as `ask` reads it: of those that name one of these resources."""
     wanted = frozenset(names)
     asking = [names_any(slot.container, wanted) for slot in slots]
@@ -54,14 +56,16 @@ def _check_asking(asking: int) -> None:
         )
 
 
-def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Layout:
+def per_container(
+    slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None]
+) -> ContainerRequests:
     """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
 
     Claims come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
     """
     _check_asking(sum(ask is not None for ask in asks))
-    claims: list[GpuClaim] = []
+    claims: list[GpuRequest] = []
     uses: list[tuple[int, ...]] = [()] * len(slots)
     for role in ("main", "sidecar"):
         for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
@@ -73,19 +77,19 @@ def per_container(slots: Sequence[Slot], asks: Sequence[GpuClaim | None]) -> Lay
     for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
         if slot.role == "init" and ask is not None:
             uses[i] = _borrow(claims, pool, ask)
-    return Layout(tuple(claims), _requests(slots, asks, uses))
+    return ContainerRequests(tuple(claims), _requests(slots, asks, uses))
 
 
 def one_card(
-    slots: Sequence[Slot], asks: Sequence[GpuClaim | None], most_milli: int = FULL_MILLI
-) -> Layout:
+    slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None], most_milli: int = FULL_MILLI
+) -> ContainerRequests:
     """One card serves the whole pod (gpushare, Alnair): a single claim for the pod's peak.
 
     Asks must be of one card and one kind of memory; cores are held at `most_milli`.
     """
     asked = [ask for ask in asks if ask is not None]
     if not asked:
-        return Layout((), _requests(slots, asks, [()] * len(slots)))
+        return ContainerRequests((), _requests(slots, asks, [()] * len(slots)))
     memory: list[tuple[Role, int]] = []
     milli: list[tuple[Role, int]] = []
     for slot, ask in zip(slots, asks, strict=True):
@@ -93,23 +97,27 @@ def one_card(
         milli.append((slot.role, ask.milli if ask else 0))
     # The kind is that of a container which asks memory: one that asks cores only has none.
     kind = max((ask.memory for ask in asked), key=lambda m: m.value)
-    claim = GpuClaim(
-        memory=Memory(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
+    claim = GpuRequest(
+        memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
         milli=min(peak(milli), most_milli),
     )
-    return Layout((claim,), _requests(slots, asks, [(0,) if ask else () for ask in asks]))
+    return ContainerRequests(
+        (claim,), _requests(slots, asks, [(0,) if ask else () for ask in asks])
+    )
 
 
-def pod_wide(slots: Sequence[Slot], claims: Sequence[GpuClaim]) -> Layout:
+def pod_wide(slots: Sequence[ContainerSlot], claims: Sequence[GpuRequest]) -> ContainerRequests:
     """The pod asks as one (Genius, Kube-Knots): every container uses all the claims."""
     every = tuple(range(len(claims)))
     asked = claims[0] if claims else None
     uses = [every] * len(slots)
-    return Layout(tuple(claims), _requests(slots, [asked] * len(slots), uses))
+    return ContainerRequests(tuple(claims), _requests(slots, [asked] * len(slots), uses))
 
 
 def _requests(
-    slots: Sequence[Slot], asks: Sequence[GpuClaim | None], uses: Sequence[tuple[int, ...]]
+    slots: Sequence[ContainerSlot],
+    asks: Sequence[GpuRequest | None],
+    uses: Sequence[tuple[int, ...]],
 ) -> tuple[ContainerRequest, ...]:
     return tuple(
         ContainerRequest(slot.container.name, ask, use, init=slot.role == "init")
@@ -117,7 +125,7 @@ def _requests(
     )
 
 
-def _borrow(claims: list[GpuClaim], pool: list[int], ask: GpuClaim) -> tuple[int, ...]:
+def _borrow(claims: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
     """Claims that serve this init container; grows or adds to them where they are too small."""
     order = sorted(pool, key=lambda i: _size(claims[i]), reverse=True)
     taken, missing = _take_whole(claims, order, ask.count)
@@ -125,7 +133,7 @@ def _borrow(claims: list[GpuClaim], pool: list[int], ask: GpuClaim) -> tuple[int
         return taken  # idle cards, distinct from one another: anything fits on them
     if ask.whole:
         return _become_whole(claims, pool, order, taken, missing)
-    fits: list[tuple[int, GpuClaim]] = []
+    fits: list[tuple[int, GpuRequest]] = []
     for i in order:
         together = _larger(claims[i], ask)
         if together == claims[i]:
@@ -139,7 +147,7 @@ def _borrow(claims: list[GpuClaim], pool: list[int], ask: GpuClaim) -> tuple[int
 
 
 def _take_whole(
-    claims: list[GpuClaim], order: list[int], count: int
+    claims: list[GpuRequest], order: list[int], count: int
 ) -> tuple[tuple[int, ...], int]:
     taken: list[int] = []
     for i in order:
@@ -150,7 +158,11 @@ def _take_whole(
 
 
 def _become_whole(
-    claims: list[GpuClaim], pool: list[int], order: list[int], taken: tuple[int, ...], missing: int
+    claims: list[GpuRequest],
+    pool: list[int],
+    order: list[int],
+    taken: tuple[int, ...],
+    missing: int,
 ) -> tuple[int, ...]:
     used = list(taken)
     for i in order:
@@ -163,18 +175,18 @@ def _become_whole(
     return tuple(used)
 
 
-def _add(claims: list[GpuClaim], pool: list[int], claim: GpuClaim) -> int:
+def _add(claims: list[GpuRequest], pool: list[int], claim: GpuRequest) -> int:
     claims.append(claim)
     pool.append(len(claims) - 1)
     return pool[-1]
 
 
-def _size(claim: GpuClaim) -> tuple[bool, bool, int, int, int]:
+def _size(claim: GpuRequest) -> tuple[bool, bool, int, int, int]:
     memory = claim.memory
     return claim.whole, memory.kind == "whole", memory.value, claim.milli, claim.count
 
 
-def _larger(a: GpuClaim, b: GpuClaim) -> GpuClaim | None:
+def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
     """The least shared claim that serves either of the two; None where that is undecided."""
     memory = _larger_memory(a.memory, b.memory)
     if memory is None or a.whole or b.whole:
@@ -182,7 +194,7 @@ def _larger(a: GpuClaim, b: GpuClaim) -> GpuClaim | None:
     return replace(a, count=max(a.count, b.count), memory=memory, milli=max(a.milli, b.milli))
 
 
-def _larger_memory(a: Memory, b: Memory) -> Memory | None:
+def _larger_memory(a: GpuMemoryRequest, b: GpuMemoryRequest) -> GpuMemoryRequest | None:
     if a.kind == "none":
         return b
     if b.kind == "none" or a == b:

@@ -5,7 +5,7 @@ the twelve differently. Active only where an interference table is configured: w
 identity serves nothing, and the pod is gpushare's.
 """
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import Gpushare
 from weft.model import PodManifest, PodRequest
 
@@ -34,12 +34,12 @@ def application_of(pod: PodManifest) -> str:
     return ""
 
 
-class Coscheml(Gpushare):
+class CoschemlDialect(Gpushare):
     """gpushare's contract with an application identity; its GPU choice and ties are gpushare's."""
 
     name = "coscheml"
 
-    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """A gpushare pod of a known application, where a table is configured."""
         return (
             settings.interference_table
@@ -47,6 +47,6 @@ class Coscheml(Gpushare):
             and super().carries(pod, settings)
         )
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """gpushare's request with the application in its shape."""
         return self._build(pod, settings, application_of(pod))

@@ -15,7 +15,7 @@ TieBreak = Literal["first", "last", "uuid"]
 Compat = Literal["sane", "exact"]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class DialectSettings(msgspec.Struct, frozen=True):
     """Cluster-wide choices a dialect needs.
 
     `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
@@ -32,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True):
     lends: bool = False
 
 
-class Marks(msgspec.Struct, frozen=True):
+class PodAnnotations(msgspec.Struct, frozen=True):
     """What a dialect writes for a placement.
 
     `annotations` and `labels` go into the Binding; `env` is per container name, delivered on the
@@ -51,15 +51,17 @@ class Dialect(Protocol):
     scheduler_names: tuple[str, ...]
     tie_break: TieBreak
 
-    def owns(self, pod: PodManifest, settings: Settings) -> bool:
+    def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """Whether this pod carries this system's marks of asking (resources, labels, name)."""
         ...
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
         ...
 
-    def write(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def write(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """The marks that tell this system's agents and users where the pod's GPUs are."""
         ...
 

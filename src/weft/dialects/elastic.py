@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.requests import build
-from weft.dialects.resources import Slot, amount, slots, units
+from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import from_gpus
-from weft.dialects.system import System, by_container
-from weft.model import GpuClaim, Memory, Node, Placement, PodManifest, PodRequest
+from weft.dialects.system import BaseDialect, by_container
+from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodManifest, PodRequest
 
 # The documented spelling first: it is the one Weft advertises.
 CORE = (
@@ -39,14 +39,14 @@ NANO_ASSUMED = "nano-gpu/assume"
 NANO_CONTAINER = "nano-gpu/container-"
 
 
-class Elastic(System):
+class Elastic(BaseDialect):
     """One GPU, or n whole ones, per container; ties go to the highest index."""
 
     name = "elastic"
     tie_break = "last"
     resources = (*CORE, *MEMORY_MIB)
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """MiB and percent per container."""
         notes: list[str] = []
         places = slots(pod)
@@ -54,12 +54,14 @@ class Elastic(System):
         asks = asks_of(places, self.resources, lambda slot: _ask(slot, notes))
         if exact:  # init containers are ignored, and containers without a GPU still placed
             asks = [
-                None if slot.role != "main" else ask or GpuClaim()
+                None if slot.role != "main" else ask or GpuRequest()
                 for slot, ask in zip(places, asks, strict=True)
             ]
         return build(pod, self.name, per_container(places, asks), warnings=notes)
 
-    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def marks(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """Indexes per container, and `assumed` both as annotation and label."""
         annotations, env = {ASSUMED: "true"}, {}
         for name, held in by_container(request, placement).items():
@@ -68,7 +70,7 @@ class Elastic(System):
             # The original sets `none` and leaves the rest to a patched, closed host hook. GPU
             # stays, as a name that is equal for equal cards; nothing in Weft reads it.
             env[name] = {"GPU": agent_hash(gpus.split(",")), "NVIDIA_VISIBLE_DEVICES": gpus}
-        return Marks(annotations=annotations, labels={ASSUMED: "true"}, env=env)
+        return PodAnnotations(annotations=annotations, labels={ASSUMED: "true"}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the indexes per container, of either generation, if the pod is `assumed`."""
@@ -82,7 +84,7 @@ class Elastic(System):
         return from_gpus(request, node, gpus)
 
 
-def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     cores = {name: amount(slot, name) for name in CORE}
     memory = {
         name: units(slot, name, "GiB" if mib > 1 else "MiB") * mib
@@ -93,7 +95,9 @@ def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
     if core == 0 and mib == 0:
         return None
     if core < 100:
-        return GpuClaim(memory=Memory("mib", mib) if mib else Memory(), milli=core * 10)
+        return GpuRequest(
+            memory=GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest(), milli=core * 10
+        )
     count, rest = divmod(core, 100)
     name = slot.container.name
     if mib:
@@ -109,7 +113,7 @@ def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
     return whole_cards(count)
 
 
-def _one(slot: Slot, values: dict[str, int], notes: list[str]) -> int:
+def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
     """The container's value where several spellings may name it; the largest, with a warning."""
     named = [name for name, value in values.items() if value]
     if len(named) > 1:

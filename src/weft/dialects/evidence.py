@@ -23,14 +23,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, decode, placement_of
-from weft.model import GpuClaim, Node, Placement, PodManifest, PodRequest, Share
+from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Share
 
 BINDING = "its Binding"
 Records = dict[str, tuple[Share, ...] | None]
 """What each of Weft's annotations says, by name; None for one that cannot be read."""
 
 
-class Weighed(NamedTuple):
+class ChargedPlacement(NamedTuple):
     """What is charged for a bound pod by its marks.
 
     `edited`: what is wrong with them, in words, "" for nothing. `moved`: which GPUs its system's
@@ -69,7 +69,7 @@ def records(
 
 def weigh(
     request: PodRequest, node: Node, said: Records, own: Placement | None, system: str
-) -> Weighed:
+) -> ChargedPlacement:
     """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them."""
     voices = {name: shares for name, shares in said.items() if shares is not None}
     faults = _contradictions(said, own, system)
@@ -96,7 +96,7 @@ def weigh(
                     _raise(held, asked_on(index, claim, gpu))
     lost = tuple(sorted({gpu for _, gpu in held if gpu not in here}))
     placement = placement_of(request, node, tuple(held.values()))
-    return Weighed(placement, "; ".join(faults), lost=lost, anywhere=anywhere)
+    return ChargedPlacement(placement, "; ".join(faults), lost=lost, anywhere=anywhere)
 
 
 def moved(request: PodRequest, said: Records, own: Placement, mark: str) -> str:
@@ -129,7 +129,7 @@ def _contradictions(said: Records, own: Placement | None, system: str) -> list[s
 
 
 def _less(
-    index: int, claim: GpuClaim, node: Node, held: dict[tuple[int, int], Share], *, grown: bool
+    index: int, claim: GpuRequest, node: Node, held: dict[tuple[int, int], Share], *, grown: bool
 ) -> list[str]:
     """Charge no less than this claim asks of each GPU; what was less, in words.
 
@@ -148,7 +148,7 @@ def _less(
     return faults
 
 
-def _too_few(claim: GpuClaim, named: Sequence[Share]) -> bool:
+def _too_few(claim: GpuRequest, named: Sequence[Share]) -> bool:
     """Whether these are not all GPUs of the claim."""
     told_mib = sum(share.memory_mib for share in named)
     return len(named) < claim.count or (claim.split and told_mib < claim.memory.value)

@@ -8,17 +8,17 @@ beyond what is charged.
 import re
 from collections.abc import Mapping, Sequence
 
-from weft.dialects.containers import Layout, per_container, pod_wide, whole_cards
-from weft.dialects.dialect import Settings
+from weft.dialects.containers import ContainerRequests, per_container, pod_wide, whole_cards
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build
-from weft.dialects.resources import Slot, amount, asks_for, label_number, slots
-from weft.dialects.system import System
+from weft.dialects.resources import ContainerSlot, amount, asks_for, label_number, slots
+from weft.dialects.system import BaseDialect
 from weft.model import (
     BadInputError,
     DeviceRule,
-    GpuClaim,
-    Memory,
+    GpuMemoryRequest,
+    GpuRequest,
     PodManifest,
     PodRequest,
     Shape,
@@ -39,7 +39,7 @@ _MOST = {
 }
 
 
-class Genius(System):
+class GeniusDialect(BaseDialect):
     """Counts, MiB and a model pattern for the pod as a whole."""
 
     name = "genius"
@@ -47,11 +47,11 @@ class Genius(System):
     counted = (GPU,)
     asks_by_name = True
 
-    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """Whether a label asks for GPUs; genius/priority alone does not."""
         return any(name in (pod.metadata.labels or {}) for name in ASKING)
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
         labels = pod.metadata.labels or {}
         notes: list[str] = []
@@ -78,7 +78,9 @@ class Genius(System):
         )
 
 
-def merged(places: Sequence[Slot], claims: Sequence[GpuClaim], notes: list[str]) -> Layout:
+def merged(
+    places: Sequence[ContainerSlot], claims: Sequence[GpuRequest], notes: list[str]
+) -> ContainerRequests:
     """The larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
 
     Whole cards are more than any part of as many; where labels ask for more cards, the first
@@ -95,23 +97,23 @@ def merged(places: Sequence[Slot], claims: Sequence[GpuClaim], notes: list[str])
     return per_container(places, [whole_cards(n) if n else None for n in counts])
 
 
-def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuClaim]:
+def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
     number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
     if each:
         if not number:
             notes.append(f"{EACH} without {NUMBER} means one GPU (the original ignores it)")
         count = number or 1
-        claims = [GpuClaim(count=count, memory=Memory("mib", each), headroom_mib=1)]
+        claims = [GpuRequest(count=count, memory=GpuMemoryRequest("mib", each), headroom_mib=1)]
         rest = total - count * each
         if rest > 0:  # the node must offer this much more, wherever it lies
-            claims.append(GpuClaim(memory=Memory("mib", rest), split=True))
+            claims.append(GpuRequest(memory=GpuMemoryRequest("mib", rest), split=True))
         return claims
     if total:
-        return [GpuClaim(count=number or 1, memory=Memory("mib", total), split=True)]
+        return [GpuRequest(count=number or 1, memory=GpuMemoryRequest("mib", total), split=True)]
     return [whole_cards(number)] if number else []
 
 
-def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuClaim]:
+def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
     """The original's filter: so many cards, each with more than that free, nothing held."""
     number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
     if total:
@@ -122,7 +124,7 @@ def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuClaim]:
         notes.append(f"{EACH} without {NUMBER} is ignored, as in the original")
     if not number:
         return []
-    return [GpuClaim(count=number, headroom_mib=each + 1 if each else 0)]
+    return [GpuRequest(count=number, headroom_mib=each + 1 if each else 0)]
 
 
 def _rule(labels: Mapping[str, str]) -> DeviceRule:

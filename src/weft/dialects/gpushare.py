@@ -13,14 +13,14 @@ import json
 
 from msgspec.structs import replace
 
-from weft.dialects.containers import Layout, one_card
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.containers import ContainerRequests, one_card
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import records
 from weft.dialects.requests import build
-from weft.dialects.resources import Slot, amount, slots, units
+from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, placement_of, share_on
-from weft.dialects.system import System, by_container
-from weft.model import GpuClaim, Memory, Node, Placement, PodManifest, PodRequest, Shape
+from weft.dialects.system import BaseDialect, by_container
+from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodManifest, PodRequest, Shape
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"
@@ -38,18 +38,18 @@ def gpushare_unit_of(total_units_per_gpu: int) -> str:
     return "MiB" if total_units_per_gpu > 100 else "GiB"
 
 
-class Gpushare(System):
+class Gpushare(BaseDialect):
     """GPU memory in the node's or the cluster's unit; ties go to the lowest index."""
 
     name = "gpushare"
     resources = (GPU_MEM, GPU_COUNT)
     counted = (GPU_MEM,)
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
         return self._build(pod, settings, "")
 
-    def _build(self, pod: PodManifest, settings: Settings, application: str) -> PodRequest:
+    def _build(self, pod: PodManifest, settings: DialectSettings, application: str) -> PodRequest:
         notes: list[str] = []
         places = slots(pod)
         layout, unit_mib = _layout(places, settings, notes)
@@ -58,7 +58,9 @@ class Gpushare(System):
         shape = Shape(unit_mib=unit_mib, application=application)
         return build(pod, self.name, layout, shape=shape, shared=True, warnings=notes)
 
-    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def marks(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """The five annotations of the extender, and the variables of its device plugin."""
         share = placement.shares[0]
         memory = request.shape.claims[share.claim].memory.on_node(node.unit_mib)
@@ -84,7 +86,7 @@ class Gpushare(System):
             }
             for name in by_container(request, placement)
         }
-        return Marks(annotations=annotations, env=env)
+        return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the index annotation, or gpushare 2.0's allocation where that is one card."""
@@ -97,7 +99,7 @@ class Gpushare(System):
         return placement_of(request, node, [share_on(0, claim, gpu)])
 
     def on_node(
-        self, pod: PodManifest, request: PodRequest, node: Node, settings: Settings
+        self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
         """By the node's unit; by a larger one that its marks or the setting say, if it can be."""
         if not request.shape.claims:
@@ -107,7 +109,7 @@ class Gpushare(System):
         foreign = records(pod, request, node) is None
         marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
         told = node.unit_mib or configured
-        asked = Memory("node-units", claim.memory.value, told or claim.memory.unit_mib)
+        asked = GpuMemoryRequest("node-units", claim.memory.value, told or claim.memory.unit_mib)
         readings = [asked.on_node(unit_mib) for unit_mib in (0, configured, marked)]
         # Nobody can have been given more than a card has.
         held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
@@ -123,7 +125,9 @@ class Gpushare(System):
         return replace(request, shape=replace(request.shape, claims=claims)), doubt
 
 
-def _layout(places: list[Slot], settings: Settings, notes: list[str]) -> tuple[Layout, int]:
+def _layout(
+    places: list[ContainerSlot], settings: DialectSettings, notes: list[str]
+) -> tuple[ContainerRequests, int]:
     values = [units(slot, GPU_MEM, "units") for slot in places]
     if settings.compat == "exact":  # the original adds up the main containers only
         values = [v if s.role == "main" else 0 for v, s in zip(values, places, strict=True)]
@@ -131,7 +135,9 @@ def _layout(places: list[Slot], settings: Settings, notes: list[str]) -> tuple[L
         return one_card(places, [None] * len(places)), 0
     unit = settings.gpushare_unit
     guess = "MiB" if max(values) > MOST_GIB else "GiB"
-    asked = [Memory("node-units", v, UNIT_MIB.get(unit) or UNIT_MIB[guess]) for v in values]
+    asked = [
+        GpuMemoryRequest("node-units", v, UNIT_MIB.get(unit) or UNIT_MIB[guess]) for v in values
+    ]
     told_mib = 0
     if unit != "node":
         told_mib = asked[0].unit_mib
@@ -141,7 +147,7 @@ def _layout(places: list[Slot], settings: Settings, notes: list[str]) -> tuple[L
             f"{GPU_MEM}: unit assumed to be {guess}, as the number alone suggests; "
             "the nodes or --gpushare-unit decide"
         )
-    asks = [GpuClaim(memory=memory) if memory.value else None for memory in asked]
+    asks = [GpuRequest(memory=memory) if memory.value else None for memory in asked]
     return one_card(places, asks), told_mib
 
 

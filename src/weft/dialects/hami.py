@@ -7,17 +7,17 @@ cores. Annotations name or exclude models (part of the name, case ignored) and U
 from collections.abc import Mapping
 
 from weft.dialects.containers import asks_of, per_container
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build, listed
-from weft.dialects.resources import Slot, amount, asks_for, percent, slots, units
+from weft.dialects.resources import ContainerSlot, amount, asks_for, percent, slots, units
 from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
-from weft.dialects.system import System
+from weft.dialects.system import BaseDialect
 from weft.model import (
     ContainerRequest,
     DeviceRule,
-    GpuClaim,
-    Memory,
+    GpuMemoryRequest,
+    GpuRequest,
     Node,
     Placement,
     PodManifest,
@@ -42,7 +42,7 @@ TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 
-class Hami(System):
+class Hami(BaseDialect):
     """n distinct GPUs per container, each shared."""
 
     name = "hami"
@@ -50,7 +50,7 @@ class Hami(System):
     resources = (MEM, MEM_PERCENT, CORES)
     counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 
-    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """HAMi's own resources; or plain GPUs under its schedulerName or device annotations."""
         if super().carries(pod, settings):
             return True
@@ -58,7 +58,7 @@ class Hami(System):
         ruled = any(name in (pod.metadata.annotations or {}) for name in RULES)
         return (named or ruled) and asks_for(pod, (GPU,))
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """Memory and cores of each of n GPUs per container."""
         notes: list[str] = []
         places = slots(pod)
@@ -75,7 +75,9 @@ class Hami(System):
         shape = Shape(devices=rule) if named else None
         return build(pod, self.name, per_container(places, asks), shape=shape, warnings=notes)
 
-    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def marks(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """`UUID,NVIDIA,MiB,percent:` per GPU, `;` after each container; limits for its library."""
         parts, env = [], {}
         for container in request.containers:
@@ -91,7 +93,7 @@ class Hami(System):
             TO_ALLOCATE: devices,
             ALLOCATED: devices,
         }
-        return Marks(annotations=annotations, env=env)
+        return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the allocated devices, listed for all containers or for the main ones alone."""
@@ -109,7 +111,7 @@ class Hami(System):
         return from_gpus(request, node, gpus)
 
 
-def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     count = amount(slot, GPU)
     mib, share, cores = units(slot, MEM, "MiB"), percent(slot, MEM_PERCENT), percent(slot, CORES)
     if not (count or mib or share or cores):
@@ -121,10 +123,10 @@ def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
         notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
     memory = WHOLE_CARD
     if mib:
-        memory = Memory("mib", mib)
+        memory = GpuMemoryRequest("mib", mib)
     elif share:
-        memory = Memory("percent", share)
-    return GpuClaim(count=count or 1, memory=memory, milli=cores * 10)
+        memory = GpuMemoryRequest("percent", share)
+    return GpuRequest(count=count or 1, memory=memory, milli=cores * 10)
 
 
 def _own(container: ContainerRequest, share: Share, node: Node) -> Share:

@@ -5,19 +5,19 @@ charges the label on one card and shows the containers that card alone.
 """
 
 from weft.dialects.containers import pod_wide
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.genius import merged
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build
 from weft.dialects.resources import asks_for, label_number, slots
-from weft.dialects.system import System
-from weft.model import GpuClaim, Memory, PodManifest, PodRequest
+from weft.dialects.system import BaseDialect
+from weft.model import GpuMemoryRequest, GpuRequest, PodManifest, PodRequest
 from weft.model.ceilings import MOST_GPU_MIB
 
 LABEL = "GPU_MEM_REQ"
 
 
-class Kubeknots(System):
+class Kubeknots(BaseDialect):
     """MiB of one GPU; a missing or unreadable label is 0, with a warning."""
 
     name = "kubeknots"
@@ -25,11 +25,11 @@ class Kubeknots(System):
     counted = (GPU,)
     asks_by_name = True
 
-    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """Whether the label is there, readable or not."""
         return LABEL in (pod.metadata.labels or {})
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands by."""
         labels = pod.metadata.labels or {}
         text = labels.get(LABEL)
@@ -38,7 +38,7 @@ class Kubeknots(System):
         if number is None:
             what = "is missing" if text is None else f"{text!r} is no whole number of MiB"
             notes.append(f"label {LABEL} {what}: 0 MiB are charged, as in the original")
-        claim = GpuClaim(memory=Memory("mib", number or 0))
+        claim = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
         places = slots(pod)
         shared = not asks_for(pod, (GPU,))
         layout = pod_wide(places, [claim]) if shared else merged(places, [claim], notes)

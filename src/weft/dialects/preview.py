@@ -8,7 +8,7 @@ import re
 
 from msgspec.structs import replace
 
-from weft.dialects.dialect import Marks
+from weft.dialects.dialect import PodAnnotations
 from weft.dialects.registry import write
 from weft.dialects.shares import placement_of
 from weft.model import Gpu, Node, PodRequest, Share
@@ -36,7 +36,7 @@ _STANDS_FOR = (
 _OPAQUE = ("GPU", "ALNAIR_ID")
 
 
-def preview(request: PodRequest) -> Marks:
+def preview(request: PodRequest) -> PodAnnotations:
     """Annotations, labels and environment with `<…>` for what only the decision can say."""
     shares: list[Share] = []
     gpus: list[Gpu] = []
@@ -51,7 +51,7 @@ def preview(request: PodRequest) -> Marks:
     node = Node(_NODE, gpus=tuple(gpus))
     placement = placement_of(replace(request, uid="<pod uid>"), node, shares)
     marks = write(request, placement, node, _SECONDS * 10**9)
-    return Marks(
+    return PodAnnotations(
         annotations=_named(marks.annotations),
         labels=_named(marks.labels),
         env={container: _named(env) for container, env in marks.env.items()},

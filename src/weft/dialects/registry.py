@@ -10,29 +10,29 @@ from msgspec.structs import replace
 
 from weft.dialects import genius, kubeknots
 from weft.dialects.alnair import Alnair
-from weft.dialects.coscheml import Coscheml
-from weft.dialects.dialect import Marks, Settings
+from weft.dialects.coscheml import CoschemlDialect
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.elastic import Elastic
-from weft.dialects.genius import Genius
+from weft.dialects.genius import GeniusDialect
 from weft.dialects.gpushare import Gpushare
 from weft.dialects.hami import Hami
 from weft.dialects.kubeknots import Kubeknots
 from weft.dialects.nvidia import Nvidia
 from weft.dialects.plain import Plain
-from weft.dialects.system import System
+from weft.dialects.system import BaseDialect
 from weft.dialects.weft import Weft
 from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
 
 # The more specific before what it refines: coscheml before gpushare, and before nvidia all that
 # read `nvidia.com/gpu` too.
-ALL: tuple[System, ...] = (
+ALL: tuple[BaseDialect, ...] = (
     Weft(),
     Elastic(),
-    Coscheml(),
+    CoschemlDialect(),
     Gpushare(),
     Alnair(),
     Hami(),
-    Genius(),
+    GeniusDialect(),
     Kubeknots(),
     Nvidia(),
 )
@@ -44,7 +44,7 @@ ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
 AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
 """Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 
-_BY_NAME: dict[str, System] = {system.name: system for system in (*ALL, NONE)}
+_BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
 _INCLUDES = {
     "coscheml": ("gpushare",),
@@ -54,14 +54,14 @@ _INCLUDES = {
 }
 
 
-def dialect(name: str) -> System:
+def dialect(name: str) -> BaseDialect:
     """The dialect of this name; "none" is the one of pods without a GPU."""
     if name not in _BY_NAME:
         raise BadInputError("dialect", f"{name!r} is unknown; write one of {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
 
 
-def choose(pod: PodManifest, settings: Settings) -> tuple[System, str]:
+def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
     """Whose the pod is, and a warning ("" for none) where its schedulerName says otherwise."""
     carried = [system for system in ALL if system.carries(pod, settings)]
     included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
@@ -88,7 +88,7 @@ def choose(pod: PodManifest, settings: Settings) -> tuple[System, str]:
     )
 
 
-def parse_pod(manifest: PodManifest, settings: Settings) -> PodRequest:
+def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
     """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
     system, warning = choose(manifest, settings)
     request = system.parse(manifest, settings)
@@ -97,19 +97,21 @@ def parse_pod(manifest: PodManifest, settings: Settings) -> PodRequest:
     return replace(request, shape=shape, system_names=system.scheduler_names, warnings=warnings)
 
 
-def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
     """What goes into the Binding and to the node for this placement."""
     return dialect(request.dialect).write(request, placement, node, now_ns)
 
 
-def read_placement(manifest: PodManifest, node: Node, settings: Settings) -> Placement | None:
+def read_placement(
+    manifest: PodManifest, node: Node, settings: DialectSettings
+) -> Placement | None:
     """What a bound pod holds on `node`, from its marks; None where they do not say."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
     return system.read(manifest, system.on_node(manifest, request, node, settings)[0], node)
 
 
-def _example(system: System, pod: PodManifest) -> str:
+def _example(system: BaseDialect, pod: PodManifest) -> str:
     """A name in the pod that this system reads, for people to find."""
     names = [name for name in (pod.metadata.labels or {}) if name.startswith(("genius/", "GPU_M"))]
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from weft.dialects.containers import Layout
+from weft.dialects.containers import ContainerRequests
 from weft.dialects.resources import node_side, slots
 from weft.dialects.shares import MOST_LETTERS
 from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slack_of
@@ -44,7 +44,7 @@ _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 def build(
     pod: PodManifest,
     dialect: str,
-    layout: Layout,
+    layout: ContainerRequests,
     *,
     shape: Shape | None = None,
     queue_priority: int = 0,
@@ -91,7 +91,7 @@ def build(
     )
 
 
-def _check(layout: Layout) -> None:
+def _check(layout: ContainerRequests) -> None:
     """What is each no mistake may be one together."""
     gpus = sum(claim.count for claim in layout.claims)
     if gpus > MOST_GPUS:
@@ -186,7 +186,7 @@ def listed(marks: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _environment_notes(pod: PodManifest, layout: Layout, dialect: str) -> list[str]:
+def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str) -> list[str]:
     """Warns of GPU variables in the pod itself: they compete with what the node delivers."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}

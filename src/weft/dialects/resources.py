@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
-from weft.dialects.bounds import REFUSED, Bounds
+from weft.dialects.bounds import REFUSED, InputBounds
 from weft.model import (
     BadInputError,
-    Container,
+    ManifestContainer,
     PodManifest,
     parse_cpu_milli,
     parse_quantity,
@@ -37,22 +37,22 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
 _MIB = 2**20
 
 
-class Slot(NamedTuple):
+class ContainerSlot(NamedTuple):
     """A container in its place: `where` names it in errors, `role` says when it runs."""
 
-    container: Container
+    container: ManifestContainer
     role: Role
     where: str
 
 
-def slots(pod: PodManifest) -> list[Slot]:
+def slots(pod: PodManifest) -> list[ContainerSlot]:
     """All containers in the order they start: init containers and sidecars, then the others."""
-    found: list[Slot] = []
+    found: list[ContainerSlot] = []
     for i, container in enumerate(pod.spec.init_containers or ()):
         role: Role = "sidecar" if container.restart_policy == "Always" else "init"
-        found.append(Slot(container, role, f"spec.initContainers[{i}]"))
+        found.append(ContainerSlot(container, role, f"spec.initContainers[{i}]"))
     for i, container in enumerate(pod.spec.containers):
-        found.append(Slot(container, "main", f"spec.containers[{i}]"))
+        found.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
     return found
 
 
@@ -65,7 +65,7 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     )
 
 
-def names_any(container: Container, names: Set[str]) -> bool:
+def names_any(container: ManifestContainer, names: Set[str]) -> bool:
     """Whether the container names one of these resources with anything but zero."""
     for asked in (container.resources.limits, container.resources.requests):
         if asked and not names.isdisjoint(asked):
@@ -73,7 +73,7 @@ def names_any(container: Container, names: Set[str]) -> bool:
     return False
 
 
-def asked_of(slot: Slot, names: Sequence[str]) -> list[str]:
+def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
     """Which of these resources the container names with anything but zero."""
     resources = slot.container.resources
     told = [asked for asked in (resources.limits, resources.requests) if asked]
@@ -84,12 +84,12 @@ def asked_of(slot: Slot, names: Sequence[str]) -> list[str]:
     ]
 
 
-def by_name(places: Sequence[Slot]) -> dict[str, list[Slot]]:
+def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
     """The containers that ask for each resource, in their order. The others ask for none of it.
 
     A pod may have thousands of containers, and each a resource that nobody else names.
     """
-    found: dict[str, list[Slot]] = {}
+    found: dict[str, list[ContainerSlot]] = {}
     for slot in places:
         limits, requests = slot.container.resources.limits, slot.container.resources.requests
         for name in {**limits, **requests} if limits and requests else limits or requests or ():
@@ -97,7 +97,7 @@ def by_name(places: Sequence[Slot]) -> dict[str, list[Slot]]:
     return found
 
 
-def amount(slot: Slot, name: str, bounds: Bounds = REFUSED) -> int:
+def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int:
     """The whole number that this container asks of an extended resource; 0 where it does not.
 
     The API server refuses pods whose request and limit differ, so that is an error here too.
@@ -117,7 +117,7 @@ def amount(slot: Slot, name: str, bounds: Bounds = REFUSED) -> int:
     return found[0] if found else 0
 
 
-def units(slot: Slot, name: str, unit: str) -> int:
+def units(slot: ContainerSlot, name: str, unit: str) -> int:
     """`amount` of a resource that counts `unit`s of GPU memory, refusing sizes in bytes."""
     value = amount(slot, name)
     if value >= MORE_THAN_A_CARD:
@@ -133,7 +133,7 @@ def units(slot: Slot, name: str, unit: str) -> int:
     return value
 
 
-def percent(slot: Slot, name: str) -> int:
+def percent(slot: ContainerSlot, name: str) -> int:
     """`amount` of a resource that is a percentage of one card, refusing more than 100."""
     value = amount(slot, name)
     if value > 100:
@@ -173,7 +173,7 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
 
 
 def node_side(
-    pod: PodManifest, bounds: Bounds = REFUSED
+    pod: PodManifest, bounds: InputBounds = REFUSED
 ) -> tuple[int, int, tuple[tuple[str, int], ...]]:
     """What the pod takes of its node beside GPUs: milli-CPU, MiB, and other extended resources.
 
@@ -202,14 +202,14 @@ def node_side(
     )
 
 
-def _whole(text: str | int | float, where: str, bounds: Bounds) -> int:
+def _whole(text: str | int | float, where: str, bounds: InputBounds) -> int:
     value = bounds.read(parse_quantity, text, where, MOST_AMOUNT)
     if value < MOST_AMOUNT and parse_cpu_milli(text, where) != value * 1000:
         raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
     return value
 
 
-def _asked(slot: Slot, name: str) -> tuple[str | int | float, str]:
+def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
     """What a container that names the resource requests of it, and where that stands."""
     requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
     if requests and name in requests:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from weft.model import (
     ContainerRequest,
     Gpu,
-    GpuClaim,
+    GpuRequest,
     Node,
     Placement,
     PodRequest,
@@ -32,14 +32,14 @@ COPY = "weft.dev/placement-copy"
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 
 
-def share_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
+def share_on(index: int, claim: GpuRequest, gpu: Gpu) -> Share:
     """What claim number `index` takes of this card (not for `split` claims: those vary)."""
     if claim.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     return Share(index, gpu.index, claim.memory.mib_on(gpu.memory_mib), claim.milli, gpu.uuid)
 
 
-def asked_on(index: int, claim: GpuClaim, gpu: Gpu) -> Share:
+def asked_on(index: int, claim: GpuRequest, gpu: Gpu) -> Share:
     """What claim number `index` asks of this card if it is there; no more than the card has."""
     if claim.whole:
         return share_on(index, claim, gpu)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from weft.model.model_names import contains
 from weft.model.request import LATENCY_CRITICAL
-from weft.model.slowdown_limit import Slack, no_slack_in_words, slack_percent
+from weft.model.slowdown_limit import SlowdownLimit, no_slack_in_words, slack_percent
 
 SLO_MS, SOLO_P99_MS = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"
 
@@ -23,7 +23,7 @@ _MOST_PARTS = 16
 _SHOWN = 40
 
 
-def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> Slack:
+def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> SlowdownLimit:
     """How much slower the pod may get, as far as its SLO goes; `notes` say what counts for nothing,
     and where nothing at all is left."""
     slo_text, solo_text = marks.get(SLO_MS, ""), marks.get(SOLO_P99_MS, "")

@@ -5,13 +5,13 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from weft.dialects import evidence, shares
-from weft.dialects.dialect import Marks, Settings, TieBreak
-from weft.dialects.evidence import Weighed
+from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak
+from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import asked_of, asks_for, slots
 from weft.model import Node, Placement, PodManifest, PodRequest, Share
 
 
-class System:
+class BaseDialect:
     """A `Dialect` that lacks its `parse`.
 
     `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
@@ -31,11 +31,11 @@ class System:
     asks_by_name: ClassVar[bool] = False
     agent_mark: ClassVar[str] = ""
 
-    def carries(self, pod: PodManifest, settings: Settings) -> bool:
+    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """Whether the pod asks in this system's words, whatever its schedulerName."""
         return asks_for(pod, self.resources)
 
-    def owns(self, pod: PodManifest, settings: Settings) -> bool:
+    def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """Whether this pod carries this system's marks of asking."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(pod, settings)
@@ -50,14 +50,16 @@ class System:
             found.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
         return tuple(sorted(found))
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
         raise NotImplementedError
 
-    def write(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def write(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """This system's marks, and Weft's own annotation beside them."""
         if not placement.shares:
-            return Marks()
+            return PodAnnotations()
         own = self.marks(request, placement, node, now_ns)
         return replace(
             own, annotations={**own.annotations, shares.PLACEMENT: shares.encode(placement)}
@@ -74,29 +76,31 @@ class System:
 
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
-    ) -> Weighed | None:
+    ) -> ChargedPlacement | None:
         """The same, with what is wrong with the marks. `bound_with` is the value of Weft's
         annotation that the pod was seen to be bound with, where that is known."""
         if not request.shape.claims:
-            return Weighed(shares.placement_of(request, node, ()))
+            return ChargedPlacement(shares.placement_of(request, node, ()))
         said = evidence.records(pod, request, node, bound_with)
         if said is None:
             return None
         own = self.recover(pod, request, node)
         if own is not None and (self.agent_mark or not said):
-            return Weighed(own, moved=evidence.moved(request, said, own, self.agent_mark))
+            return ChargedPlacement(own, moved=evidence.moved(request, said, own, self.agent_mark))
         return evidence.weigh(request, node, said, own, self.name) if said else None
 
     def on_node(
-        self, pod: PodManifest, request: PodRequest, node: Node, settings: Settings
+        self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
         """The request of a pod that is bound to `node`, as that node counts; and in words what
         contradicts itself in that, "" for nothing."""
         return request, ""
 
-    def marks(self, request: PodRequest, placement: Placement, node: Node, now_ns: int) -> Marks:
+    def marks(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
         """The marks of this system alone; without any, only which GPUs each container sees."""
-        return Marks(env=visible(request, placement))
+        return PodAnnotations(env=visible(request, placement))
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that this system's marks alone give; None where it writes none."""

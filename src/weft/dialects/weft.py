@@ -7,11 +7,11 @@ bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a
 import re
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import build
-from weft.dialects.resources import MORE_THAN_A_CARD, Slot, amount, percent, slots, units
-from weft.dialects.system import System
-from weft.model import BadInputError, GpuClaim, Memory, PodManifest, PodRequest
+from weft.dialects.resources import MORE_THAN_A_CARD, ContainerSlot, amount, percent, slots, units
+from weft.dialects.system import BaseDialect
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, PodManifest, PodRequest
 
 MEMORY = "weft.dev/gpu-memory"
 CORES = "weft.dev/gpu-cores"
@@ -21,14 +21,14 @@ _BYTES = re.compile(r"(?:[MGTPE]|[KMGTPE]i)$")
 _MIB = 2**20
 
 
-class Weft(System):
+class Weft(BaseDialect):
     """The native dialect; a count alone is whole cards."""
 
     name = "weft"
     scheduler_names = ("weft",)
     resources = (MEMORY, CORES, COUNT)
 
-    def parse(self, pod: PodManifest, settings: Settings) -> PodRequest:
+    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """GPUs of its own for each container."""
         notes: list[str] = []
         places = slots(pod)
@@ -36,7 +36,7 @@ class Weft(System):
         return build(pod, self.name, per_container(places, asks), warnings=notes)
 
 
-def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
+def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     memory, cores, count = _memory_mib(slot), percent(slot, CORES), amount(slot, COUNT)
     if not (memory or cores or count):
         return None
@@ -46,11 +46,11 @@ def _ask(slot: Slot, notes: list[str]) -> GpuClaim | None:
         notes.append(
             f"container {slot.container.name}: {CORES} without {MEMORY}: no GPU memory is charged"
         )
-    kept = Memory("mib", memory) if memory else Memory()
-    return GpuClaim(count=count or 1, memory=kept, milli=cores * 10)
+    kept = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
+    return GpuRequest(count=count or 1, memory=kept, milli=cores * 10)
 
 
-def _memory_mib(slot: Slot) -> int:
+def _memory_mib(slot: ContainerSlot) -> int:
     resources = slot.container.resources
     text = (resources.limits or {}).get(MEMORY, (resources.requests or {}).get(MEMORY, 0))
     if _BYTES.search(str(text).strip()):

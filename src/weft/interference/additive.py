@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from weft.interference.features import Floats, Samples
+from weft.interference.features import Floats, PairSamples
 
 RIDGE = 1.0
 
 
-class Additive(msgspec.Struct, frozen=True):
+class AdditiveModel(msgspec.Struct, frozen=True):
     """Fitted: the middle, and by application what it suffers and what it inflicts."""
 
     middle: float
@@ -22,7 +22,7 @@ class Additive(msgspec.Struct, frozen=True):
     spread: float = 0.0
     """90th percentile of what it erred upwards where pairs were left out."""
 
-    def predict(self, samples: Samples) -> Floats:
+    def predict(self, samples: PairSamples) -> Floats:
         """For pairs by index; applications that came later have nothing of their own."""
         most = 1 + max(samples.victim.max(initial=0), samples.other.max(initial=0))
         later = np.zeros(max(0, int(most) - len(self.suffers)))
@@ -30,7 +30,7 @@ class Additive(msgspec.Struct, frozen=True):
         return np.asarray(self.middle + suffers[samples.victim] + inflicts[samples.other])
 
 
-def fit(samples: Samples, values: Floats, count: int, ridge: float = RIDGE) -> Additive:
+def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) -> AdditiveModel:
     """Of `values` (log slowdowns, or speeds) over `count` applications."""
     known = np.zeros((len(samples), 2 * count))
     rows = np.arange(len(samples))
@@ -42,10 +42,10 @@ def fit(samples: Samples, values: Floats, count: int, ridge: float = RIDGE) -> A
         moved.T @ moved + ridge * np.eye(2 * count), moved.T @ (values - middle)
     )
     middle -= float(centre @ weights)
-    return Additive(middle, tuple(weights[:count].tolist()), tuple(weights[count:].tolist()))
+    return AdditiveModel(middle, tuple(weights[:count].tolist()), tuple(weights[count:].tolist()))
 
 
-def with_spread(samples: Samples, count: int, folds: int = 5) -> Additive:
+def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveModel:
     """Fitted to log slowdowns, with its 90 % spread over left out pairs."""
     slower = -np.log(samples.speed)
     known = np.unique(samples.pair, return_inverse=True)[1]
@@ -61,7 +61,7 @@ def with_spread(samples: Samples, count: int, folds: int = 5) -> Additive:
     return msgspec.structs.replace(fit(samples, slower, count), spread=max(0.0, spread))
 
 
-class Observed(msgspec.Struct, frozen=True):
+class Residuals(msgspec.Struct, frozen=True):
     """Progress seen: what was measured, less what had been predicted, in log slowdown."""
 
     victim: str
@@ -72,7 +72,7 @@ class Observed(msgspec.Struct, frozen=True):
 class Correction:
     """What observed progress says of the victim and of those beside it: added to every mean."""
 
-    def __init__(self, seen: Iterable[Observed] = ()) -> None:
+    def __init__(self, seen: Iterable[Residuals] = ()) -> None:
         told = tuple(seen)
         self.names = sorted({name for one in told for name in (one.victim, *one.others)})
         self._at = {name: at for at, name in enumerate(self.names)}

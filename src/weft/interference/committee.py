@@ -18,17 +18,17 @@ from weft.interference.features import (
     Bools,
     Floats,
     Ints,
-    Samples,
+    PairSamples,
     profile_columns,
 )
 from weft.interference.kernel import (
+    ApplicationSpace,
+    GaussianProcess,
     Inverse,
-    LeftOut,
+    KernelSettings,
+    KernelSide,
+    LeftOutScores,
     Link,
-    Process,
-    Settings,
-    Side,
-    Space,
     inverse_of,
     parts,
     scales_of,
@@ -57,7 +57,7 @@ class Effort(NamedTuple):
     ticks: Ticks = no_ticks
 
 
-class Group(NamedTuple):
+class SampleGroup(NamedTuple):
     """Samples that touch one family (or application): all of them, and which are its victims."""
 
     name: int
@@ -65,10 +65,10 @@ class Group(NamedTuple):
     victims: Bools
 
 
-class Judged(NamedTuple):
+class JudgedKernel(NamedTuple):
     """A kernel with its errors: leaving pairs out, and in sum leaving each family out."""
 
-    settings: Settings
+    settings: KernelSettings
     near: float
     far: Floats
 
@@ -79,26 +79,26 @@ class Committees(NamedTuple):
     `apart`: who would vote on new ones, had this family (by number) had no vote.
     """
 
-    near: tuple[Settings, ...]
-    far: tuple[Settings, ...]
-    apart: Mapping[int, tuple[Settings, ...]] = MappingProxyType({})
+    near: tuple[KernelSettings, ...]
+    far: tuple[KernelSettings, ...]
+    apart: Mapping[int, tuple[KernelSettings, ...]] = MappingProxyType({})
 
-    def without(self, family: int) -> tuple[Settings, ...]:
+    def without(self, family: int) -> tuple[KernelSettings, ...]:
         """The committee that may be judged by what it says of a family."""
         return self.apart.get(family, self.far)
 
 
-def groups_of(samples: Samples, label: Ints) -> list[Group]:
+def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
     """By the label of applications: a sample is in its victim's and in its other's group."""
     found = []
     for name in np.unique(label[np.r_[samples.victim, samples.other]]):
         victims = label[samples.victim] == name
         inside = np.flatnonzero(victims | (label[samples.other] == name))
-        found.append(Group(int(name), inside, victims[inside]))
+        found.append(SampleGroup(int(name), inside, victims[inside]))
     return found
 
 
-def labels_of(applications: Applications, samples: Samples) -> Ints:
+def labels_of(applications: Applications, samples: PairSamples) -> Ints:
     """Families, or applications where there are fewer than three families."""
     used = np.unique(np.r_[samples.victim, samples.other])
     if len(np.unique(applications.family[used])) >= 3:
@@ -106,7 +106,7 @@ def labels_of(applications: Applications, samples: Samples) -> Ints:
     return np.arange(len(applications.names))
 
 
-def without_pairs(fitted: Inverse, samples: Samples) -> LeftOut:
+def without_pairs(fitted: Inverse, samples: PairSamples) -> LeftOutScores:
     """What the model says of each sample without its pair, in the samples' order."""
     order = np.argsort(samples.pair, kind="stable")
     _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
@@ -115,15 +115,15 @@ def without_pairs(fitted: Inverse, samples: Samples) -> LeftOut:
         at = order[begins[sizes == size][:, None] + np.arange(size)]
         found = small_left_out(fitted, at)
         speed[at.ravel()], deviation[at.ravel()] = found.speed, found.deviation
-    return LeftOut(speed, deviation)
+    return LeftOutScores(speed, deviation)
 
 
 USUAL = Effort()
 
 
-def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) -> Committees:
+def elect(applications: Applications, samples: PairSamples, effort: Effort = USUAL) -> Committees:
     """The two committees for a training set; the same set elects the same ones."""
-    space = Space(applications, scales_of(applications))
+    space = ApplicationSpace(applications, scales_of(applications))
     rng = np.random.default_rng(20)
     if len(samples) > MOST_JUDGED:
         pairs = rng.permutation(np.unique(samples.pair))
@@ -131,8 +131,8 @@ def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) 
         samples = samples.take(np.isin(samples.pair, kept))
     groups = groups_of(samples, labels_of(applications, samples))
     choices = _column_choices(applications.columns)
-    judged: list[Judged] = []
-    drawn: list[Judged] = []
+    judged: list[JudgedKernel] = []
+    drawn: list[JudgedKernel] = []
     for number in range(effort.drawn + effort.bred):
         if number < effort.drawn or not judged:
             found = _judge(space, _draw(rng, choices[number % len(choices)]), samples, groups)
@@ -146,7 +146,7 @@ def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) 
     near = sorted(judged, key=lambda one: one.near)[:MEMBERS]
     errors = np.array([one.far for one in drawn]).reshape(len(drawn), len(groups))
 
-    def least(sums: Floats) -> tuple[Settings, ...]:
+    def least(sums: Floats) -> tuple[KernelSettings, ...]:
         chosen = np.argsort(sums, kind="stable")[:FAR_MEMBERS]
         return tuple(drawn[at].settings for at in chosen.tolist())
 
@@ -158,8 +158,11 @@ def elect(applications: Applications, samples: Samples, effort: Effort = USUAL) 
 
 
 def _judge(
-    space: Space, settings: Settings, samples: Samples, groups: Sequence[Group]
-) -> Judged | None:
+    space: ApplicationSpace,
+    settings: KernelSettings,
+    samples: PairSamples,
+    groups: Sequence[SampleGroup],
+) -> JudgedKernel | None:
     try:
         fitted = inverse_of(settings, parts(space, settings), samples)
         pairs = np.abs(without_pairs(fitted, samples).speed - samples.speed)
@@ -173,7 +176,7 @@ def _judge(
             for found, group in zip(left, groups, strict=True)
         ]
     )
-    return Judged(settings, float(near), far) if np.isfinite(near + far.sum()) else None
+    return JudgedKernel(settings, float(near), far) if np.isfinite(near + far.sum()) else None
 
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
@@ -186,13 +189,13 @@ def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
     return sorted({one for one in choices if one}) or [()]
 
 
-def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> Settings:
+def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
     def between(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
-    def side() -> Side:
+    def side() -> KernelSide:
         lengths = tuple(between(0.5, 8.0) for _ in columns)
-        return Side(
+        return KernelSide(
             lengths,
             1.0,
             float(rng.choice([0.0, 0.1, 0.3])),
@@ -204,20 +207,20 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> Settings:
 
     link: Link = "log" if rng.random() < 0.4 else "speed"
     weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
-    return Settings(columns, side(), side(), link, *weights, noise=between(0.002, 0.3))
+    return KernelSettings(columns, side(), side(), link, *weights, noise=between(0.002, 0.3))
 
 
-def _breed(rng: np.random.Generator, parent: Settings) -> Settings:
+def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
     """The parent with every number moved a little."""
 
     def moved(value: float) -> float:
         return value * float(np.exp(rng.normal(0, 0.35)))
 
-    def side(old: Side) -> Side:
+    def side(old: KernelSide) -> KernelSide:
         numbers = (old.numbers, old.line, old.same, old.family, old.near_batch, old.batch_length)
-        return Side(tuple(moved(length) for length in old.lengths), *map(moved, numbers))
+        return KernelSide(tuple(moved(length) for length in old.lengths), *map(moved, numbers))
 
-    return Settings(
+    return KernelSettings(
         parent.columns,
         side(parent.victim),
         side(parent.other),
@@ -232,17 +235,19 @@ def _breed(rng: np.random.Generator, parent: Settings) -> Settings:
 class Committee:
     """Kernels fitted to all samples; what they say is their mean."""
 
-    def __init__(self, kernels: Sequence[Settings], space: Space, samples: Samples) -> None:
-        self.members = tuple(Process(one, parts(space, one), samples) for one in kernels)
+    def __init__(
+        self, kernels: Sequence[KernelSettings], space: ApplicationSpace, samples: PairSamples
+    ) -> None:
+        self.members = tuple(GaussianProcess(one, parts(space, one), samples) for one in kernels)
 
-    def predict(self, space: Space, asked: Samples) -> LeftOut:
+    def predict(self, space: ApplicationSpace, asked: PairSamples) -> LeftOutScores:
         """For pairs by index into `space`, whose first applications are the training set's."""
         found = [one.predict(parts(space, one.settings), asked) for one in self.members]
         return mean_of(found)
 
 
-def mean_of(found: Sequence[LeftOut]) -> LeftOut:
+def mean_of(found: Sequence[LeftOutScores]) -> LeftOutScores:
     """What several say, together."""
     speed: Floats = np.mean([one.speed for one in found], axis=0)
     deviation: Floats = np.mean([one.deviation for one in found], axis=0)
-    return LeftOut(speed, deviation)
+    return LeftOutScores(speed, deviation)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from weft.interference import records
-from weft.interference.records import FASTEST, Measured, Run
+from weft.interference.records import FASTEST, CoLocatedRun, Measurements
 from weft.model import BadInputError
 
 API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
@@ -35,7 +35,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p95: float
 
 
-class Solo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An application alone on a GPU: the median of `runs` runs, or of so many windows.
 
     `memory_mib` is what it held, `peak_mib` the most of it. `seconds` were looked at in all.
@@ -63,7 +63,7 @@ class Solo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
 
 
-class Corun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`victim` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
 
     victim: str
@@ -114,8 +114,8 @@ class Dataset(
     api_version: str = msgspec.field(default="")
     kind: str = msgspec.field(default="")
     about: dict[str, str] = {}
-    solo: tuple[Solo, ...] = ()
-    corun: tuple[Corun, ...] = ()
+    solo: tuple[SoloProfile, ...] = ()
+    corun: tuple[CoLocationSample, ...] = ()
     infeasible: tuple[Infeasible, ...] = ()
 
     def merged(self, other: "Dataset") -> "Dataset":
@@ -145,7 +145,7 @@ def about_application(found: Dataset, application: str) -> Dataset:
     )
 
 
-def measured(found: Dataset, source: str) -> Measured:
+def measured(found: Dataset, source: str) -> Measurements:
     """What predictors learn from: features as `name.mean` and `name.p95`, speeds, what failed.
 
     Only what ran out of memory together is forbidden: a crash says nothing about company.
@@ -165,7 +165,7 @@ def measured(found: Dataset, source: str) -> Measured:
         for one in found.solo
     )
     runs = tuple(
-        Run(one.victim, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
+        CoLocatedRun(one.victim, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
         for one in found.corun
     )
     forbidden = tuple(
@@ -173,7 +173,7 @@ def measured(found: Dataset, source: str) -> Measured:
         for one in found.infeasible
         if len(one.applications) > 1 and one.reason == OUT_OF_MEMORY
     )
-    return Measured(source, solos, runs, forbidden)
+    return Measurements(source, solos, runs, forbidden)
 
 
 def encode(found: Dataset) -> bytes:
@@ -210,7 +210,7 @@ def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
         raise BadInputError(f"{where}, field {field}", what)
 
 
-def _solo_says(one: Solo) -> Iterable[tuple[str, str]]:
+def _solo_says(one: SoloProfile) -> Iterable[tuple[str, str]]:
     """Each field that makes no sense, and why."""
     if not one.application:
         yield "application", "is empty; name it"
@@ -232,7 +232,7 @@ def _solo_says(one: Solo) -> Iterable[tuple[str, str]]:
                 )
 
 
-def _corun_says(one: Corun) -> Iterable[tuple[str, str]]:
+def _corun_says(one: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not one.victim:
         yield "victim", "is empty; name it"
     if not one.aggressors:

@@ -14,12 +14,12 @@ import numpy as np
 
 from weft.interference import scores
 from weft.interference.committee import USUAL, Effort
-from weft.interference.features import Applications, Bools, Floats, Samples, utilisation
-from weft.interference.kernel import Space
-from weft.interference.ladder import Prediction, Predictor, fit
-from weft.interference.learned import Guess, Speaker, learn
-from weft.interference.records import Measured, Run
-from weft.interference.scores import Score, Told
+from weft.interference.features import Applications, Bools, Floats, PairSamples, utilisation
+from weft.interference.kernel import ApplicationSpace
+from weft.interference.ladder import Predictor, SlowdownPrediction, fit
+from weft.interference.learned import LearnedPredictor, SpeedPrediction, learn
+from weft.interference.records import CoLocatedRun, Measurements
+from weft.interference.scores import PredictionScore, ScoredSamples
 
 SPLITS = ("random", "new pair", "new application", "new GPU", "several others")
 WHY_NOT = {
@@ -36,7 +36,7 @@ FEWEST_SEVERAL = 20
 Progress = Callable[[str], None]
 
 
-class Result(msgspec.Struct, frozen=True):
+class ExaminationResult(msgspec.Struct, frozen=True):
     """One split of one cell. `methods` has `weft` and the baselines.
 
     `interval` is the coverage's bootstrap interval over families, `curve` wanted and reached
@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
     gpu_model: str
     isolation: str
     split: str
-    methods: dict[str, Score]
+    methods: dict[str, PredictionScore]
     interval: tuple[float, float] = (float("nan"), float("nan"))
     curve: list[tuple[float, float]] = []
     errors: dict[str, float] = {}
@@ -81,12 +81,14 @@ class _Said(NamedTuple):
     """What was said of one part, by us and by the baselines."""
 
     name: str
-    told: Told
+    told: ScoredSamples
     beside: dict[str, Floats]
     in_sample: float = float("nan")
 
 
-def examine(measured: Measured, how: Examination, splits: Sequence[str] = SPLITS) -> list[Result]:
+def examine(
+    measured: Measurements, how: Examination, splits: Sequence[str] = SPLITS
+) -> list[ExaminationResult]:
     """Every cell of one source by itself. Cells with too little to learn from give nothing."""
     found = []
     for gpu_model, isolation in measured.cells():
@@ -104,7 +106,7 @@ def examine(measured: Measured, how: Examination, splits: Sequence[str] = SPLITS
     return found
 
 
-def _split(cell: Measured, split: str, how: Examination) -> Result | None:
+def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResult | None:
     applications = Applications(cell.solos)
     runs = [run for run in cell.runs if len(run.others) == 1]
     samples = applications.samples(runs)
@@ -118,7 +120,7 @@ def _split(cell: Measured, split: str, how: Examination) -> Result | None:
             continue
         guess, in_sample = answer
         test = samples.take(part.test)
-        told = Told(
+        told = ScoredSamples(
             test.speed,
             guess.speed,
             guess.lowest,
@@ -131,8 +133,8 @@ def _split(cell: Measured, split: str, how: Examination) -> Result | None:
 
 
 def _ours(
-    cell: Measured, train: Sequence[Run], test: Samples, split: str, effort: Effort
-) -> tuple[Guess, float] | None:
+    cell: Measurements, train: Sequence[CoLocatedRun], test: PairSamples, split: str, effort: Effort
+) -> tuple[SpeedPrediction, float] | None:
     """What is learnt from `train` says of `test`, and the width that would do for `train` itself.
 
     New families are known alone, as pods to come.
@@ -144,17 +146,19 @@ def _ours(
     learned = learn(solos, train, effort)
     if learned is None:
         return None
-    speaker = Speaker(learned, solos, train)
+    speaker = LearnedPredictor(learned, solos, train)
     asked = speaker.asked(extra)
     at = np.array([asked.index[one.application] for one in cell.solos], dtype=np.int64)
     itself = (speaker.far if new else speaker.near).predict(
-        Space(speaker.known, learned.scales), speaker.samples
+        ApplicationSpace(speaker.known, learned.scales), speaker.samples
     )
-    guess = speaker.predict(asked, Samples(at[test.victim], at[test.other], test.speed))
+    guess = speaker.predict(asked, PairSamples(at[test.victim], at[test.other], test.speed))
     return guess, float(np.quantile(itself.speed - speaker.samples.speed, 0.9))
 
 
-def _parts(split: str, applications: Applications, samples: Samples, seeds: int) -> Iterator[_Part]:
+def _parts(
+    split: str, applications: Applications, samples: PairSamples, seeds: int
+) -> Iterator[_Part]:
     if split == "new application":
         for number in np.unique(applications.family[samples.victim]):
             victim = applications.family[samples.victim] == number
@@ -174,7 +178,9 @@ def _parts(split: str, applications: Applications, samples: Samples, seeds: int)
         yield _Part(f"seed {seed}", train, ~train)
 
 
-def _new_gpu(measured: Measured, cell: Measured, how: Examination) -> Result | None:
+def _new_gpu(
+    measured: Measurements, cell: Measurements, how: Examination
+) -> ExaminationResult | None:
     """The same pairs on another GPU model, as they are; bounds are widened."""
     ((gpu_model, isolation),) = cell.cells()
     said = []
@@ -186,7 +192,7 @@ def _new_gpu(measured: Measured, cell: Measured, how: Examination) -> Result | N
         learned = learn(there.solos, there.runs, how.effort)
         if learned is None:
             continue
-        speaker = Speaker(learned, there.solos, there.runs)
+        speaker = LearnedPredictor(learned, there.solos, there.runs)
         known = speaker.asked(())
         runs = [run for run in cell.runs if {run.victim, *run.others} <= set(known.names)]
         test = known.samples(runs)
@@ -195,13 +201,13 @@ def _new_gpu(measured: Measured, cell: Measured, how: Examination) -> Result | N
         guess = speaker.predict(known, test)
         lowest = guess.speed - UNSEEN_MODEL * (guess.speed - guess.lowest)
         never = np.zeros(len(test), dtype=np.bool_)
-        told = Told(test.speed, guess.speed, lowest, known.family[test.victim], never)
+        told = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.victim], never)
         beside = scores.baselines(known, speaker.samples, test)
         said.append(_Said(f"from {other_model}", told, beside))
     return _result(cell, "new GPU", said)
 
 
-def _several(cell: Measured, how: Examination) -> Result | None:
+def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
     """Pairs and half of the larger companies are known; beside what pairs alone say of the others.
 
     `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
@@ -219,8 +225,8 @@ def _several(cell: Measured, how: Examination) -> Result | None:
     for seed in range(how.seeds):
         order = np.random.default_rng(seed).permutation(len(companies))
         kept = {companies[at] for at in order[: len(companies) // 2].tolist()}
-        known: list[Run] = []
-        test: list[Run] = []
+        known: list[CoLocatedRun] = []
+        test: list[CoLocatedRun] = []
         for run in larger:
             inside = tuple(sorted((run.victim, *run.others))) in kept
             (known if inside else test).append(run)
@@ -243,8 +249,10 @@ def _several(cell: Measured, how: Examination) -> Result | None:
     return _result(cell, "several others", said)
 
 
-def _told_of(test: Sequence[Run], found: Sequence[Prediction], number: dict[str, int]) -> Told:
-    return Told(
+def _told_of(
+    test: Sequence[CoLocatedRun], found: Sequence[SlowdownPrediction], number: dict[str, int]
+) -> ScoredSamples:
+    return ScoredSamples(
         np.array([run.speed for run in test]),
         np.exp([-one.mean for one in found]),
         np.exp([-max(one.upper, one.mean) for one in found]),
@@ -253,7 +261,7 @@ def _told_of(test: Sequence[Run], found: Sequence[Prediction], number: dict[str,
     )
 
 
-def _result(cell: Measured, split: str, said: Sequence[_Said]) -> Result | None:
+def _result(cell: Measurements, split: str, said: Sequence[_Said]) -> ExaminationResult | None:
     if not said:
         return None
     whole = scores.joined([one.told for one in said])
@@ -264,7 +272,7 @@ def _result(cell: Measured, split: str, said: Sequence[_Said]) -> Result | None:
             methods[name] = scores.score(whole.speed, guessed)
     sizes = [len(one.told.speed) for one in said]
     ((gpu_model, isolation),) = cell.cells()
-    return Result(
+    return ExaminationResult(
         cell.source,
         gpu_model,
         isolation,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.interference.records import Run, Solo
+from weft.interference.records import CoLocatedRun, SoloRun
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ UTILISATION = (
 """Shares of a unit that add up when two use it (policies.md 5.3)."""
 
 
-class Samples(msgspec.Struct, frozen=True):
+class PairSamples(msgspec.Struct, frozen=True):
     """Ordered pairs with their speed, by application index, [n]. `pair` is equal both ways."""
 
     victim: Ints
@@ -45,15 +45,15 @@ class Samples(msgspec.Struct, frozen=True):
         low, high = np.minimum(self.victim, self.other), np.maximum(self.victim, self.other)
         return np.asarray(low * (int(high.max(initial=0)) + 1) + high)
 
-    def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "Samples":
+    def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "PairSamples":
         """Some of them."""
-        return Samples(self.victim[chosen], self.other[chosen], self.speed[chosen])
+        return PairSamples(self.victim[chosen], self.other[chosen], self.speed[chosen])
 
 
 class Applications:
     """Applications of one GPU model in a fixed order, with raw columns, [K, columns]."""
 
-    def __init__(self, solos: Iterable[Solo], columns: Sequence[str] | None = None) -> None:
+    def __init__(self, solos: Iterable[SoloRun], columns: Sequence[str] | None = None) -> None:
         self.solos = tuple(solos)
         self.names = tuple(one.application for one in self.solos)
         self.index = {name: at for at, name in enumerate(self.names)}
@@ -67,7 +67,7 @@ class Applications:
             [[row.get(name, np.nan) for name in self.columns] for row in rows], dtype=np.float64
         ).reshape(len(rows), len(self.columns))
 
-    def samples(self, runs: Iterable[Run]) -> Samples:
+    def samples(self, runs: Iterable[CoLocatedRun]) -> PairSamples:
         """Runs with one other, as indices; others' speeds are of another kind."""
         found = [
             (self.index[run.victim], self.index[run.others[0]], run.speed)
@@ -75,12 +75,12 @@ class Applications:
             if len(run.others) == 1
         ]
         victim, other, speed = zip(*found, strict=True) if found else ((), (), ())
-        return Samples(
+        return PairSamples(
             np.array(victim, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
         )
 
 
-def numbers_of(one: Solo) -> dict[str, float]:
+def numbers_of(one: SoloRun) -> dict[str, float]:
     """What is known of an application alone, as numbers."""
     found = {name: value for name, value in one.features.items() if np.isfinite(value)}
     if one.rate_per_s > 0:
@@ -108,7 +108,7 @@ def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in columns if name.endswith(".mean"))
 
 
-def utilisation(one: Solo) -> float:
+def utilisation(one: SoloRun) -> float:
     """How much of the GPU's time an application takes alone; NaN where nobody looked."""
     for name in ("gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio"):
         value = one.features.get(f"{name}.mean")
@@ -117,7 +117,7 @@ def utilisation(one: Solo) -> float:
     return float("nan")
 
 
-def memory_activity(one: Solo) -> float:
+def memory_activity(one: SoloRun) -> float:
     """How busy its memory is alone; NaN where nobody looked."""
     for name in ("memory_copy_ratio", "dram_active_ratio"):
         value = one.features.get(f"{name}.mean")

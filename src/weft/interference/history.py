@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.interference.records import Run
+from weft.interference.records import CoLocatedRun
 
 LEAST = 3
 ALPHA = 0.3
@@ -16,7 +16,7 @@ DEVIATIONS = 1.2816 * 1.4826
 """From the median absolute deviation to what one of ten exceeds, for a bell curve."""
 
 
-class Remembered(NamedTuple):
+class RememberedSlowdown(NamedTuple):
     """Log slowdown and its bound, out of so many measurements."""
 
     mean: float
@@ -24,7 +24,7 @@ class Remembered(NamedTuple):
     times: int
 
 
-class Memory(msgspec.Struct):
+class RecentMean(msgspec.Struct):
     """Newest mean and all values of one victim beside the same others."""
 
     mean: float
@@ -36,24 +36,24 @@ class History:
 
     MOST = 50
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
-        self._kept: dict[tuple[str, tuple[str, ...]], Memory] = {}
+    def __init__(self, runs: Iterable[CoLocatedRun] = ()) -> None:
+        self._kept: dict[tuple[str, tuple[str, ...]], RecentMean] = {}
         for run in runs:
             self.saw(run.victim, run.others, -float(np.log(run.speed)), run.runs)
 
     def saw(self, victim: str, others: Sequence[str], value: float, times: int = 1) -> None:
         """One more measurement, or the median of several: it counts as often, up to 50."""
-        kept = self._kept.setdefault((victim, tuple(sorted(others))), Memory(value, []))
+        kept = self._kept.setdefault((victim, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
             kept.mean += ALPHA * (value - kept.mean)
             kept.values.append(value)
         del kept.values[: -self.MOST]
 
-    def memory(self, victim: str, others: Sequence[str]) -> Memory | None:
+    def memory(self, victim: str, others: Sequence[str]) -> RecentMean | None:
         """All that is remembered of it, however often it was measured."""
         return self._kept.get((victim, tuple(sorted(others))))
 
-    def put(self, victim: str, others: Sequence[str], memory: Memory) -> None:
+    def put(self, victim: str, others: Sequence[str], memory: RecentMean) -> None:
         """Remember what another history did."""
         self._kept[victim, tuple(sorted(others))] = memory
 
@@ -61,11 +61,13 @@ class History:
         """It was never measured."""
         self._kept.pop((victim, tuple(sorted(others))), None)
 
-    def of(self, victim: str, others: Sequence[str]) -> Remembered | None:
+    def of(self, victim: str, others: Sequence[str]) -> RememberedSlowdown | None:
         """None below three measurements."""
         kept = self._kept.get((victim, tuple(sorted(others))))
         if kept is None or len(kept.values) < LEAST:
             return None
         values = np.array(kept.values)
         spread = float(np.median(np.abs(values - np.median(values))))
-        return Remembered(kept.mean, kept.mean + max(NOISE, DEVIATIONS * spread), len(values))
+        return RememberedSlowdown(
+            kept.mean, kept.mean + max(NOISE, DEVIATIONS * spread), len(values)
+        )

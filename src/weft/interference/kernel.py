@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from scipy.linalg import lapack
 
-from weft.interference.features import Applications, Floats, Ints, Samples
+from weft.interference.features import Applications, Floats, Ints, PairSamples
 from weft.interference.records import SLOWEST
 
 _JITTER = 1e-8
@@ -27,7 +27,7 @@ _GRID = 4_000_000
 Link = Literal["speed", "log"]
 
 
-class Side(msgspec.Struct, frozen=True):
+class KernelSide(msgspec.Struct, frozen=True):
     """How alike two applications are as victims, or as those beside them: weights and lengths."""
 
     lengths: tuple[float, ...]
@@ -39,12 +39,12 @@ class Side(msgspec.Struct, frozen=True):
     batch_length: float = 2.0
 
 
-class Settings(msgspec.Struct, frozen=True):
+class KernelSettings(msgspec.Struct, frozen=True):
     """One kernel: which columns it looks at, both sides, weights of the parts, and the noise."""
 
     columns: tuple[str, ...]
-    victim: Side
-    other: Side
+    victim: KernelSide
+    other: KernelSide
     link: Link = "speed"
     suffers: float = 1.0
     inflicts: float = 0.4
@@ -70,7 +70,7 @@ def scales_of(applications: Applications) -> Scales:
     return Scales(applications.columns, tuple(centre.tolist()), tuple(spread.tolist()))
 
 
-class Space:
+class ApplicationSpace:
     """Applications as kernels see them; numbers that are not known are average."""
 
     def __init__(self, applications: Applications, scales: Scales) -> None:
@@ -84,7 +84,7 @@ class Space:
         batch = np.log2(np.where(applications.batch > 0, applications.batch, 1.0))
         self.batch_gap = (batch[:, None] - batch) ** 2
 
-    def alike(self, side: Side, columns: Sequence[str]) -> Floats:
+    def alike(self, side: KernelSide, columns: Sequence[str]) -> Floats:
         """[K, K]."""
         at = [self.columns[name] for name in columns]
         numbers = self.numbers[:, at]
@@ -101,16 +101,16 @@ class Space:
         return np.asarray(found)
 
 
-class Parts(NamedTuple):
+class KernelParts(NamedTuple):
     """Both sides' likeness of all applications, [K, K] each."""
 
     victim: Floats
     other: Floats
 
 
-def parts(space: Space, settings: Settings) -> Parts:
+def parts(space: ApplicationSpace, settings: KernelSettings) -> KernelParts:
     """Of one kernel."""
-    return Parts(
+    return KernelParts(
         space.alike(settings.victim, settings.columns),
         space.alike(settings.other, settings.columns),
     )
@@ -119,7 +119,9 @@ def parts(space: Space, settings: Settings) -> Parts:
 BASE = 0.5
 
 
-def between(settings: Settings, likeness: Parts, left: Samples, right: Samples) -> Floats:
+def between(
+    settings: KernelSettings, likeness: KernelParts, left: PairSamples, right: PairSamples
+) -> Floats:
     """The kernel, [len(left), len(right)]."""
     v = likeness.victim[:, right.victim].take(left.victim, axis=0)
     found: Floats = likeness.other[:, right.other].take(left.other, axis=0)
@@ -131,13 +133,13 @@ def between(settings: Settings, likeness: Parts, left: Samples, right: Samples) 
     return found
 
 
-def itself(settings: Settings, likeness: Parts, of: Samples) -> Floats:
+def itself(settings: KernelSettings, likeness: KernelParts, of: PairSamples) -> Floats:
     """The kernel's diagonal, [n]."""
     v, a = likeness.victim[of.victim, of.victim], likeness.other[of.other, of.other]
     return np.asarray(BASE + settings.suffers * v + settings.inflicts * a + settings.fits * v * a)
 
 
-class Target(NamedTuple):
+class LinkedTarget(NamedTuple):
     """Speeds as the process sees them: centre and spread after the link."""
 
     link: Link
@@ -159,14 +161,14 @@ class Target(NamedTuple):
         return np.clip(linked, SLOWEST, self.fastest), width
 
 
-def target_of(link: Link, speed: Floats) -> Target:
+def target_of(link: Link, speed: Floats) -> LinkedTarget:
     """For the speeds of a training set."""
     linked = np.log(np.maximum(speed, SLOWEST)) if link == "log" else speed
     spread = float(linked.std()) or 1.0
-    return Target(link, float(linked.mean()), spread, max(1.0, float(speed.max())))
+    return LinkedTarget(link, float(linked.mean()), spread, max(1.0, float(speed.max())))
 
 
-class LeftOut(NamedTuple):
+class LeftOutScores(NamedTuple):
     """What the model says of samples that were left out: speed, and its standard deviation."""
 
     speed: Floats
@@ -179,10 +181,10 @@ class Inverse(NamedTuple):
     inverse: Floats
     weights: Floats
     seen: Floats
-    target: Target
+    target: LinkedTarget
 
 
-def inverse_of(settings: Settings, likeness: Parts, samples: Samples) -> Inverse:
+def inverse_of(settings: KernelSettings, likeness: KernelParts, samples: PairSamples) -> Inverse:
     """By way of Cholesky; `LinAlgError` where the kernel is not positive."""
     target = target_of(settings.link, samples.speed)
     kernel = between(settings, likeness, samples, samples)
@@ -220,31 +222,37 @@ def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
     return found
 
 
-def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOut]:
+def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
     """What each group would be predicted without it. Groups may overlap."""
     found = []
     for group in groups:
         block = _inverted(fitted.inverse[np.ix_(group, group)])
         mean = fitted.seen[group] - block @ fitted.weights[group]
-        found.append(LeftOut(*fitted.target.speed(mean, np.sqrt(np.maximum(np.diag(block), 0)))))
+        found.append(
+            LeftOutScores(*fitted.target.speed(mean, np.sqrt(np.maximum(np.diag(block), 0))))
+        )
     return found
 
 
-def small_left_out(fitted: Inverse, groups: Floats) -> LeftOut:
+def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
     """As `left_out` for many groups of the same size, [g, size] indices, all at once."""
     at = groups.astype(np.int64)
     block = np.linalg.inv(fitted.inverse[at[:, :, None], at[:, None, :]])
     mean = fitted.seen[at] - np.einsum("gij,gj->gi", block, fitted.weights[at])
     width = np.sqrt(np.maximum(np.einsum("gii->gi", block), 0.0))
     speed, deviation = fitted.target.speed(mean.ravel(), width.ravel())
-    return LeftOut(speed, deviation)
+    return LeftOutScores(speed, deviation)
 
 
-class Process:
+class GaussianProcess:
     """One fitted kernel. At most `most` samples span it; more are projected onto those."""
 
     def __init__(
-        self, settings: Settings, likeness: Parts, samples: Samples, most: int = 1200
+        self,
+        settings: KernelSettings,
+        likeness: KernelParts,
+        samples: PairSamples,
+        most: int = 1200,
     ) -> None:
         self.settings = settings
         self.target = target_of(settings.link, samples.speed)
@@ -268,7 +276,7 @@ class Process:
         self.weights = middle @ told
         self._inverse = np.linalg.inv(own) - noise * middle
 
-    def predict(self, likeness: Parts, asked: Samples) -> LeftOut:
+    def predict(self, likeness: KernelParts, asked: PairSamples) -> LeftOutScores:
         """Speed and standard deviation (of a measurement) for each asked pair."""
         victims, row = np.unique(asked.victim, return_inverse=True)
         others, column = np.unique(asked.other, return_inverse=True)
@@ -279,20 +287,20 @@ class Process:
         else:
             mean, known = self._each(likeness, asked)
         left = np.maximum(itself(self.settings, likeness, asked) - known, 0.0)
-        return LeftOut(*self.target.speed(mean, np.sqrt(left + self.settings.noise)))
+        return LeftOutScores(*self.target.speed(mean, np.sqrt(left + self.settings.noise)))
 
-    def _each(self, likeness: Parts, asked: Samples) -> tuple[Floats, Floats]:
+    def _each(self, likeness: KernelParts, asked: PairSamples) -> tuple[Floats, Floats]:
         """The mean, and how much of the variance is known, of pair after pair."""
         mean, known = np.empty(len(asked)), np.empty(len(asked))
         for begin in range(0, len(asked), _CHUNK):
             part = slice(begin, begin + _CHUNK)
-            some = Samples(asked.victim[part], asked.other[part], asked.speed[part])
+            some = PairSamples(asked.victim[part], asked.other[part], asked.speed[part])
             across = between(self.settings, likeness, some, self.basis)
             mean[part] = across @ self.weights
             known[part] = np.einsum("ij,ij->i", across @ self._inverse, across)
         return mean, known
 
-    def _every(self, likeness: Parts, victims: Ints, others: Ints) -> tuple[Floats, Floats]:
+    def _every(self, likeness: KernelParts, victims: Ints, others: Ints) -> tuple[Floats, Floats]:
         """The same of all victims beside all others, [V, A].
 
         What a pair has in common with one of the basis is u + w·A, u and w the victim's alone. So

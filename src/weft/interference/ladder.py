@@ -17,30 +17,30 @@ import msgspec
 import numpy as np
 
 from weft.interference import utilisation
-from weft.interference.additive import Additive, Correction, Observed, with_spread
+from weft.interference.additive import AdditiveModel, Correction, Residuals, with_spread
 from weft.interference.committee import USUAL, Effort
-from weft.interference.features import Applications, Samples
+from weft.interference.features import Applications, PairSamples
 from weft.interference.history import History
-from weft.interference.learned import Guess, Learned, Speaker, learn
-from weft.interference.records import SLOWEST, Measured, Run, Solo
+from weft.interference.learned import LearnedModel, LearnedPredictor, SpeedPrediction, learn
+from weft.interference.records import SLOWEST, CoLocatedRun, Measurements, SoloRun
 
 Rung = Literal["measured", "learned", "additive", "hinge", "unknown", "table"]
 RUNGS: tuple[Rung, ...] = ("measured", "learned", "additive", "hinge", "unknown")
 
 
-class Cell(msgspec.Struct, frozen=True):
+class PredictorCell(msgspec.Struct, frozen=True):
     """A predictor of one GPU model in one way of sharing, as plain data."""
 
     gpu_model: str
     isolation: str
-    solos: tuple[Solo, ...]
-    runs: tuple[Run, ...]
+    solos: tuple[SoloRun, ...]
+    runs: tuple[CoLocatedRun, ...]
     forbidden: tuple[tuple[str, ...], ...] = ()
-    learned: Learned | None = None
-    additive: Additive | None = None
+    learned: LearnedModel | None = None
+    additive: AdditiveModel | None = None
 
 
-class Prediction(msgspec.Struct, frozen=True):
+class SlowdownPrediction(msgspec.Struct, frozen=True):
     """Log slowdown, what at most one of ten exceeds, and where it comes from.
 
     `upper` is +inf where the two must not share. `calibrated` says whether held-out groups stood
@@ -59,7 +59,7 @@ class Prediction(msgspec.Struct, frozen=True):
         return float(np.exp(self.mean))
 
 
-def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
+def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
     """From what was measured in one cell; other cells' entries are an error."""
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
     if measured.runs:
@@ -67,7 +67,7 @@ def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
     applications, runs = Applications(measured.solos), measured.runs
     samples = applications.samples(runs)
     additive = with_spread(samples, len(applications.names)) if len(samples) >= 2 else None
-    return Cell(
+    return PredictorCell(
         gpu_model,
         isolation,
         measured.solos,
@@ -81,7 +81,7 @@ def fit(measured: Measured, effort: Effort = USUAL) -> Cell:
 class Predictor:
     """A cell that can be asked. Observed progress corrects it as it comes."""
 
-    def __init__(self, cell: Cell, extra: Sequence[Solo] = ()) -> None:
+    def __init__(self, cell: PredictorCell, extra: Sequence[SoloRun] = ()) -> None:
         """`extra`: applications that are known alone, but were not there to learn from."""
         self.cell = cell
         known = {one.application for one in cell.solos}
@@ -89,13 +89,13 @@ class Predictor:
         self.solos = {one.application: one for one in (*cell.solos, *extra)}
         self.history = History(cell.runs)
         self.forbidden = {frozenset(names) for names in cell.forbidden}
-        self._seen: list[Observed] = []
+        self._seen: list[Residuals] = []
         self._correction = Correction()
         self._measured = {name for run in cell.runs for name in (run.victim, *run.others)}
-        self.speaker: Speaker | None = None
+        self.speaker: LearnedPredictor | None = None
         self.applications = Applications(self.solos.values())
         if cell.learned is not None:
-            self.speaker = Speaker(cell.learned, cell.solos, cell.runs)
+            self.speaker = LearnedPredictor(cell.learned, cell.solos, cell.runs)
             self.applications = self.speaker.asked(extra)
 
     def saw(self, victim: str, others: Sequence[str], speed: float) -> None:
@@ -104,17 +104,17 @@ class Predictor:
             return
         slower = -float(np.log(max(speed, SLOWEST)))
         said = self._below_history(victim, others)
-        self._seen.append(Observed(victim, tuple(others), slower - said.mean))
+        self._seen.append(Residuals(victim, tuple(others), slower - said.mean))
         self._correction = Correction(self._seen)
         self.history.saw(victim, others, slower)
 
-    def predict(self, victim: str, others: Sequence[str]) -> Prediction:
+    def predict(self, victim: str, others: Sequence[str]) -> SlowdownPrediction:
         """Of one beside others; nobody beside it: no slowdown."""
         if not others:
-            return Prediction(0.0, 0.0, "measured", True)
+            return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(victim, others)
         if known is not None:
-            found = Prediction(known.mean, known.upper, "measured", True, known.times)
+            found = SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
         else:
             open_to = [one for one in others if self.history.of(victim, [one]) is None]
             found = self._below_history(victim, others)
@@ -139,7 +139,7 @@ class Predictor:
             return "hinge"
         return "unknown"
 
-    def pairs(self, names: Sequence[str]) -> list[list[Prediction]]:
+    def pairs(self, names: Sequence[str]) -> list[list[SlowdownPrediction]]:
         """Every name beside every name."""
         learned = [
             (victim, other)
@@ -161,7 +161,7 @@ class Predictor:
             table.append(row)
         return table
 
-    def _finished(self, found: Prediction, victim: str, other: str) -> Prediction:
+    def _finished(self, found: SlowdownPrediction, victim: str, other: str) -> SlowdownPrediction:
         found = self._corrected(found, victim, [other])
         if frozenset((victim, other)) in self.forbidden:
             return msgspec.structs.replace(found, upper=float("inf"))
@@ -177,7 +177,7 @@ class Predictor:
         at = self.applications.index[name]
         return bool(np.isfinite(self.applications.raw[at]).any())
 
-    def _below_history(self, victim: str, others: Sequence[str]) -> Prediction:
+    def _below_history(self, victim: str, others: Sequence[str]) -> SlowdownPrediction:
         speaker = self.speaker
         if speaker is not None and len(others) > 1:
             index = self.applications.index
@@ -206,13 +206,13 @@ class Predictor:
             return 0.0
         return max(0.0, whole[0] - sum(one[0] for one in pairs if one is not None))
 
-    def _known_pair(self, victim: str, other: str) -> Prediction:
+    def _known_pair(self, victim: str, other: str) -> SlowdownPrediction:
         known = self.history.of(victim, [other])
         if known is None:
             return self._pair(victim, other)
-        return Prediction(known.mean, known.upper, "measured", True, known.times)
+        return SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
 
-    def _pair(self, victim: str, other: str) -> Prediction:
+    def _pair(self, victim: str, other: str) -> SlowdownPrediction:
         rung = self.rung_of(victim, other)
         if rung == "learned":
             return self._by_learned([(victim, other)])[0]
@@ -220,45 +220,47 @@ class Predictor:
         if rung == "additive" and additive is not None:
             at = Applications(self.cell.solos).index
             mean = additive.middle + additive.suffers[at[victim]] + additive.inflicts[at[other]]
-            return Prediction(mean, mean + additive.spread, "additive", False)
+            return SlowdownPrediction(mean, mean + additive.spread, "additive", False)
         if rung == "hinge":
             told = utilisation.by_utilisation(self.solos[victim], [self.solos[other]])
             if told is not None:
-                return Prediction(*told, "hinge", False)
-        return Prediction(*utilisation.unknown(), "unknown", False)
+                return SlowdownPrediction(*told, "hinge", False)
+        return SlowdownPrediction(*utilisation.unknown(), "unknown", False)
 
-    def _by_learned(self, pairs: Sequence[tuple[str, str]]) -> list[Prediction]:
+    def _by_learned(self, pairs: Sequence[tuple[str, str]]) -> list[SlowdownPrediction]:
         if self.speaker is None:
             return []
         index = self.applications.index
-        asked = Samples(
+        asked = PairSamples(
             np.array([index[victim] for victim, _ in pairs]),
             np.array([index[other] for _, other in pairs]),
             np.zeros(len(pairs)),
         )
         return _predictions(self.speaker.predict(self.applications, asked))
 
-    def _corrected(self, found: Prediction, victim: str, others: Sequence[str]) -> Prediction:
+    def _corrected(
+        self, found: SlowdownPrediction, victim: str, others: Sequence[str]
+    ) -> SlowdownPrediction:
         add = self._correction.of(victim, others)
         return msgspec.structs.replace(found, mean=found.mean + add, upper=found.upper + add)
 
 
-def _predictions(guess: Guess) -> list[Prediction]:
+def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
     means, uppers = -np.log(guess.speed), -np.log(guess.lowest)
     return [
-        Prediction(mean, upper, "learned", sure)
+        SlowdownPrediction(mean, upper, "learned", sure)
         for mean, upper, sure in zip(
             means.tolist(), uppers.tolist(), guess.calibrated.tolist(), strict=True
         )
     ]
 
 
-def _sum(found: Sequence[Prediction], beyond: float) -> Prediction:
+def _sum(found: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
     """Single others' log slowdowns and bounds together, on the worst rung among them.
 
     Never calibrated: no larger company was held back to see how far off this is.
     """
-    return Prediction(
+    return SlowdownPrediction(
         sum(one.mean for one in found) + beyond,
         sum(one.upper for one in found) + beyond,
         max((one.rung for one in found), key=RUNGS.index),

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.interference import additive, left_out
 from weft.interference import trees as forests
-from weft.interference.additive import Additive
+from weft.interference.additive import AdditiveModel
 from weft.interference.calibration import Calibration
 from weft.interference.committee import USUAL, Committee, Effort, elect
 from weft.interference.features import (
@@ -21,14 +21,14 @@ from weft.interference.features import (
     Bools,
     Floats,
     Ints,
-    Samples,
+    PairSamples,
     pair_columns,
     pair_rows,
     profile_columns,
 )
-from weft.interference.kernel import Scales, Settings, Space, scales_of
-from weft.interference.records import SLOWEST, Run, Solo
-from weft.interference.trees import Trees
+from weft.interference.kernel import ApplicationSpace, KernelSettings, Scales, scales_of
+from weft.interference.records import SLOWEST, CoLocatedRun, SoloRun
+from weft.interference.trees import QuantileForests
 
 MOST_CALIBRATED = 700
 """Samples that bounds are calibrated on."""
@@ -36,24 +36,26 @@ LEAST_SAMPLES, LEAST_APPLICATIONS = 24, 4
 """Fewer say nothing that the additive rung would not."""
 
 
-class Learned(msgspec.Struct, frozen=True):
+class LearnedModel(msgspec.Struct, frozen=True):
     """All that a fitted rung is, as plain data; the samples are kept by whoever fitted it."""
 
     scales: Scales
-    near: tuple[Settings, ...]
-    far: tuple[Settings, ...]
+    near: tuple[KernelSettings, ...]
+    far: tuple[KernelSettings, ...]
     calibration: Calibration
     trees: tuple[str, ...] = ()
     near_share: float = 0.0
     far_share: float = 0.0
     many: bool = False
     """Whether the trees saw runs with several others, and may be asked about such."""
-    additive: Additive | None = None
+    additive: AdditiveModel | None = None
     """The additive form of speeds, where it has a say on new families."""
     additive_share: float = 0.0
 
 
-def learn(solos: Sequence[Solo], runs: Sequence[Run], effort: Effort = USUAL) -> Learned | None:
+def learn(
+    solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun], effort: Effort = USUAL
+) -> LearnedModel | None:
     """None where too little was measured."""
     applications = Applications(solos)
     samples = applications.samples(runs)
@@ -69,10 +71,10 @@ def learn(solos: Sequence[Solo], runs: Sequence[Run], effort: Effort = USUAL) ->
     texts: tuple[str, ...] = ()
     if planted:
         rows, slower = _rows_of(applications, runs), -np.log([run.speed for run in runs])
-        texts = Trees.fitted(rows, slower).texts
+        texts = QuantileForests.fitted(rows, slower).texts
         found = left_out.with_companies(found, runs, rows, slower)
     added = additive.fit(samples, samples.speed, len(applications.names))
-    return Learned(
+    return LearnedModel(
         scales_of(applications),
         chosen.near,
         chosen.far,
@@ -86,7 +88,7 @@ def learn(solos: Sequence[Solo], runs: Sequence[Run], effort: Effort = USUAL) ->
     )
 
 
-def _rows_of(applications: Applications, runs: Sequence[Run]) -> Floats:
+def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats:
     index, columns = applications.index, applications.columns
     rows = np.empty((len(runs), len(pair_columns(columns))))
     beside = np.array([len(run.others) for run in runs])
@@ -98,7 +100,7 @@ def _rows_of(applications: Applications, runs: Sequence[Run]) -> Floats:
     return rows
 
 
-def _some(samples: Samples) -> Samples:
+def _some(samples: PairSamples) -> PairSamples:
     """Whole pairs, few enough that leaving them out stays quick."""
     if len(samples) <= MOST_CALIBRATED:
         return samples
@@ -106,7 +108,7 @@ def _some(samples: Samples) -> Samples:
     return samples.take(np.isin(samples.pair, pairs[: MOST_CALIBRATED // 2]))
 
 
-class Guess(NamedTuple):
+class SpeedPrediction(NamedTuple):
     """Predicted speed and its lower bound, [n], and whether that bound is calibrated, [n]."""
 
     speed: Floats
@@ -114,10 +116,12 @@ class Guess(NamedTuple):
     calibrated: Bools
 
 
-class Speaker:
+class LearnedPredictor:
     """A fitted rung with its samples, ready to be asked about known applications and others."""
 
-    def __init__(self, learned: Learned, solos: Sequence[Solo], runs: Sequence[Run]) -> None:
+    def __init__(
+        self, learned: LearnedModel, solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun]
+    ) -> None:
         self.learned = learned
         self.columns = learned.scales.columns
         self.known = Applications(solos, self.columns)
@@ -125,12 +129,14 @@ class Speaker:
         self._most = max((len(run.others) for run in runs), default=0)
         self._measured = set(np.unique(np.r_[self.samples.victim, self.samples.other]).tolist())
         self._families = {self.known.families[at] for at in self._measured}
-        space = Space(self.known, learned.scales)
+        space = ApplicationSpace(self.known, learned.scales)
         self.near = Committee(learned.near, space, self.samples)
         self.far = Committee(learned.far, space, self.samples)
-        self.trees = Trees.read(learned.trees) if learned.trees and forests.available() else None
+        self.trees = (
+            QuantileForests.read(learned.trees) if learned.trees and forests.available() else None
+        )
 
-    def asked(self, extra: Sequence[Solo]) -> Applications:
+    def asked(self, extra: Sequence[SoloRun]) -> Applications:
         """The training set's applications, and behind them others that are asked about."""
         return Applications((*self.known.solos, *extra), self.columns)
 
@@ -144,9 +150,12 @@ class Speaker:
             dtype=np.int64,
         )
 
-    def predict(self, applications: Applications, pairs: Samples) -> Guess:
+    def predict(self, applications: Applications, pairs: PairSamples) -> SpeedPrediction:
         """Of pairs by index into `asked(…)`; their `speed` is not looked at."""
-        space, kind = Space(applications, self.learned.scales), self.kind_of(applications)
+        space, kind = (
+            ApplicationSpace(applications, self.learned.scales),
+            self.kind_of(applications),
+        )
         victim, other = kind[pairs.victim], kind[pairs.other]
         away = (victim == 2) | (other == 2)
         speed, width = np.empty(len(pairs)), np.empty(len(pairs))
@@ -177,11 +186,11 @@ class Speaker:
         lowest = np.maximum(speed - factor * width, SLOWEST)
         speed[away] = self._with_additive(speed[away], pairs.take(away))
         lowest = np.minimum(speed, lowest)
-        return Guess(speed, lowest, sure.astype(np.bool_))
+        return SpeedPrediction(speed, lowest, sure.astype(np.bool_))
 
     def together(
         self, applications: Applications, victim: int, others: Sequence[int]
-    ) -> Guess | None:
+    ) -> SpeedPrediction | None:
         """Of one beside several at once; None where none so large were learnt from."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
@@ -193,9 +202,9 @@ class Speaker:
         known = not self.kind_of(applications)[[victim, *others]].any()
         factor = told.several if known else max(told.several, told.victim, told.other, told.size)
         lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
-        return Guess(said.speed, lowest, np.array([known and told.new_companies]))
+        return SpeedPrediction(said.speed, lowest, np.array([known and told.new_companies]))
 
-    def _with_additive(self, speed: Floats, pairs: Samples) -> Floats:
+    def _with_additive(self, speed: Floats, pairs: PairSamples) -> Floats:
         added, share = self.learned.additive, self.learned.additive_share
         if added is None or not share:
             return speed

@@ -21,7 +21,7 @@ from weft.interference.calibration import (
 )
 from weft.interference.committee import (
     Committees,
-    Group,
+    SampleGroup,
     groups_of,
     labels_of,
     mean_of,
@@ -32,19 +32,19 @@ from weft.interference.features import (
     Bools,
     Floats,
     Ints,
-    Samples,
+    PairSamples,
     pair_rows,
 )
 from weft.interference.kernel import (
-    LeftOut,
-    Space,
+    ApplicationSpace,
+    LeftOutScores,
     inverse_of,
     left_out,
     parts,
     scales_of,
 )
-from weft.interference.records import Run
-from weft.interference.trees import QUANTILES, Trees
+from weft.interference.records import CoLocatedRun
+from weft.interference.trees import QUANTILES, QuantileForests
 
 SHARES = (0.0, 0.5, 1.0)
 """What another voice's part of a prediction may be."""
@@ -52,7 +52,7 @@ _FOLDS, _BUNDLES = 6, 8
 _FROM_QUANTILES = 2 * 1.2816
 
 
-class Shares(NamedTuple):
+class VoteShares(NamedTuple):
     """The trees' part where families are known (`near`) and where not (`far`), and the additive
     form's part of the latter: of the speed alone, for it does not know how sure it is."""
 
@@ -61,31 +61,31 @@ class Shares(NamedTuple):
     additive: float = 0.0
 
 
-class Held(NamedTuple):
+class HeldOutSamples(NamedTuple):
     """Samples that are left out in turn: pair by pair, by application, by family."""
 
     applications: Applications
-    samples: Samples
-    sizes: list[Group]
-    families: list[Group]
+    samples: PairSamples
+    sizes: list[SampleGroup]
+    families: list[SampleGroup]
 
-    def speeds(self, group: Group) -> Floats:
+    def speeds(self, group: SampleGroup) -> Floats:
         """Of the group's samples."""
         return self.samples.speed[group.samples]
 
 
-class Said(NamedTuple):
+class LeftOutPredictions(NamedTuple):
     """What a voice says of each pair, each application, each family without them."""
 
-    pairs: LeftOut
-    sizes: list[LeftOut]
-    families: list[LeftOut]
+    pairs: LeftOutScores
+    sizes: list[LeftOutScores]
+    families: list[LeftOutScores]
 
 
-def held_of(applications: Applications, samples: Samples) -> Held:
+def held_of(applications: Applications, samples: PairSamples) -> HeldOutSamples:
     """Every group of these samples."""
     own = np.arange(len(applications.names))
-    return Held(
+    return HeldOutSamples(
         applications,
         samples,
         groups_of(samples, own),
@@ -93,30 +93,30 @@ def held_of(applications: Applications, samples: Samples) -> Held:
     )
 
 
-def by_kernels(held: Held, chosen: Committees) -> Said:
+def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
     """The committees; of each family the one that was elected without its vote."""
-    space = Space(held.applications, scales_of(held.applications))
+    space = ApplicationSpace(held.applications, scales_of(held.applications))
     pairs, sizes = [], []
     for settings in chosen.near:
         fitted = inverse_of(settings, parts(space, settings), held.samples)
         pairs.append(without_pairs(fitted, held.samples))
         sizes.append(left_out(fitted, [group.samples for group in held.sizes]))
     speaks = [chosen.without(group.name) for group in held.families]
-    families: list[list[LeftOut]] = [[] for _ in held.families]
+    families: list[list[LeftOutScores]] = [[] for _ in held.families]
     for settings in dict.fromkeys(one for committee in speaks for one in committee):
         fitted = inverse_of(settings, parts(space, settings), held.samples)
         asked = [number for number, committee in enumerate(speaks) if settings in committee]
         found = left_out(fitted, [held.families[number].samples for number in asked])
         for number, one in zip(asked, found, strict=True):
             families[number].append(one)
-    return Said(
+    return LeftOutPredictions(
         mean_of(pairs),
         [mean_of(said) for said in zip(*sizes, strict=True)],
         [mean_of(said) for said in families],
     )
 
 
-def by_additive(held: Held) -> list[Floats]:
+def by_additive(held: HeldOutSamples) -> list[Floats]:
     """Speeds of each family by the additive form without it."""
     found = []
     for group in held.families:
@@ -134,7 +134,7 @@ def by_additive(held: Held) -> list[Floats]:
 class Forests:
     """LightGBM's voice: it costs a fit for whatever is left out."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldOutSamples) -> None:
         samples, applications = held.samples, held.applications
         self._held = held
         self._rows = pair_rows(
@@ -142,14 +142,14 @@ class Forests:
         )
         self._slower = -np.log(samples.speed)
 
-    def _without(self, out: Bools) -> LeftOut:
+    def _without(self, out: Bools) -> LeftOutScores:
         if out.all():  # every sample is of the group: then one middle of all of them speaks
             usual = np.quantile(self._slower, QUANTILES)
             return spoken(np.repeat(usual[:, None], len(out), axis=1))
-        fitted = Trees.fitted(self._rows[~out], self._slower[~out])
+        fitted = QuantileForests.fitted(self._rows[~out], self._slower[~out])
         return spoken(fitted.predict(self._rows[out]))
 
-    def pairs(self) -> LeftOut:
+    def pairs(self) -> LeftOutScores:
         """Of each pair without it."""
         samples = self._held.samples
         speed, deviation = np.empty(len(samples)), np.empty(len(samples))
@@ -157,12 +157,12 @@ class Forests:
         for out in np.unique(fold):
             found = self._without(fold == out)
             speed[fold == out], deviation[fold == out] = found
-        return LeftOut(speed, deviation)
+        return LeftOutScores(speed, deviation)
 
-    def groups(self, found: Sequence[Group]) -> list[LeftOut]:
+    def groups(self, found: Sequence[SampleGroup]) -> list[LeftOutScores]:
         """Bundles of groups are left out together: a forest costs too much for each alone."""
         count = len(self._held.samples)
-        said: dict[int, LeftOut] = {}
+        said: dict[int, LeftOutScores] = {}
         for bundle in (found[at::_BUNDLES] for at in range(min(_BUNDLES, len(found)))):
             out = np.zeros(count, dtype=np.bool_)
             for group in bundle:
@@ -172,31 +172,33 @@ class Forests:
             answer, at = self._without(out), np.cumsum(out) - 1
             for group in bundle:
                 rows = at[group.samples]
-                said[group.name] = LeftOut(answer.speed[rows], answer.deviation[rows])
+                said[group.name] = LeftOutScores(answer.speed[rows], answer.deviation[rows])
         return [said[group.name] for group in found]
 
 
-def spoken(quantiles: Floats) -> LeftOut:
+def spoken(quantiles: Floats) -> LeftOutScores:
     """Quantiles of log slowdown as speed and deviation."""
     speed = np.exp(-quantiles[1])
-    return LeftOut(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
+    return LeftOutScores(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
 
 
-def blend(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
+def blend(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """`share` of the other."""
-    return LeftOut(
+    return LeftOutScores(
         (1 - share) * one.speed + share * other.speed,
         (1 - share) * one.deviation + share * other.deviation,
     )
 
 
-def number_of(one: LeftOut, other: LeftOut, share: float) -> LeftOut:
+def number_of(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """`share` of the other's speed. How sure it is remains the first's: forests are as sure of
     what is like nothing that they saw as of the rest."""
-    return LeftOut((1 - share) * one.speed + share * other.speed, one.deviation)
+    return LeftOutScores((1 - share) * one.speed + share * other.speed, one.deviation)
 
 
-def calibrated(held: Held, kernels: Said, forests: Forests | None) -> tuple[Shares, Calibration]:
+def calibrated(
+    held: HeldOutSamples, kernels: LeftOutPredictions, forests: Forests | None
+) -> tuple[VoteShares, Calibration]:
     """Everybody's say, and how far bounds must lie with it."""
     near, pairs, sizes = 0.0, kernels.pairs, kernels.sizes
     trees = kernels.families
@@ -215,12 +217,12 @@ def calibrated(held: Held, kernels: Said, forests: Forests | None) -> tuple[Shar
     for number in every.tolist():
         far, _ = _shares(errors, every[every != number])
         families.append(number_of(kernels.families[number], trees[number], far))
-    found = _factors(held, Said(pairs, sizes, families))
-    return Shares(near, *_shares(errors, every)), found
+    found = _factors(held, LeftOutPredictions(pairs, sizes, families))
+    return VoteShares(near, *_shares(errors, every)), found
 
 
 def with_companies(
-    found: Calibration, runs: Sequence[Run], rows: Floats, slower: Floats
+    found: Calibration, runs: Sequence[CoLocatedRun], rows: Floats, slower: Floats
 ) -> Calibration:
     """And how far bounds must lie beside several others: forests without each sixth of the larger
     companies. As it was, where none was measured."""
@@ -235,7 +237,7 @@ def with_companies(
     for at in range(_FOLDS):
         out = larger & (fold == at)
         if out.any() and not out.all():
-            said = spoken(Trees.fitted(rows[~out], slower[~out]).predict(rows[out]))
+            said = spoken(QuantileForests.fitted(rows[~out], slower[~out]).predict(rows[out]))
             scores.append(scores_of(np.exp(-slower[out]), said.speed, said.deviation))
             victims += [runs[row].victim for row in np.flatnonzero(out).tolist()]
     names = {name: at for at, name in enumerate(sorted(set(victims)))}
@@ -253,7 +255,10 @@ class _Errors(NamedTuple):
 
 
 def _errors(
-    held: Held, kernels: Sequence[LeftOut], trees: Sequence[LeftOut], added: Sequence[Floats]
+    held: HeldOutSamples,
+    kernels: Sequence[LeftOutScores],
+    trees: Sequence[LeftOutScores],
+    added: Sequence[Floats],
 ) -> _Errors:
     shares = SHARES if trees is not kernels else SHARES[:1]
     found = np.zeros((len(shares), len(SHARES), len(held.families)))
@@ -285,11 +290,11 @@ def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
     return SHARES[far], SHARES[best]
 
 
-def _factors(held: Held, found: Said) -> Calibration:
+def _factors(held: HeldOutSamples, found: LeftOutPredictions) -> Calibration:
     family = held.applications.family
 
     def scores(
-        groups: Sequence[Group], said: Sequence[LeftOut], victims: bool | None
+        groups: Sequence[SampleGroup], said: Sequence[LeftOutScores], victims: bool | None
     ) -> list[Floats]:
         kept = []
         for group, one in zip(groups, said, strict=True):

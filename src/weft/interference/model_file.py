@@ -8,21 +8,21 @@ import msgspec
 
 from weft.files.reading import unpack
 from weft.interference import trees
-from weft.interference.ladder import Cell
+from weft.interference.ladder import PredictorCell
 from weft.model.errors import BadInputError
 
 SCHEMA = "weft.dev/interference-model/v1"
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PredictorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Predictors of several GPU models, and what they were learnt from."""
 
     schema: str
     weft: str
     sources: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[PredictorCell, ...]
 
-    def cell(self, gpu_model: str, isolation: str = "") -> Cell | None:
+    def cell(self, gpu_model: str, isolation: str = "") -> PredictorCell | None:
         """That of a GPU model; of the way of sharing, or of any where none is asked for."""
         for one in self.cells:
             if one.gpu_model == gpu_model and isolation in ("", one.isolation):
@@ -34,12 +34,12 @@ class _Schema(msgspec.Struct):
     schema: str
 
 
-def encode(model: Model) -> bytes:
+def encode(model: PredictorFile) -> bytes:
     """Compressed; the same model gives the same bytes. NaN (not known) is written as null."""
     return gzip.compress(msgspec.json.encode(model), mtime=0)
 
 
-def decode(body: bytes, where: str) -> Model:
+def decode(body: bytes, where: str) -> PredictorFile:
     """`BadInputError` says what is wrong with the file."""
     try:
         body = unpack(body, where)
@@ -48,7 +48,7 @@ def decode(body: bytes, where: str) -> Model:
             raise BadInputError(
                 f"{where}, field schema", f"{schema!r}; this Weft reads {SCHEMA}: train it again"
             )
-        found = msgspec.convert(_known(msgspec.json.decode(body)), Model)
+        found = msgspec.convert(_known(msgspec.json.decode(body)), PredictorFile)
         _check(found)
     except (
         msgspec.DecodeError,
@@ -67,7 +67,7 @@ class _MisfitError(Exception):
     """Parts that cannot be of one model."""
 
 
-def _check(model: Model) -> None:
+def _check(model: PredictorFile) -> None:
     """That every part speaks of what the others have; `_MisfitError` says which does not."""
     if not model.cells:
         raise _MisfitError("it has no cells")
@@ -77,7 +77,7 @@ def _check(model: Model) -> None:
                 raise _MisfitError(f"{what} - at `$.cells[{number}]`")
 
 
-def _said_of(cell: Cell) -> Iterator[tuple[str, bool]]:
+def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     """What would be wrong, and whether it is right."""
     names = {one.application for one in cell.solos}
     yield "an application stands twice in solos", len(names) == len(cell.solos)

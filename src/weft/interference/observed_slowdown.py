@@ -21,14 +21,14 @@ import numpy as np
 from weft.core.framework.interference import (
     OBSERVED,
     Floats,
-    Interference,
+    InterferenceTable,
     InterferenceView,
-    Tier,
+    PredictionTier,
     Tiers,
     interference,
 )
-from weft.interference.additive import Correction, Observed
-from weft.interference.history import History, Memory, Remembered
+from weft.interference.additive import Correction, Residuals
+from weft.interference.history import History, RecentMean, RememberedSlowdown
 
 SECOND_NS = 1_000_000_000
 BAN_NS = 30 * 60 * SECOND_NS
@@ -46,7 +46,7 @@ not know get a place in the table, whose size is their number squared."""
 MOST_MISSED = math.log(2.0)
 """Log slowdown of one pair that may be put down to its applications: what is beyond is its own."""
 MOST_SLOWDOWN = 100.0
-_CORRECTED = (Tier.LEARNED, Tier.ADDITIVE, Tier.HINGE)
+_CORRECTED = (PredictionTier.LEARNED, PredictionTier.ADDITIVE, PredictionTier.HINGE)
 _FAR = math.log(10 * MOST_SLOWDOWN)
 
 Key = tuple[str, str, tuple[str, ...]]
@@ -55,7 +55,7 @@ Apart = tuple[str, str, str]
 """(GPU model, one, the other), these two in order."""
 
 
-class KeptPair(msgspec.Struct, frozen=True):
+class ObservedPair(msgspec.Struct, frozen=True):
     """Log slowdowns of `victim` beside `others` on a GPU model: their moving mean, and the last.
 
     `seen_ns`: when it was seen last, since 1970; 0 is not known, and counts as now.
@@ -78,23 +78,23 @@ class Ban(msgspec.Struct, frozen=True):
     until_ns: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ObservationRecord(msgspec.Struct, frozen=True):
     """Everything that was observed, as plain data, the last seen last."""
 
-    pairs: tuple[KeptPair, ...] = ()
+    pairs: tuple[ObservedPair, ...] = ()
     bans: tuple[Ban, ...] = ()
     schema: Literal["weft.dev/observed/v1"] = "weft.dev/observed/v1"
 
 
-def encode(kept: Kept) -> str:
+def encode(kept: ObservationRecord) -> str:
     """As JSON."""
     return msgspec.json.encode(kept).decode()
 
 
-def decode(text: str | bytes) -> Kept:
+def decode(text: str | bytes) -> ObservationRecord:
     """From JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
     try:
-        kept = msgspec.json.decode(text, type=Kept)
+        kept = msgspec.json.decode(text, type=ObservationRecord)
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
     for pair in kept.pairs:
@@ -121,32 +121,35 @@ class _Cells(NamedTuple):
     tier: Tiers
 
 
-class Experience:
+class ObservedSlowdowns:
     """Observations over a base table. Times are of one clock that outlives the process (UTC).
 
     `kept` is what another process observed: this one goes on from there.
     """
 
-    def __init__(self, base: Interference, kept: Kept | None = None) -> None:
+    def __init__(self, base: InterferenceTable, kept: ObservationRecord | None = None) -> None:
         self._history: dict[str, History] = {}
-        self._seen: OrderedDict[Key, Remembered | None] = OrderedDict()
+        self._seen: OrderedDict[Key, RememberedSlowdown | None] = OrderedDict()
         self._seen_ns: dict[Key, int] = {}
         self._bans: OrderedDict[Apart, int] = OrderedDict()
-        self._told: tuple[dict[Key, Remembered], frozenset[Apart]] | None = ({}, frozenset())
+        self._told: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] | None = (
+            {},
+            frozenset(),
+        )
         self._told_ns = 0
         self._version = base.version
         self.base, self._view = base, InterferenceView(base)
-        for pair in (kept or Kept()).pairs[-MOST_PAIRS:]:
+        for pair in (kept or ObservationRecord()).pairs[-MOST_PAIRS:]:
             key = (pair.gpu_model, pair.victim, tuple(sorted(pair.others)))
             self._of(pair.gpu_model).put(
-                *key[1:], Memory(pair.mean, list(pair.values[-MOST_VALUES:]))
+                *key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:]))
             )
             self._seen[key] = self._of(pair.gpu_model).of(*key[1:])
             self._seen_ns[key] = pair.seen_ns
-        for one in (kept or Kept()).bans:
+        for one in (kept or ObservationRecord()).bans:
             self._put(one.gpu_model, one.one, one.other, one.until_ns)
 
-    def rebase(self, base: Interference) -> None:
+    def rebase(self, base: InterferenceTable) -> None:
         """Other predictions: what was told as observed goes over these now, and is due."""
         self.base, self._view = base, InterferenceView(base)
         self._version = max(self._version, base.version)
@@ -213,7 +216,7 @@ class Experience:
 
     # --- what is told ---
 
-    def due(self, now_ns: int) -> Interference | None:
+    def due(self, now_ns: int) -> InterferenceTable | None:
         """The patched table, where it is time to tell it: at once where a ban began or ended,
         each five minutes where pairs moved. Its version is higher than the last one's."""
         self._forget_old(now_ns)
@@ -226,7 +229,7 @@ class Experience:
         self._version += 1
         return self._patched(known, bans)
 
-    def kept(self, now_ns: int) -> Kept:
+    def kept(self, now_ns: int) -> ObservationRecord:
         """What another process needs to go on from here."""
         self._forget_old(now_ns)
         pairs = []
@@ -236,10 +239,14 @@ class Experience:
             if memory is not None:
                 values = tuple(round(value, 4) for value in memory.values)
                 mean = round(memory.mean, 4)
-                pairs.append(KeptPair(gpu_model, victim, others, mean, values, self._seen_ns[key]))
-        return Kept(tuple(pairs), self.bans(now_ns))
+                pairs.append(
+                    ObservedPair(gpu_model, victim, others, mean, values, self._seen_ns[key])
+                )
+        return ObservationRecord(tuple(pairs), self.bans(now_ns))
 
-    def _with_room(self, bans: Sequence[Ban]) -> tuple[dict[Key, Remembered], frozenset[Apart]]:
+    def _with_room(
+        self, bans: Sequence[Ban]
+    ) -> tuple[dict[Key, RememberedSlowdown], frozenset[Apart]]:
         """What has a place in the table: bans first, and the newest of both."""
         base, names = set(self.base.classes), set[str]()
 
@@ -262,7 +269,9 @@ class Experience:
         ]
         return dict(reversed(known)), apart
 
-    def _patched(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> Interference:
+    def _patched(
+        self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]
+    ) -> InterferenceTable:
         cells = self._cells(known, bans)
         at = {name: index for index, name in enumerate(cells.classes)}
         row = {name: index for index, name in enumerate(cells.models)}
@@ -285,7 +294,7 @@ class Experience:
             (*self.base.sources, OBSERVED),
         )
 
-    def _cells(self, known: dict[Key, Remembered], bans: frozenset[Apart]) -> _Cells:
+    def _cells(self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]) -> _Cells:
         """The base table with room for whatever else was seen: as what is told of the unknown."""
         names = dict.fromkeys(self.base.classes)
         size, models = len(names), dict.fromkeys(self.base.gpu_models)
@@ -304,11 +313,13 @@ class Experience:
         tier = np.array(tiers, dtype=np.int8).reshape(mean.shape)
         return _Cells(list(models), list(names), mean, upper, tier)
 
-    def _correct(self, cells: _Cells, row: int, known: list[tuple[Key, Remembered]]) -> None:
+    def _correct(
+        self, cells: _Cells, row: int, known: list[tuple[Key, RememberedSlowdown]]
+    ) -> None:
         """Move what was predicted by what was seen of the victim, and of those beside it."""
         at = {name: index for index, name in enumerate(cells.classes)}
         mean, tier = cells.mean[row], np.abs(cells.tier[row])
-        seen: list[Observed] = []
+        seen: list[Residuals] = []
         names: set[str] = set()
         for (_, victim, others), one in reversed(known):
             names |= {victim, *others}
@@ -316,7 +327,7 @@ class Experience:
                 break
             expected = sum(float(mean[at[victim], at[other]]) for other in others)
             missed = min(max(one.mean - expected, -MOST_MISSED), MOST_MISSED)
-            seen.append(Observed(victim, others, missed))
+            seen.append(Residuals(victim, others, missed))
         told = Correction(seen)
         suffers = np.array([told.of(name, ()) for name in cells.classes] + [0.0])
         inflicts = np.array([told.of(name, (name,)) for name in cells.classes] + [0.0]) - suffers
@@ -325,17 +336,17 @@ class Experience:
         cells.upper[row] += moved
 
 
-def _measured(cells: _Cells, cell: tuple[int, int, int], one: Remembered) -> None:
+def _measured(cells: _Cells, cell: tuple[int, int, int], one: RememberedSlowdown) -> None:
     """What was observed of a pair; what somebody stands for is only made worse by it."""
     mean, upper = one.mean, one.upper
-    if cells.tier[cell] == Tier.TABLE:
+    if cells.tier[cell] == PredictionTier.TABLE:
         mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])
         if (mean, upper) == (cells.mean[cell], cells.upper[cell]):
             return
-    cells.mean[cell], cells.upper[cell], cells.tier[cell] = mean, upper, Tier.MEASURED
+    cells.mean[cell], cells.upper[cell], cells.tier[cell] = mean, upper, PredictionTier.MEASURED
 
 
-def _moved(told: dict[Key, Remembered], known: dict[Key, Remembered]) -> bool:
+def _moved(told: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
     """Whether any pair is worth telling again, or gone."""
     return bool(told.keys() - known.keys()) or any(
         key not in told

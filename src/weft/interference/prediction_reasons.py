@@ -3,13 +3,13 @@
 import msgspec
 import numpy as np
 
-from weft.interference.features import Samples, pair_columns, pair_rows
-from weft.interference.kernel import Process, Space, between, itself, parts
-from weft.interference.ladder import Prediction, Predictor
-from weft.interference.learned import Speaker
+from weft.interference.features import PairSamples, pair_columns, pair_rows
+from weft.interference.kernel import ApplicationSpace, GaussianProcess, between, itself, parts
+from weft.interference.ladder import Predictor, SlowdownPrediction
+from weft.interference.learned import LearnedPredictor
 
 
-class Near(msgspec.Struct, frozen=True):
+class NearestPair(msgspec.Struct, frozen=True):
     """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
 
     victim: str
@@ -18,28 +18,28 @@ class Near(msgspec.Struct, frozen=True):
     likeness: float
 
 
-class Because(msgspec.Struct, frozen=True):
+class PredictionReasons(msgspec.Struct, frozen=True):
     """`parts` add up to the speed that the first kernel says; `trees` are in log slowdown."""
 
-    prediction: Prediction
-    nearest: tuple[Near, ...] = ()
+    prediction: SlowdownPrediction
+    nearest: tuple[NearestPair, ...] = ()
     parts: tuple[tuple[str, float], ...] = ()
     trees: tuple[tuple[str, float], ...] = ()
 
 
-def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> Because:
+def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> PredictionReasons:
     """Of one pair. Below the learned rung there is nothing to say but the rung."""
     found = predictor.predict(victim, [other])
     speaker = predictor.speaker
     if speaker is None or predictor.rung_of(victim, other) != "learned":
-        return Because(found)
+        return PredictionReasons(found)
     index = predictor.applications.index
-    asked = Samples(np.array([index[victim]]), np.array([index[other]]), np.zeros(1))
+    asked = PairSamples(np.array([index[victim]]), np.array([index[other]]), np.zeros(1))
     kind = speaker.kind_of(predictor.applications)
     away = 2 in (kind[index[victim]], kind[index[other]])
     process = (speaker.far if away else speaker.near).members[0]
-    space = Space(predictor.applications, speaker.learned.scales)
-    return Because(
+    space = ApplicationSpace(predictor.applications, speaker.learned.scales)
+    return PredictionReasons(
         found,
         _nearest(speaker, process, space, asked)[:nearest],
         _parts(process, space, asked),
@@ -47,14 +47,16 @@ def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> 
     )
 
 
-def _nearest(speaker: Speaker, process: Process, space: Space, asked: Samples) -> tuple[Near, ...]:
+def _nearest(
+    speaker: LearnedPredictor, process: GaussianProcess, space: ApplicationSpace, asked: PairSamples
+) -> tuple[NearestPair, ...]:
     likeness, settings, all_of = parts(space, process.settings), process.settings, speaker.samples
     across = between(settings, likeness, asked, all_of)[0]
     scale = np.sqrt(itself(settings, likeness, asked)[0] * itself(settings, likeness, all_of))
     order = np.argsort(-across / scale, kind="stable")[:20]
     names = speaker.known.names
     return tuple(
-        Near(
+        NearestPair(
             names[all_of.victim[at]],
             names[all_of.other[at]],
             float(all_of.speed[at]),
@@ -64,7 +66,9 @@ def _nearest(speaker: Speaker, process: Process, space: Space, asked: Samples) -
     )
 
 
-def _parts(process: Process, space: Space, asked: Samples) -> tuple[tuple[str, float], ...]:
+def _parts(
+    process: GaussianProcess, space: ApplicationSpace, asked: PairSamples
+) -> tuple[tuple[str, float], ...]:
     """The kernel's parts, in speed (in its logarithm where the kernel works on that)."""
     settings, basis, target = process.settings, process.basis, process.target
     likeness = parts(space, settings)
@@ -85,7 +89,9 @@ def _parts(process: Process, space: Space, asked: Samples) -> tuple[tuple[str, f
     )
 
 
-def _trees(predictor: Predictor, speaker: Speaker, asked: Samples) -> tuple[tuple[str, float], ...]:
+def _trees(
+    predictor: Predictor, speaker: LearnedPredictor, asked: PairSamples
+) -> tuple[tuple[str, float], ...]:
     forest = speaker.trees
     if forest is None:
         return ()

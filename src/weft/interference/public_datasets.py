@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from weft.files.words import decimal_number
-from weft.interference.records import FASTEST, Measured, Run, Solo, solo
+from weft.interference.records import FASTEST, CoLocatedRun, Measurements, SoloRun, solo
 from weft.model.errors import BadInputError
 
 FORBIDDEN = -1.0
@@ -33,13 +33,13 @@ _GAVEL = (
 )
 
 
-def gavel(text: str, where: str) -> dict[str, Measured]:
+def gavel(text: str, where: str) -> dict[str, Measurements]:
     """Each campaign (`source`) by itself: they disagree by 0.2, and must not be mixed.
 
     Speeds are co-run by solo rate, of feasible pairs, each once: two jobs alike are one sample.
     """
-    runs: dict[str, list[Run]] = {}
-    solos: dict[str, dict[tuple[str, str], Solo]] = {}
+    runs: dict[str, list[CoLocatedRun]] = {}
+    solos: dict[str, dict[tuple[str, str], SoloRun]] = {}
     bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
     for line, row in _rows(text, where):
         source, gpu, a, b = row["source"], row["gpu"], row["job_a"], row["job_b"]
@@ -71,12 +71,14 @@ def gavel(text: str, where: str) -> dict[str, Measured]:
                 )
         if a == b:
             speed = sum(beside) / sum(alone)
-            runs.setdefault(source, []).append(Run(a, (b,), gpu, "", speed))
+            runs.setdefault(source, []).append(CoLocatedRun(a, (b,), gpu, "", speed))
             continue
         for victim, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
-            runs.setdefault(source, []).append(Run(victim, (other,), gpu, "", rate / own))
+            runs.setdefault(source, []).append(CoLocatedRun(victim, (other,), gpu, "", rate / own))
     return {
-        name: Measured(name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ())))
+        name: Measurements(
+            name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ()))
+        )
         for name, found in sorted(runs.items())
     }
 

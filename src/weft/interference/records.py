@@ -17,7 +17,7 @@ _AT_END = re.compile(
 )
 
 
-class Solo(msgspec.Struct, frozen=True):
+class SoloRun(msgspec.Struct, frozen=True):
     """An application alone on a GPU model.
 
     `features` are 5.3's by name and statistic (`sm_active_ratio.mean`), what is not known left
@@ -34,7 +34,7 @@ class Solo(msgspec.Struct, frozen=True):
     features: dict[str, float] = {}
 
 
-class Run(msgspec.Struct, frozen=True):
+class CoLocatedRun(msgspec.Struct, frozen=True):
     """`victim` beside `others`: its rate by its rate alone, the median of `runs` runs."""
 
     victim: str
@@ -45,19 +45,19 @@ class Run(msgspec.Struct, frozen=True):
     runs: int = 1
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measurements(msgspec.Struct, frozen=True):
     """All that one source knows; `forbidden` ran out of memory together, or may not share."""
 
     source: str
-    solos: tuple[Solo, ...] = ()
-    runs: tuple[Run, ...] = ()
+    solos: tuple[SoloRun, ...] = ()
+    runs: tuple[CoLocatedRun, ...] = ()
     forbidden: tuple[tuple[tuple[str, ...], str, str], ...] = ()
 
     def cells(self) -> list[tuple[str, str]]:
         """(GPU model, isolation) of every run: each gets a predictor of its own."""
         return sorted({(run.gpu_model, run.isolation) for run in self.runs})
 
-    def cell(self, gpu_model: str, isolation: str) -> "Measured":
+    def cell(self, gpu_model: str, isolation: str) -> "Measurements":
         """What was measured on one GPU model in one way of sharing.
 
         What stood still beside others counts as `SLOWEST`: 0 has no logarithm. Of who was only
@@ -68,16 +68,16 @@ class Measured(msgspec.Struct, frozen=True):
         solos = [one for one in self.solos if (one.gpu_model, one.isolation) == at]
         named = {name for run in runs for name in (run.victim, *run.others)}
         missing = sorted(named - {one.application for one in solos})
-        return Measured(
+        return Measurements(
             self.source,
             (*solos, *(solo(name, gpu_model, isolation) for name in missing)),
             tuple(msgspec.structs.replace(run, speed=max(run.speed, SLOWEST)) for run in runs),
             tuple(one for one in self.forbidden if one[1:] == at),
         )
 
-    def only(self, runs: Iterable[Run]) -> "Measured":
+    def only(self, runs: Iterable[CoLocatedRun]) -> "Measurements":
         """The same with fewer runs."""
-        return Measured(self.source, self.solos, tuple(runs), self.forbidden)
+        return Measurements(self.source, self.solos, tuple(runs), self.forbidden)
 
 
 def family_and_batch(application: str) -> tuple[str, float]:
@@ -101,8 +101,8 @@ def solo(
     isolation: str,
     rate_per_s: float = math.nan,
     features: dict[str, float] | None = None,
-) -> Solo:
-    """A `Solo` whose family and batch size are read off its name; without features that are NaN."""
+) -> SoloRun:
+    """A `SoloRun` whose family and batch size are read off its name; features are NaN."""
     family, batch = family_and_batch(application)
     known = {name: value for name, value in (features or {}).items() if math.isfinite(value)}
-    return Solo(application, gpu_model, isolation, family, batch, rate_per_s, known)
+    return SoloRun(application, gpu_model, isolation, family, batch, rate_per_s, known)

@@ -12,7 +12,7 @@ from weft.interference.features import (
     Bools,
     Floats,
     Ints,
-    Samples,
+    PairSamples,
     utilisation,
 )
 
@@ -20,7 +20,7 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _AT_90 = NormalDist().inv_cdf(0.9)
 
 
-class Score(msgspec.Struct, frozen=True):
+class PredictionScore(msgspec.Struct, frozen=True):
     """Of predicted against measured speeds.
 
     `coverage` is the share of speeds at or above their lower bound, `width` the mean distance of
@@ -38,7 +38,7 @@ class Score(msgspec.Struct, frozen=True):
     hindsight_width: float = float("nan")
 
 
-class Told(msgspec.Struct, frozen=True):
+class ScoredSamples(msgspec.Struct, frozen=True):
     """Measured speeds with what was predicted of them; `family` is the victim's, by number, `sure`
     whether the bound was said to be calibrated."""
 
@@ -49,12 +49,12 @@ class Told(msgspec.Struct, frozen=True):
     sure: Bools
 
 
-def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Score:
+def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> PredictionScore:
     """Of one method."""
     error = np.abs(predicted - speed)
     total = float(((speed - speed.mean()) ** 2).sum())
     r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
-    found = Score(
+    found = PredictionScore(
         len(speed),
         float(error.mean()),
         float((error / speed).mean()),
@@ -71,7 +71,7 @@ def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Sco
     )
 
 
-def curve(told: Told) -> list[tuple[float, float]]:
+def curve(told: ScoredSamples) -> list[tuple[float, float]]:
     """(wanted, reached) coverage where bounds are moved out and in along a bell curve."""
     width = np.maximum(told.predicted - told.lowest, 1e-9)
     away = (told.predicted - told.speed) / width
@@ -79,7 +79,7 @@ def curve(told: Told) -> list[tuple[float, float]]:
     return [(level, float((away <= normal.inv_cdf(level) / _AT_90).mean())) for level in LEVELS]
 
 
-def family_interval(told: Told, draws: int = 2000) -> tuple[float, float]:
+def family_interval(told: ScoredSamples, draws: int = 2000) -> tuple[float, float]:
     """95 % bootstrap interval of coverage, families drawn with replacement."""
     names = np.unique(told.family)
     within = told.speed >= told.lowest
@@ -90,24 +90,26 @@ def family_interval(told: Told, draws: int = 2000) -> tuple[float, float]:
     return float(np.quantile(shares, 0.025)), float(np.quantile(shares, 0.975))
 
 
-def constant(train: Samples, test: Samples) -> Floats:
+def constant(train: PairSamples, test: PairSamples) -> Floats:
     """The training set's mean speed."""
     return np.full(len(test), float(train.speed.mean()))
 
 
-def ridge(train: Samples, test: Samples, count: int) -> Floats:
+def ridge(train: PairSamples, test: PairSamples, count: int) -> Floats:
     """Speed as victim's plus other's number, λ = 1."""
     return additive.fit(train, train.speed, count).predict(test)
 
 
-def sum_of_utilisation(applications: Applications, test: Samples) -> Floats | None:
+def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
     """1 / max(1, sum of both utilisations); None where somebody's is not known."""
     share = np.array([utilisation(one) for one in applications.solos])
     total = share[test.victim] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))
 
 
-def baselines(applications: Applications, train: Samples, test: Samples) -> dict[str, Floats]:
+def baselines(
+    applications: Applications, train: PairSamples, test: PairSamples
+) -> dict[str, Floats]:
     """Each one's predictions for the test samples."""
     found = {
         "constant": constant(train, test),
@@ -117,9 +119,9 @@ def baselines(applications: Applications, train: Samples, test: Samples) -> dict
     return found if summed is None else {**found, "sum of utilisation": summed}
 
 
-def joined(parts: Sequence[Told]) -> Told:
+def joined(parts: Sequence[ScoredSamples]) -> ScoredSamples:
     """Several tests as one."""
-    return Told(
+    return ScoredSamples(
         np.concatenate([one.speed for one in parts]),
         np.concatenate([one.predicted for one in parts]),
         np.concatenate([one.lowest for one in parts]),

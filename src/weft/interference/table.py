@@ -1,4 +1,4 @@
-"""From predictors, or from someone's table, to the `Interference` that policies get."""
+"""From predictors, or from someone's table, to the `InterferenceTable` that policies get."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,21 +7,21 @@ import numpy as np
 from weft.core.framework.interference import (
     ANY_MODEL,
     Floats,
-    Interference,
-    Tier,
+    InterferenceTable,
+    PredictionTier,
     Tiers,
     interference,
 )
 from weft.interference import utilisation
-from weft.interference.ladder import Prediction, Predictor
+from weft.interference.ladder import Predictor, SlowdownPrediction
 from weft.interference.public_datasets import StaticTable
 
 _TIER = {
-    "measured": Tier.MEASURED,
-    "learned": Tier.LEARNED,
-    "additive": Tier.ADDITIVE,
-    "hinge": Tier.HINGE,
-    "unknown": Tier.UNKNOWN,
+    "measured": PredictionTier.MEASURED,
+    "learned": PredictionTier.LEARNED,
+    "additive": PredictionTier.ADDITIVE,
+    "hinge": PredictionTier.HINGE,
+    "unknown": PredictionTier.UNKNOWN,
 }
 _WORST = 0.9
 
@@ -32,7 +32,7 @@ def from_predictors(
     classes: Sequence[str],
     sources: Sequence[str] = (),
     ticks: Callable[[int, int], None] | None = None,
-) -> Interference:
+) -> InterferenceTable:
     """Every class beside every class on every predictor's GPU model."""
     cards = []
     for number, one in enumerate(predictors, start=1):
@@ -44,7 +44,7 @@ def from_predictors(
     return interference(version, models, classes, (mean, upper, tier), sources)
 
 
-def _card(pairs: list[list[Prediction]]) -> tuple[Floats, Floats, Tiers]:
+def _card(pairs: list[list[SlowdownPrediction]]) -> tuple[Floats, Floats, Tiers]:
     size = len(pairs)
     mean, upper = np.zeros((size, size)), np.zeros((size, size))
     tier = np.zeros((size, size), dtype=np.int8)
@@ -68,7 +68,7 @@ def _with_unknown(mean: Floats, upper: Floats, tier: Tiers) -> tuple[Floats, Flo
     whole = _edge(mean.ravel(), upper.ravel(), least)
     size = len(mean)
     means, uppers = np.pad(mean, ((0, 1), (0, 1))), np.pad(upper, ((0, 1), (0, 1)))
-    tiers = np.pad(tier, ((0, 1), (0, 1)), constant_values=-Tier.UNKNOWN)
+    tiers = np.pad(tier, ((0, 1), (0, 1)), constant_values=-PredictionTier.UNKNOWN)
     for at in range(size):
         means[at, size], uppers[at, size] = rows[at]
         means[size, at], uppers[size, at] = columns[at]
@@ -84,7 +84,7 @@ def _edge(mean: Floats, upper: Floats, least: tuple[float, float]) -> tuple[floa
     return middle, max(float(np.quantile(kept, _WORST)), least[1], middle)
 
 
-def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> Interference:
+def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> InterferenceTable:
     """Someone's numbers as they are: the bound is the mean.
 
     Pairs that it leaves out, and applications that it does not know, are UNKNOWN: as the worst of
@@ -96,6 +96,6 @@ def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) ->
     least = utilisation.unknown()
     mean = np.where(said, np.log(np.where(said, slowdown, 1.0)), max(worst, least[0]))
     upper = np.where(never, np.inf, np.where(said, mean, max(worst, least[1])))
-    tier = np.where(said | never, Tier.TABLE, -Tier.UNKNOWN).astype(np.int8)
+    tier = np.where(said | never, PredictionTier.TABLE, -PredictionTier.UNKNOWN).astype(np.int8)
     arrays = (mean[None], upper[None], tier[None])
     return interference(version, [gpu_model], table.applications, arrays, [table.source])

@@ -50,20 +50,20 @@ def readable(texts: Sequence[str]) -> bool:
     import lightgbm
 
     try:
-        Trees.read(texts)
+        QuantileForests.read(texts)
     except lightgbm.basic.LightGBMError:
         return False
     return True
 
 
-class Trees:
+class QuantileForests:
     """The three forests."""
 
     def __init__(self, boosters: Sequence[Any]) -> None:
         self._boosters = boosters
 
     @classmethod
-    def read(cls, texts: Sequence[str]) -> "Trees":
+    def read(cls, texts: Sequence[str]) -> "QuantileForests":
         """From what `texts` was."""
         import lightgbm
 
@@ -75,7 +75,7 @@ class Trees:
         return tuple(one.model_to_string() for one in self._boosters)
 
     @classmethod
-    def fitted(cls, rows: Floats, slower: Floats) -> "Trees":
+    def fitted(cls, rows: Floats, slower: Floats) -> "QuantileForests":
         """To rows of `features.pair_rows` and their log slowdowns."""
         import lightgbm
 

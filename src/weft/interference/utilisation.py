@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.interference.features import memory_activity, utilisation
-from weft.interference.records import Solo
+from weft.interference.records import SoloRun
 
 LOWER = 0.20
 UNKNOWN_SUM = 1.0
@@ -28,7 +28,7 @@ def slowdown_of(speed: float) -> tuple[float, float]:
     return -float(np.log(speed)), -float(np.log(max(0.02, speed - LOWER)))
 
 
-def by_utilisation(victim: Solo, others: Sequence[Solo]) -> tuple[float, float] | None:
+def by_utilisation(victim: SoloRun, others: Sequence[SoloRun]) -> tuple[float, float] | None:
     """Log slowdown and bound; None where somebody's utilisation is not known.
 
     Whose memory activity is not known has none: that of the others counts.

@@ -19,7 +19,7 @@ import msgspec
 
 from weft.dialects.shares import PLACEMENT
 from weft.kube.annotation_limits import problem_of
-from weft.kube.client import MERGE_PATCH, Answer, ApiClient
+from weft.kube.client import MERGE_PATCH, ApiClient, ApiResponse
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError, api_error
@@ -200,7 +200,7 @@ class Binder:
         version, retries, busy = request.resource_version, 0, self.options.busy_retries
         while True:
             answer = await self._post(request, version)
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, ApiResponse):
                 return answer
             if answer.code < 300:
                 return Bound(retries)
@@ -223,7 +223,7 @@ class Binder:
 
     async def _post(
         self, request: BindRequest, version: str
-    ) -> Answer | NotLeader | Refused | Unknown:
+    ) -> ApiResponse | NotLeader | Refused | Unknown:
         def leaving() -> None:
             # Twice: our own time-out, then the server's deadline for a request that came late.
             needs_s = 2 * self.options.request_timeout_s
@@ -251,7 +251,9 @@ class Binder:
             return Unknown(request, version, self._client.clock.monotonic(), why)
         return answer
 
-    async def _why_refused(self, request: BindRequest, version: str, answer: Answer) -> Outcome:
+    async def _why_refused(
+        self, request: BindRequest, version: str, answer: ApiResponse
+    ) -> Outcome:
         """The reason for a 409 or 404. A `Conflict` without a `why` may be tried again."""
         text = api_error(answer.code, answer.body).status.message
         try:

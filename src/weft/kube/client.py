@@ -20,13 +20,13 @@ from weft.kube.clock import Backoff, Clock, SystemClock
 from weft.kube.codec import PODS, Resource
 from weft.kube.config import Endpoint
 from weft.kube.errors import LostError, NotSentError, OversizedError, api_error
-from weft.kube.structs import Object
+from weft.kube.structs import KubeObject
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 
 class ClientOptions(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     user_agent: str = "weft"
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     """What came back: HTTP status code, body, and the Retry-After header ("" without)."""
 
     code: int
@@ -215,7 +215,7 @@ class ApiClient:
         more_headers: Mapping[str, str] | None = None,
         leaving: Callable[[], None] | None = None,
         most_bytes: int = 0,
-    ) -> Answer:
+    ) -> ApiResponse:
         """One request, tried once; the answer whatever its code.
 
         `leaving` is called when nothing but the network is between the request and the server:
@@ -241,7 +241,9 @@ class ApiClient:
                 allow_redirects=False,
             ) as response:
                 found = await read_body(response, most_bytes)
-                answer = Answer(response.status, found, response.headers.get("Retry-After", ""))
+                answer = ApiResponse(
+                    response.status, found, response.headers.get("Retry-After", "")
+                )
         except _BROKEN as error:
             _raise_ours(error)
             self._count(method, 0)
@@ -290,7 +292,7 @@ class ApiClient:
         tail = f"?{urlencode(query)}" if query else ""
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
-    def pause_s(self, answer: Answer) -> float:
+    def pause_s(self, answer: ApiResponse) -> float:
         """How long the server wants to be left alone after this answer."""
         told = answer.retry_after
         wait = float(told) if told.isdecimal() else 1.0 if answer.code == 429 else 0.0

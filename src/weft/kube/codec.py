@@ -14,30 +14,30 @@ import msgspec
 from weft.kube.errors import ApiError, from_status
 from weft.kube.pods import Pod
 from weft.kube.structs import (
+    ApiStatus,
     ConfigMap,
     CsiNode,
     KubeNode,
+    KubeObject,
     Lease,
     ListMeta,
-    Object,
     PersistentVolume,
     PersistentVolumeClaim,
     RuntimeClass,
-    Status,
 )
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
 
 log = logging.getLogger("weft.kube")
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 _REMEMBERED = 1_000
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 """The decoder says the second of text that is no UTF-8."""
 
 
-class Skips:
+class SkippedObjects:
     """Objects that could not be read: counted by resource, and each one logged once."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Line(Api, frozen=True, gc=False):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class Page(NamedTuple, Generic[T]):
+class ObjectPage(NamedTuple, Generic[T]):
     """A page of a list. `unreadable` are objects of which only the metadata could be read."""
 
     items: Sequence[T]
@@ -116,16 +116,16 @@ class Resource(Generic[T]):
         """One object; `msgspec.DecodeError` where it is not as it should be."""
         return self._one.decode(body)
 
-    def decode_page(self, body: bytes, skips: Skips) -> Page[T]:
+    def decode_page(self, body: bytes, skips: SkippedObjects) -> ObjectPage[T]:
         """A page of a list, unreadable objects set aside."""
         try:
             whole = self._list.decode(body)
         except (msgspec.ValidationError, UnicodeDecodeError):
             return self._decode_singly(body, skips)
         meta: ListMeta = whole.metadata
-        return Page(whole.items or (), (), meta.resource_version, meta.continue_)
+        return ObjectPage(whole.items or (), (), meta.resource_version, meta.continue_)
 
-    def decode_line(self, line: bytes, skips: Skips) -> WatchEvent[T]:
+    def decode_line(self, line: bytes, skips: SkippedObjects) -> WatchEvent[T]:
         """One line of a watch."""
         try:
             told = _line.decode(line)
@@ -143,7 +143,7 @@ class Resource(Generic[T]):
             return WatchEvent("", _NO_META)
         return WatchEvent(told.type, meta, found)
 
-    def _decode_singly(self, body: bytes, skips: Skips) -> Page[T]:
+    def _decode_singly(self, body: bytes, skips: SkippedObjects) -> ObjectPage[T]:
         whole = _raw_list.decode(body)
         items: list[T] = []
         unreadable: list[ObjectMeta] = []
@@ -154,9 +154,11 @@ class Resource(Generic[T]):
             elif meta is not None:
                 unreadable.append(meta)
         told = whole.metadata
-        return Page(items, unreadable, told.resource_version, told.continue_)
+        return ObjectPage(items, unreadable, told.resource_version, told.continue_)
 
-    def _decode_object(self, raw: msgspec.Raw, skips: Skips) -> tuple[T | None, ObjectMeta | None]:
+    def _decode_object(
+        self, raw: msgspec.Raw, skips: SkippedObjects
+    ) -> tuple[T | None, ObjectMeta | None]:
         try:
             found = self._one.decode(raw)
             if found.metadata.name:
@@ -184,7 +186,7 @@ _NO_META = ObjectMeta()
 _line = msgspec.json.Decoder(_Line)
 _meta = msgspec.json.Decoder(MetaOnly)
 _raw_list = msgspec.json.Decoder(_RawList)
-_status = msgspec.json.Decoder(Status)
+_status = msgspec.json.Decoder(ApiStatus)
 
 PODS = Resource("/api/v1", "pods", Pod)
 NODES = Resource("/api/v1", "nodes", KubeNode)

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from weft.kube.clock import Clock, SystemClock
-from weft.kube.credentials import Credentials, ExecPlugin, Fixed, TokenFile
-from weft.kube.kubeconfig import Chosen, Exec, choose, read
+from weft.kube.credentials import Credentials, ExecPlugin, FixedCredentials, TokenFile
+from weft.kube.kubeconfig import ChosenContext, Exec, choose, read
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
 
@@ -81,7 +81,7 @@ def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCO
     )
 
 
-def from_kubeconfig(chosen: Chosen, clock: Clock) -> Endpoint:
+def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
     """The endpoint of one context."""
     cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
     parts = urlsplit(cluster.server)
@@ -106,7 +106,7 @@ def from_kubeconfig(chosen: Chosen, clock: Clock) -> Endpoint:
     )
 
 
-def _tls(chosen: Chosen, at: str) -> ssl.SSLContext:
+def _tls(chosen: ChosenContext, at: str) -> ssl.SSLContext:
     cluster, user = chosen.cluster, chosen.user
     authority = _data_or_file(
         cluster.certificate_authority_data,
@@ -139,25 +139,25 @@ def _tls(chosen: Chosen, at: str) -> ssl.SSLContext:
     return context
 
 
-def _credentials(chosen: Chosen, tls: ssl.SSLContext | None, clock: Clock) -> Credentials:
+def _credentials(chosen: ChosenContext, tls: ssl.SSLContext | None, clock: Clock) -> Credentials:
     user, at = chosen.user, f"{chosen.user_file}: users[{chosen.name}].user"
     if user.auth_provider is not None:
         raise BadInputError(
             f"{at}.auth-provider", "is no longer supported by Kubernetes; use an exec plugin"
         )
     if user.token:
-        return Fixed.bearer(user.token)
+        return FixedCredentials.bearer(user.token)
     if user.token_file:
         return TokenFile(chosen.user_file.parent / user.token_file, clock, f"{at}.tokenFile")
     if user.username:
-        return Fixed.basic(user.username, user.password)
+        return FixedCredentials.basic(user.username, user.password)
     if user.exec is not None:
         return _exec(user.exec, chosen, f"{at}.exec", tls, clock)
-    return Fixed()
+    return FixedCredentials()
 
 
 def _exec(
-    told: Exec, chosen: Chosen, at: str, tls: ssl.SSLContext | None, clock: Clock
+    told: Exec, chosen: ChosenContext, at: str, tls: ssl.SSLContext | None, clock: Clock
 ) -> ExecPlugin:
     if not told.command:
         raise BadInputError(f"{at}.command", "is missing")
@@ -178,7 +178,7 @@ def _exec(
     return ExecPlugin([command, *(told.args or ())], env, clock, at, tls)
 
 
-def _cluster_info(chosen: Chosen) -> dict[str, object]:
+def _cluster_info(chosen: ChosenContext) -> dict[str, object]:
     cluster = chosen.cluster
     info: dict[str, object] = {"server": cluster.server}
     authority = _data_or_file(

@@ -13,7 +13,7 @@ from weft.kube.errors import ConflictError, NotFoundError
 from weft.kube.structs import ConfigMap
 
 
-class Kept:
+class OwnConfigMap:
     """The ConfigMap of this namespace and name. Errors are those of `ApiClient.call`.
 
     `timeout_s` is of one request, which is made once: whoever keeps something tries again later.

@@ -34,19 +34,19 @@ class Credentials(Protocol):
         ...
 
 
-class Fixed:
+class FixedCredentials:
     """A token, or user and password, that never changes."""
 
     def __init__(self, header: str = "") -> None:
         self._header = header
 
     @classmethod
-    def bearer(cls, token: str) -> "Fixed":
+    def bearer(cls, token: str) -> "FixedCredentials":
         """A bearer token."""
         return cls(f"Bearer {token}")
 
     @classmethod
-    def basic(cls, username: str, password: str) -> "Fixed":
+    def basic(cls, username: str, password: str) -> "FixedCredentials":
         """User and password."""
         return cls(basic(username, password))
 

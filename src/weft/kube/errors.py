@@ -2,10 +2,10 @@
 
 import msgspec
 
-from weft.kube.structs import Status
+from weft.kube.structs import ApiStatus
 from weft.model import WeftError
 
-_status = msgspec.json.Decoder(Status)
+_status = msgspec.json.Decoder(ApiStatus)
 _MOST_SHOWN = 500
 
 
@@ -15,7 +15,7 @@ class ApiError(WeftError):
     `retry_after_s` is what the server asked for (0 where it asked for nothing).
     """
 
-    def __init__(self, status: Status, what: str = "", retry_after_s: float = 0) -> None:
+    def __init__(self, status: ApiStatus, what: str = "", retry_after_s: float = 0) -> None:
         text = status.message or status.reason or "no message"
         super().__init__(f"{what}: {status.code} {text}" if what else f"{status.code} {text}")
         self.status = status
@@ -69,13 +69,13 @@ def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> 
         status = _status.decode(body)
     except msgspec.DecodeError:
         text = body[:_MOST_SHOWN].decode("utf-8", "replace").strip()
-        status = Status(message=text)
+        status = ApiStatus(message=text)
     told = float(retry_after) if retry_after.isdecimal() else 0.0
     if not told and status.details is not None:
         told = float(status.details.retry_after_seconds)
     return from_status(msgspec.structs.replace(status, code=code), what, told)
 
 
-def from_status(status: Status, what: str = "", retry_after_s: float = 0) -> ApiError:
+def from_status(status: ApiStatus, what: str = "", retry_after_s: float = 0) -> ApiError:
     """The error for a Status, by its code."""
     return _BY_CODE.get(status.code, ApiError)(status, what, retry_after_s)

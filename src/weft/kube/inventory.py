@@ -17,7 +17,7 @@ import msgspec
 from weft.dialects.resources import GPU_RESOURCE
 from weft.kube import sources
 from weft.kube.pods import Quantities
-from weft.kube.sources import Card, Rule, Source
+from weft.kube.sources import InventoryFallback, InventorySource, ReportedGpu
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, Gpu, Node, Taint, parse_cpu_milli, parse_quantity
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
@@ -33,7 +33,7 @@ UNLIMITED = 2**62
 def inventory(
     node: KubeNode,
     *,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[InventoryFallback] = (),
     unhealthy: ConfigMap | None = None,
     accounted: Sequence[str] = (),
 ) -> tuple[Node, tuple[str, ...]]:
@@ -100,17 +100,19 @@ def unhealthy_name(node: str) -> str:
     return UNHEALTHY_PREFIX + node
 
 
-def _told(node: KubeNode, rules: Sequence[Rule], warnings: list[str]) -> tuple[list[Source], int]:
+def _told(
+    node: KubeNode, rules: Sequence[InventoryFallback], warnings: list[str]
+) -> tuple[list[InventorySource], int]:
     """Every source that answers, the first of them first, and the gpushare unit in MiB."""
-    found: list[Source] = []
+    found: list[InventorySource] = []
     unit_mib = 0
 
-    def gpushare() -> Source | None:
+    def gpushare() -> InventorySource | None:
         nonlocal unit_mib
         source, unit_mib = sources.gpushare(node)
         return source
 
-    readers: tuple[Callable[[], Source | None], ...] = (
+    readers: tuple[Callable[[], InventorySource | None], ...] = (
         lambda: sources.own(node),
         lambda: sources.alnair(node),
         lambda: sources.discovery(node),
@@ -129,7 +131,7 @@ def _told(node: KubeNode, rules: Sequence[Rule], warnings: list[str]) -> tuple[l
     return found, unit_mib
 
 
-def _combine(told: Sequence[Source], warnings: list[str]) -> tuple[Gpu, ...]:
+def _combine(told: Sequence[InventorySource], warnings: list[str]) -> tuple[Gpu, ...]:
     first, *others = told
     if first.exact:
         base: tuple[Gpu, ...] = first.exact
@@ -155,7 +157,9 @@ def _combine(told: Sequence[Source], warnings: list[str]) -> tuple[Gpu, ...]:
     return tuple(kept)
 
 
-def _sized(gpu: Gpu, cards: Sequence[Card], told: Sequence[Source], warnings: list[str]) -> Gpu:
+def _sized(
+    gpu: Gpu, cards: Sequence[ReportedGpu], told: Sequence[InventorySource], warnings: list[str]
+) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
     said = [(card, source) for card, source in zip(cards, told, strict=True) if card.most]
     if len(said) < 2:
@@ -169,7 +173,7 @@ def _sized(gpu: Gpu, cards: Sequence[Card], told: Sequence[Source], warnings: li
     return msgspec.structs.replace(gpu, memory_mib=smallest)
 
 
-def _range(card: Card) -> str:
+def _range(card: ReportedGpu) -> str:
     return f"{card.least}" if card.least == card.most else f"{card.least} to {card.most}"
 
 

@@ -14,11 +14,11 @@ from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 
 
-class Form(msgspec.Struct, rename="kebab", frozen=True):
+class KubeconfigForm(msgspec.Struct, rename="kebab", frozen=True):
     """Base: snake_case here, kebab-case in the file; unknown fields are skipped."""
 
 
-class Cluster(Form, frozen=True, rename="kebab"):
+class KubeconfigCluster(KubeconfigForm, frozen=True, rename="kebab"):
     """Where the API server is and whom to trust."""
 
     server: str = ""
@@ -46,7 +46,7 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
     provide_cluster_info: bool = False
 
 
-class User(Form, frozen=True, rename="kebab"):
+class KubeconfigUser(KubeconfigForm, frozen=True, rename="kebab"):
     """Who asks."""
 
     token: str = ""
@@ -61,7 +61,7 @@ class User(Form, frozen=True, rename="kebab"):
     auth_provider: dict[str, object] | None = None
 
 
-class Context(Form, frozen=True, rename="kebab"):
+class KubeconfigContext(KubeconfigForm, frozen=True, rename="kebab"):
     """A cluster, a user, and the namespace to begin in."""
 
     cluster: str = ""
@@ -73,24 +73,24 @@ class NamedCluster(msgspec.Struct, frozen=True):
     """An entry of `clusters`."""
 
     name: str
-    cluster: Cluster = Cluster()
+    cluster: KubeconfigCluster = KubeconfigCluster()
 
 
 class NamedUser(msgspec.Struct, frozen=True):
     """An entry of `users`."""
 
     name: str
-    user: User | None = None
+    user: KubeconfigUser | None = None
 
 
 class NamedContext(msgspec.Struct, frozen=True):
     """An entry of `contexts`."""
 
     name: str
-    context: Context = Context()
+    context: KubeconfigContext = KubeconfigContext()
 
 
-class File(Form, frozen=True, rename="kebab"):
+class KubeconfigFile(KubeconfigForm, frozen=True, rename="kebab"):
     """One kubeconfig file."""
 
     current_context: str = ""
@@ -99,12 +99,12 @@ class File(Form, frozen=True, rename="kebab"):
     contexts: list[NamedContext] | None = None
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ChosenContext(msgspec.Struct, frozen=True):
     """One context's parts, each with the file it comes from."""
 
-    cluster: Cluster
+    cluster: KubeconfigCluster
     cluster_file: Path
-    user: User
+    user: KubeconfigUser
     user_file: Path
     namespace: str
     name: str
@@ -113,7 +113,7 @@ class Chosen(msgspec.Struct, frozen=True):
 _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 
-def read(paths: Sequence[Path]) -> list[tuple[Path, File]]:
+def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
     """The files that exist, decoded; at least one must."""
     found = []
     for path in paths:
@@ -124,7 +124,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, File]]:
         except OSError as error:
             raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
         try:
-            file = msgspec.convert(load(text), File)
+            file = msgspec.convert(load(text), KubeconfigFile)
         except (msgspec.ValidationError, BrokenYamlError, BadInputError) as error:
             raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
         found.append((path, file))
@@ -134,7 +134,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, File]]:
     return found
 
 
-def choose(files: Sequence[tuple[Path, File]], context: str = "") -> Chosen:
+def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> ChosenContext:
     """The parts of this context, or of the current one."""
     where = str(files[0][0])
     wanted = context or next((f.current_context for _, f in files if f.current_context), "")
@@ -147,20 +147,20 @@ def choose(files: Sequence[tuple[Path, File]], context: str = "") -> Chosen:
         raise BadInputError(f"{at}.context.cluster", "is missing; name one of `clusters`")
     cluster_file, cluster = _find(files, "clusters", told.cluster, lambda f: f.clusters)
     if not told.user:
-        user_file, user = path, User()
+        user_file, user = path, KubeconfigUser()
     else:
         user_file, entry = _find(files, "users", told.user, lambda f: f.users)
-        user = entry.user or User()
-    return Chosen(
+        user = entry.user or KubeconfigUser()
+    return ChosenContext(
         cluster.cluster, cluster_file, user, user_file, told.namespace or "default", wanted
     )
 
 
 def _find(
-    files: Sequence[tuple[Path, File]],
+    files: Sequence[tuple[Path, KubeconfigFile]],
     field: str,
     name: str,
-    entries: Callable[[File], list[_Named] | None],
+    entries: Callable[[KubeconfigFile], list[_Named] | None],
 ) -> tuple[Path, _Named]:
     known: list[str] = []
     for path, file in files:

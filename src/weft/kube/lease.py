@@ -62,7 +62,7 @@ class LeaseOptions(msgspec.Struct, frozen=True):
             )
 
 
-class Observed:
+class LeaseObservation:
     """What a candidate has seen of a Lease, and since when. Pure.
 
     `alive`: it was seen to change, so that somebody holds it now, or did a moment ago: a Lease that
@@ -115,7 +115,7 @@ class Elector:
         self.failing = ""
         self._client = client
         self._clock = client.clock
-        self._observed = Observed(self.options.margin_s)
+        self._observed = LeaseObservation(self.options.margin_s)
         self._version = ""
         self._expires_at = -math.inf
 

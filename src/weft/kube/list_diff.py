@@ -1,7 +1,7 @@
 """What changed in a list of objects, worked out without a network.
 
-`Known` is what a list-watch believes to exist. It turns a fresh list into the changes since then
-(so that no deletion is lost while the watch was away), and watch events into changes.
+`KnownObjects` is what a list-watch believes to exist. It turns a fresh list into the changes since
+then (so that no deletion is lost while the watch was away), and watch events into changes.
 
     list ──▶ Known.replace ──▶ Added, Modified, Deleted … Synced
     watch ─▶ Known.apply ────▶ Added, Modified, Deleted
@@ -15,11 +15,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from weft.kube.codec import Page, WatchEvent
-from weft.kube.structs import Object
+from weft.kube.codec import ObjectPage, WatchEvent
+from weft.kube.structs import KubeObject
 from weft.model import ObjectMeta
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 Key = tuple[str, str]
 
 
@@ -52,14 +52,14 @@ class Synced(msgspec.Struct, frozen=True, gc=False):
 Change = Added[T] | Modified[T] | Deleted[T] | Synced
 
 
-class Known(Generic[T]):
+class KnownObjects(Generic[T]):
     """The objects of one list-watch, by namespace and name."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, T] = {}
         self._synced = False
 
-    def replace(self, pages: Iterable[Page[T]]) -> list[Change[T]]:
+    def replace(self, pages: Iterable[ObjectPage[T]]) -> list[Change[T]]:
         """The changes that lead from what was known to this list, and `Synced`.
 
         Objects that could not be read stay as they were known, if they were.

@@ -37,7 +37,7 @@ _ALLOCATING, _GPU_POOL = "allocat", re.compile(r"\bgpu_\d+_bfc")
 _KILLED, _TERMINATED = 137, 143  # by somebody else: what stands in the log is not why
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class OomEnd(msgspec.Struct, frozen=True, gc=False):
     """One end. `name` is the same whenever and by whomever it is seen, and no other end's.
 
     `peak_mib` is what was seen to be used at most; 0 where nobody says.
@@ -54,16 +54,16 @@ class _Mark(msgspec.Struct, frozen=True):
     peak_mib: int = 0
 
 
-def out_of_memory(pod: Pod) -> list[End]:
+def out_of_memory(pod: Pod) -> list[OomEnd]:
     """The ends that the pod's status still shows, the oldest first."""
     uid, mark, status = pod.metadata.uid, _mark(pod), pod.status
     if mark is not None:
-        return [End(f"{uid}/{mark.end}", mark.peak_mib)]
+        return [OomEnd(f"{uid}/{mark.end}", mark.peak_mib)]
     found = []
     for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         for number, ended in _ends(one):
             if _for_want_of_memory(ended):
-                found.append(End(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
+                found.append(OomEnd(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
     return found
 
 

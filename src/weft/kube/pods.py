@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from weft.model.manifest import Api, Container, ObjectMeta, PodManifest, PodSpec, PodStatus
+from weft.model.manifest import Api, ManifestContainer, ObjectMeta, PodManifest, PodSpec, PodStatus
 
 Quantities = dict[str, str | int | float]
 
 
-class Requirement(Api, frozen=True, gc=False):
+class SelectorRequirement(Api, frozen=True, gc=False):
     """One term of a selector: `key operator values`."""
 
     key: str = ""
@@ -24,8 +24,8 @@ class Requirement(Api, frozen=True, gc=False):
 class NodeSelectorTerm(Api, frozen=True, gc=False):
     """All of these requirements; an empty term selects nothing."""
 
-    match_expressions: list[Requirement] | None = None
-    match_fields: list[Requirement] | None = None
+    match_expressions: list[SelectorRequirement] | None = None
+    match_fields: list[SelectorRequirement] | None = None
 
 
 class NodeSelector(Api, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class LabelSelector(Api, frozen=True, gc=False):
     """Selects objects by their labels; all of it must hold."""
 
     match_labels: dict[str, str] | None = None
-    match_expressions: list[Requirement] | None = None
+    match_expressions: list[SelectorRequirement] | None = None
 
 
 class PodAffinityTerm(Api, frozen=True, gc=False):
@@ -94,7 +94,7 @@ class Affinity(Api, frozen=True, gc=False):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(Api, frozen=True, gc=False):
+class KubeToleration(Api, frozen=True, gc=False):
     """One entry of spec.tolerations; an empty operator is `Equal`, empty key or effect is any."""
 
     key: str = ""
@@ -133,7 +133,7 @@ class Resources(Api, frozen=True, gc=False):
     claims: list[ResourceClaimUse] | None = None
 
 
-class PodContainer(Container, frozen=True, gc=False):
+class PodContainer(ManifestContainer, frozen=True, gc=False):
     """A container with its ports."""
 
     ports: list[ContainerPort] | None = None
@@ -203,7 +203,7 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     resources: Resources | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
-    tolerations: list[Toleration] | None = None
+    tolerations: list[KubeToleration] | None = None
     topology_spread_constraints: list[TopologySpread] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
     scheduling_group: SchedulingGroup | None = None

@@ -11,15 +11,15 @@ from urllib.parse import quote
 import msgspec
 
 from weft.kube.client import ApiClient
-from weft.kube.codec import Resource, Skips
+from weft.kube.codec import Resource, SkippedObjects
 from weft.kube.pods import OwnedMeta
-from weft.kube.structs import Object
+from weft.kube.structs import KubeObject
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
 
 PAGE = 500
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 
 class ServicePort(Api, frozen=True, gc=False):
@@ -46,7 +46,7 @@ class Service(Api, frozen=True, gc=False):
     spec: ServiceSpec = ServiceSpec()
 
 
-class ContainerPort(Api, frozen=True, gc=False):
+class NamedPort(Api, frozen=True, gc=False):
     """One entry of a container's ports."""
 
     name: str = ""
@@ -57,7 +57,7 @@ class ContainerPort(Api, frozen=True, gc=False):
 class ServingContainer(Api, frozen=True, gc=False):
     """A container, as far as it serves something."""
 
-    ports: list[ContainerPort] | None = None
+    ports: list[NamedPort] | None = None
 
 
 class ServingSpec(Api, frozen=True, gc=False):
@@ -106,7 +106,7 @@ class ServingPod(Api, frozen=True, gc=False):
         owners = self.metadata.owner_references or ()
         return any(one.controller and one.kind == "DaemonSet" for one in owners)
 
-    def ports(self) -> Iterator[ContainerPort]:
+    def ports(self) -> Iterator[NamedPort]:
         """Every TCP port that its containers name."""
         for container in self.spec.containers or ():
             yield from (port for port in container.ports or () if port.protocol == "TCP")
@@ -120,7 +120,7 @@ async def everything(
     client: ApiClient, resource: Resource[T], namespace: str = "", selector: str = ""
 ) -> list[T]:
     """All objects of a namespace, or of all of them, page by page; unreadable ones are left out."""
-    skips, found = Skips(), list[T]()
+    skips, found = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
         body = await client.call("GET", resource.of(namespace), query=query)

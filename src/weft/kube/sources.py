@@ -33,7 +33,7 @@ _ELASTIC = (
 )
 
 
-class Card(msgspec.Struct, frozen=True, gc=False):
+class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
     """One GPU as one source knows it: `least` to `most` MiB, equal where the source is exact.
 
     Both 0: the source does not say.
@@ -45,11 +45,11 @@ class Card(msgspec.Struct, frozen=True, gc=False):
     uuid: str = ""
 
 
-class Source(msgspec.Struct, frozen=True):
+class InventorySource(msgspec.Struct, frozen=True):
     """What one source says. `exact` are the GPUs in full, where it knows everything."""
 
     name: str
-    cards: tuple[Card, ...]
+    cards: tuple[ReportedGpu, ...]
     exact: tuple[Gpu, ...] = ()
 
 
@@ -59,7 +59,7 @@ class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: list[Gpu]
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of `inventory:` in the configuration: nodes whose GPUs nobody tells.
 
     `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first
@@ -80,7 +80,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def own(node: KubeNode) -> Source | None:
+def own(node: KubeNode) -> InventorySource | None:
     """Weft's annotation."""
     text = (node.metadata.annotations or {}).get(INVENTORY)
     if text is None:
@@ -101,11 +101,13 @@ def own(node: KubeNode) -> Source | None:
     if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
         raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
     cards = tuple(
-        Card(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
+        ReportedGpu(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
         for gpu in gpus
         if gpu.parent is None
     )
-    return Source("Weft's annotation", cards, tuple(sorted(gpus, key=lambda gpu: gpu.index)))
+    return InventorySource(
+        "Weft's annotation", cards, tuple(sorted(gpus, key=lambda gpu: gpu.index))
+    )
 
 
 def write_own(gpus: Sequence[Gpu]) -> str:
@@ -113,7 +115,7 @@ def write_own(gpus: Sequence[Gpu]) -> str:
     return msgspec.json.encode(NodeGpus(list(gpus))).decode()
 
 
-def alnair(node: KubeNode) -> Source | None:
+def alnair(node: KubeNode) -> InventorySource | None:
     """Alnair's annotations: units of 1 GiB, half rounded up, one number a GPU or one for all."""
     marks = node.metadata.annotations or {}
     if NODE_COUNT not in marks:
@@ -133,11 +135,11 @@ def alnair(node: KubeNode) -> Source | None:
         # The original's scheduler reads the first number for every card.
         size = (units[index] if len(units) == count else units[0]) * 1024
         uuid = uuids[index] if len(uuids) == count else ""
-        cards.append(Card(max(size - 512, 0), size + 511, uuid=uuid))
-    return Source("Alnair's annotations", tuple(cards))
+        cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))
+    return InventorySource("Alnair's annotations", tuple(cards))
 
 
-def discovery(node: KubeNode) -> Source | None:
+def discovery(node: KubeNode) -> InventorySource | None:
     """GPU feature discovery's labels. Shared GPUs are told with `-SHARED` behind the product."""
     labels = node.metadata.labels or {}
     if GFD_COUNT not in labels or GFD_MEMORY not in labels:
@@ -147,7 +149,7 @@ def discovery(node: KubeNode) -> Source | None:
     return _alike("GPU feature discovery's labels", count, memory, memory, model)
 
 
-def gpushare(node: KubeNode) -> tuple[Source | None, int]:
+def gpushare(node: KubeNode) -> tuple[InventorySource | None, int]:
     """gpushare's capacity divided by its count, and the node's unit in MiB (0 if it has none)."""
     capacity = node.status.capacity or {}
     total, count = _quantity(capacity, GPU_MEM), _quantity(capacity, GPU_COUNT)
@@ -159,7 +161,7 @@ def gpushare(node: KubeNode) -> tuple[Source | None, int]:
     return _alike("gpushare's capacity", count, units * unit_mib, most), unit_mib
 
 
-def elastic(node: KubeNode) -> Source | None:
+def elastic(node: KubeNode) -> InventorySource | None:
     """Elastic GPU's allocatable cores (100 a card) and MiB, divided evenly."""
     allocatable = node.status.allocatable or {}
     for cores, memory in _ELASTIC:
@@ -170,7 +172,7 @@ def elastic(node: KubeNode) -> Source | None:
     return None
 
 
-def configured(node: KubeNode, rules: Sequence[Rule]) -> Source | None:
+def configured(node: KubeNode, rules: Sequence[InventoryFallback]) -> InventorySource | None:
     """The first rule of the configuration that is about this node."""
     for rule in rules:
         if rule.fits(node):
@@ -179,18 +181,18 @@ def configured(node: KubeNode, rules: Sequence[Rule]) -> Source | None:
     return None
 
 
-def device_plugin(node: KubeNode) -> Source | None:
+def device_plugin(node: KubeNode) -> InventorySource | None:
     """NVIDIA's device plugin: a count and nothing else."""
     count = _quantity(node.status.allocatable or {}, WHOLE)
     return _alike("nvidia.com/gpu", count, 0, 0) if count else None
 
 
-def _alike(name: str, count: int, least: int, most: int, model: str = "") -> Source | None:
+def _alike(name: str, count: int, least: int, most: int, model: str = "") -> InventorySource | None:
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
         raise BadInputError(name, f"{count} GPUs of {most} MiB are more than a node has")
-    return Source(name, (Card(least, most, model),) * count)
+    return InventorySource(name, (ReportedGpu(least, most, model),) * count)
 
 
 def _parts(text: str) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from weft.kube.pods import Condition, NodeSelector, Quantities, Toleration
+from weft.kube.pods import Condition, KubeToleration, NodeSelector, Quantities
 from weft.model.manifest import Api, ObjectMeta
 
 
-class Object(Protocol):
+class KubeObject(Protocol):
     """Anything with metadata."""
 
     @property
@@ -20,7 +20,7 @@ class Object(Protocol):
         ...
 
 
-class Taint(Api, frozen=True, gc=False):
+class KubeTaint(Api, frozen=True, gc=False):
     """One entry of spec.taints."""
 
     key: str = ""
@@ -32,7 +32,7 @@ class KubeNodeSpec(Api, frozen=True, gc=False):
     """spec of a node."""
 
     unschedulable: bool = False
-    taints: list[Taint] | None = None
+    taints: list[KubeTaint] | None = None
 
 
 class NodeCondition(Condition, frozen=True, gc=False):
@@ -177,7 +177,7 @@ class RuntimeScheduling(Api, frozen=True, gc=False):
     """Which nodes have the runtime."""
 
     node_selector: dict[str, str] | None = None
-    tolerations: list[Toleration] | None = None
+    tolerations: list[KubeToleration] | None = None
 
 
 class RuntimeClass(Api, frozen=True, gc=False):
@@ -235,7 +235,7 @@ class StatusDetails(Api, frozen=True, gc=False):
     retry_after_seconds: int = 0
 
 
-class Status(Api, frozen=True, gc=False):
+class ApiStatus(Api, frozen=True, gc=False):
     """The API server's answer where it is no object."""
 
     status: str = ""

@@ -5,8 +5,8 @@
     │                        └──────────┤ ended, cut, silent too long: resume where it was
     └───────────────────────────────────┘ 410, or failed too often in a row: list again
 
-What to do next is decided by `Plan`, which knows no network; the loop carries it out. Nothing ends
-the loop but its consumer: an API server that is down is waited for, with growing delays.
+What to do next is decided by `WatchPlan`, which knows no network; the loop carries it out. Nothing
+ends the loop but its consumer: an API server that is down is waited for, with growing delays.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ import msgspec
 
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.codec import Page, Resource, Skips, WatchEvent
+from weft.kube.codec import ObjectPage, Resource, SkippedObjects, WatchEvent
 from weft.kube.errors import ApiError, ExpiredError, LostError, NotSentError
-from weft.kube.list_diff import Change, Known
-from weft.kube.structs import Object
+from weft.kube.list_diff import Change, KnownObjects
+from weft.kube.structs import KubeObject
 from weft.model import BadInputError
 
 log = logging.getLogger("weft.kube")
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 SHORT_S = 1.0  # client-go's word for a watch that was no watch
 
@@ -51,7 +51,7 @@ class WatchOptions(msgspec.Struct, frozen=True):
     failures_to_list: int = 5
 
 
-class Next(NamedTuple):
+class WatchStep(NamedTuple):
     """What to do now: after `delay_s`, list again or resume the watch at `version`."""
 
     step: Literal["list", "watch"]
@@ -59,7 +59,7 @@ class Next(NamedTuple):
     delay_s: float = 0
 
 
-class Plan:
+class WatchPlan:
     """Where a list-watch stands, and what it does next. Pure: no clock, no network."""
 
     def __init__(self, options: WatchOptions, backoff: Backoff) -> None:
@@ -85,29 +85,29 @@ class Plan:
         self.version = version or self.version
         self._backoff.reset()
 
-    def ended(self, lasted_s: float, told: bool) -> Next:
+    def ended(self, lasted_s: float, told: bool) -> WatchStep:
         """The watch ended in good order; one that ended at once and told nothing has failed."""
         self.resumes += 1
         delay = 0.0 if told or lasted_s >= SHORT_S else self._backoff.next_s()
-        return Next("watch", self.version, delay)
+        return WatchStep("watch", self.version, delay)
 
-    def failed(self, error: Exception) -> Next:
+    def failed(self, error: Exception) -> WatchStep:
         """The list or watch failed; what now."""
         if isinstance(error, ExpiredError):
             # At once, but never in a tight loop: the next list may expire as well.
             delay = self._backoff.next_s() if self._backoff.failures else 0.0
             self._backoff.failures += delay == 0
             self.version = ""
-            return Next("list", delay_s=delay)
+            return WatchStep("list", delay_s=delay)
         asked = error.retry_after_s if isinstance(error, ApiError) else 0
         delay = max(self._backoff.next_s(), asked)
         if not self.version or self._backoff.failures >= self._options.failures_to_list:
-            return Next("list", delay_s=delay)
+            return WatchStep("list", delay_s=delay)
         self.resumes += 1
-        return Next("watch", self.version, delay)
+        return WatchStep("watch", self.version, delay)
 
 
-class Lines:
+class LineSplitter:
     """Bytes in, whole lines out."""
 
     def __init__(self) -> None:
@@ -140,13 +140,13 @@ class ListWatch(Generic[T]):
         namespace: str = "",
         selectors: Mapping[str, str] | None = None,
         options: WatchOptions | None = None,
-        skips: Skips | None = None,
+        skips: SkippedObjects | None = None,
     ) -> None:
         self.options = options or WatchOptions()
-        self.skips = skips or Skips()
+        self.skips = skips or SkippedObjects()
         backoff = Backoff(self.options.first_delay_s, self.options.most_delay_s, client.rng)
-        self.plan = Plan(self.options, backoff)
-        self.known: Known[T] = Known()
+        self.plan = WatchPlan(self.options, backoff)
+        self.known: KnownObjects[T] = KnownObjects()
         self.last_contact = 0.0
         self.last_error = ""
         self._client = client
@@ -159,7 +159,7 @@ class ListWatch(Generic[T]):
 
         Close the iterator to stop.
         """
-        then = Next("list")
+        then = WatchStep("list")
         while True:
             if then.delay_s:
                 await self._client.clock.sleep(then.delay_s)
@@ -178,8 +178,8 @@ class ListWatch(Generic[T]):
                 self._note(error)
                 then = self.plan.failed(error)
 
-    async def _list(self) -> list[Page[T]]:
-        pages: list[Page[T]] = []
+    async def _list(self) -> list[ObjectPage[T]]:
+        pages: list[ObjectPage[T]] = []
         query = {**self._selectors, "limit": str(self.options.page_size)}
         while not pages or pages[-1].next:
             if pages:
@@ -199,7 +199,7 @@ class ListWatch(Generic[T]):
             "resourceVersion": self.plan.version,
             "timeoutSeconds": str(int(patience)),
         }
-        lines = Lines()
+        lines = LineSplitter()
         async with self._client.stream(self._path, query, self.options.inactivity_s) as content:
             self._heard()
             while chunk := await content.readany():

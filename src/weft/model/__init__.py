@@ -14,7 +14,14 @@ from weft.model.constraints import (
     Toleration,
 )
 from weft.model.errors import BadInputError, WeftError
-from weft.model.manifest import Container, ObjectMeta, PodManifest, PodSpec, PodStatus, Resources
+from weft.model.manifest import (
+    ManifestContainer,
+    ManifestResources,
+    ObjectMeta,
+    PodManifest,
+    PodSpec,
+    PodStatus,
+)
 from weft.model.node import Closed, Gpu, Node
 from weft.model.placement import Placement, Share
 from weft.model.quantity import parse_cpu_milli, parse_quantity
@@ -22,8 +29,8 @@ from weft.model.reason import Code, Reason
 from weft.model.request import (
     ContainerRequest,
     DeviceRule,
-    GpuClaim,
-    Memory,
+    GpuMemoryRequest,
+    GpuRequest,
     PodRequest,
     Shape,
 )
@@ -33,13 +40,14 @@ __all__ = [
     "Closed",
     "Code",
     "Constraints",
-    "Container",
     "ContainerRequest",
     "DeviceRule",
     "Gpu",
-    "GpuClaim",
+    "GpuMemoryRequest",
+    "GpuRequest",
     "HostPort",
-    "Memory",
+    "ManifestContainer",
+    "ManifestResources",
     "Node",
     "ObjectMeta",
     "Placement",
@@ -50,7 +58,6 @@ __all__ = [
     "Preference",
     "Reason",
     "Requirement",
-    "Resources",
     "Shape",
     "Share",
     "Taint",

@@ -25,7 +25,7 @@ class ObjectMeta(Api, frozen=True, gc=False):
     annotations: dict[str, str] | None = None
 
 
-class Resources(Api, frozen=True, gc=False):
+class ManifestResources(Api, frozen=True, gc=False):
     """resources: quantities by resource name, as written (string or number)."""
 
     limits: dict[str, str | int | float] | None = None
@@ -39,12 +39,12 @@ class EnvVar(Api, frozen=True, gc=False):
     value: str | None = None
 
 
-class Container(Api, frozen=True, gc=False):
+class ManifestContainer(Api, frozen=True, gc=False):
     """A container or init container; `restart_policy: Always` makes the latter a sidecar."""
 
     name: str = ""
     image: str = ""
-    resources: Resources = Resources()
+    resources: ManifestResources = ManifestResources()
     env: list[EnvVar] | None = None
     restart_policy: str | None = None
 
@@ -52,8 +52,8 @@ class Container(Api, frozen=True, gc=False):
 class PodSpec(Api, frozen=True, gc=False):
     """spec."""
 
-    containers: list[Container] = []
-    init_containers: list[Container] | None = None
+    containers: list[ManifestContainer] = []
+    init_containers: list[ManifestContainer] | None = None
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None

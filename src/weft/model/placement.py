@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.model.constraints import HostPort
-from weft.model.slowdown_limit import Slack
+from weft.model.slowdown_limit import SlowdownLimit
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
@@ -35,4 +35,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     expected_s: int = 0
-    slack: Slack = ()
+    slack: SlowdownLimit = ()

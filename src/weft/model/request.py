@@ -14,7 +14,7 @@ import msgspec
 
 from weft.model import model_names
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
-from weft.model.slowdown_limit import Slack
+from weft.model.slowdown_limit import SlowdownLimit
 
 MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
@@ -24,7 +24,7 @@ LATENCY_CRITICAL, BATCH, BEST_EFFORT = "latency-critical", "batch", "best-effort
 """Classes of pods (`Shape.job_class`); a pod that says none is treated as batch."""
 
 
-class Memory(msgspec.Struct, frozen=True, gc=False):
+class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
     """GPU memory as a dialect says it; `mib_on` resolves it on a real card.
 
     kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has
@@ -39,12 +39,16 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
     unit_mib: int = 1
     half_up: bool = False
 
-    def on_node(self, unit_mib: int) -> "Memory":
+    def on_node(self, unit_mib: int) -> "GpuMemoryRequest":
         """The same on a node that counts in units of `unit_mib` MiB, 0 where it does not say."""
         if self.kind != "node-units":
             return self
         unit_mib = unit_mib or self.unit_mib
-        return Memory("mib", self.value) if unit_mib == 1 else Memory("units", self.value, unit_mib)
+        return (
+            GpuMemoryRequest("mib", self.value)
+            if unit_mib == 1
+            else GpuMemoryRequest("units", self.value, unit_mib)
+        )
 
     def units_on(self, card_mib: int) -> int:
         """How many of this dialect's units a card of `card_mib` MiB advertises."""
@@ -69,11 +73,11 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
         return self.value * card_mib // units
 
 
-NO_MEMORY = Memory()
-WHOLE_CARD = Memory(kind="whole")
+NO_MEMORY = GpuMemoryRequest()
+WHOLE_CARD = GpuMemoryRequest(kind="whole")
 
 
-class GpuClaim(msgspec.Struct, frozen=True, gc=False):
+class GpuRequest(msgspec.Struct, frozen=True, gc=False):
     """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
 
     `whole` asks for idle cards and charges all of each; `memory` is then the least they must
@@ -86,7 +90,7 @@ class GpuClaim(msgspec.Struct, frozen=True, gc=False):
     """
 
     count: int = 1
-    memory: Memory = NO_MEMORY
+    memory: GpuMemoryRequest = NO_MEMORY
     milli: int = 0
     whole: bool = False
     split: bool = False
@@ -145,7 +149,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     volumes.
     """
 
-    claims: tuple[GpuClaim, ...] = ()
+    claims: tuple[GpuRequest, ...] = ()
     cpu_milli: int = 0
     memory_mib: int = 0
     extended: tuple[tuple[str, int], ...] = ()
@@ -158,7 +162,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     job_class: str = ""
     trace_spec: str = ""
     expected_s: int = 0
-    slack: Slack = ()
+    slack: SlowdownLimit = ()
     constraints: Constraints = NO_CONSTRAINTS
 
 
@@ -179,7 +183,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
     """
 
     name: str
-    asked: GpuClaim | None = None
+    asked: GpuRequest | None = None
     claims: tuple[int, ...] = ()
     init: bool = False
 

@@ -2,7 +2,7 @@
 
 from weft.model.model_names import contains
 
-Slack = tuple[tuple[str, int], ...]
+SlowdownLimit = tuple[tuple[str, int], ...]
 """(part of GPU models' names in lower case, percent): on a GPU of such a model the pod's SLO is so
 many percent of its p99 alone, 100 at least. The first part that fits counts, "" fits every model;
 () says nothing."""
@@ -19,12 +19,12 @@ def slack_percent(slo_ms: float, solo_ms: float) -> int:
     return max(LEAST_PERCENT, percent if percent < FINE_PERCENT else percent // 100 * 100)
 
 
-def percent_on(slack: Slack, gpu_model: str) -> int:
+def percent_on(slack: SlowdownLimit, gpu_model: str) -> int:
     """The pod's SLO on this GPU model, percent of its p99 alone; 0 where it says none for it."""
     return next((percent for part, percent in slack if contains(gpu_model, part)), 0)
 
 
-def bound_on(slack: Slack, gpu_model: str, most: float) -> float:
+def bound_on(slack: SlowdownLimit, gpu_model: str, most: float) -> float:
     """How many times slower than alone the pod may get on this GPU model: `most` is allowed to all
     of its class, and its own slack may be less.
     """
@@ -36,7 +36,7 @@ def bound_of(percent: int, most: float) -> float:
     return min(most, percent / 100) if percent else most
 
 
-def no_slack_in_words(slack: Slack) -> str:
+def no_slack_in_words(slack: SlowdownLimit) -> str:
     """Where its SLO leaves a pod no slack, what follows; "" where it leaves some everywhere."""
     tight = [part for part, percent in slack if percent <= LEAST_PERCENT]
     if not tight:

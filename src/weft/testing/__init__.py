@@ -10,12 +10,12 @@ The fakes are imported from their own files, so that whoever only builds pods ne
 from weft.testing.builders import node, placement, pod, shape
 from weft.testing.deciding import decide
 from weft.testing.random_clusters import random_node, random_nodes, random_shape
-from weft.testing.reference import Account, GpuAccount, ReferenceLedger
+from weft.testing.reference import GpuAccount, ReferenceAccount, ReferenceLedger
 from weft.testing.reference_fit import assignments, fewest_gpus, fits_on, fitting_nodes
 
 __all__ = [
-    "Account",
     "GpuAccount",
+    "ReferenceAccount",
     "ReferenceLedger",
     "assignments",
     "decide",

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from weft.testing.api_http import Request
-from weft.testing.api_store import Json, Refusal
+from weft.testing.api_store import ApiRefusal, Json
 
 _TOKEN = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/([^/]+)/token")
 _TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-class Access:
+class TokenReviewer:
     """Makes and reviews tokens of service accounts. `accounts` are those there are, `rights` which
     user may read what begins with which path."""
 
@@ -50,7 +50,7 @@ class Access:
 
     def _make(self, namespace: str, name: str, spec: dict[str, Any]) -> Json:
         if (namespace, name) not in self.accounts:
-            raise Refusal(404, "NotFound", f'serviceaccounts "{name}" not found')
+            raise ApiRefusal(404, "NotFound", f'serviceaccounts "{name}" not found')
         token = self.token(f"system:serviceaccount:{namespace}:{name}", *spec["audiences"])
         return {"kind": "TokenRequest", "status": {"token": token}}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Answer, ApiClient
+from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiClient, ApiResponse
 from weft.kube.codec import PODS
 
 Json = dict[str, Any]
@@ -368,7 +368,7 @@ async def _known(client: ApiClient, namespace: str) -> None:
     await client.send("GET", PODS.of(namespace), query={"resourceVersion": version})
 
 
-async def _play(client: ApiClient, step: Step, namespace: str) -> Answer:
+async def _play(client: ApiClient, step: Step, namespace: str) -> ApiResponse:
     body = b""
     if step.body is not None:
         now = await client.send("GET", PODS.of(namespace, step.name))
@@ -380,7 +380,7 @@ async def _play(client: ApiClient, step: Step, namespace: str) -> Answer:
     return await client.send(step.method, path, body, content_type=step.content_type)
 
 
-def difference(behaviour: Behaviour, answer: Answer) -> str:
+def difference(behaviour: Behaviour, answer: ApiResponse) -> str:
     """What this answer says otherwise than the table."""
     status: Json = msgspec.json.decode(answer.body)
     if answer.code != behaviour.code:

@@ -42,7 +42,7 @@ class Fault:
         return self.hits < self.times and self.method in ("", method) and self.path in path
 
 
-class Faults:
+class ApiFaults:
     """The faults that are planned; `counts` says how often each kind has struck."""
 
     def __init__(self) -> None:

@@ -39,10 +39,10 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Connection(asyncio.Protocol):
+class FakeConnection(asyncio.Protocol):
     """One client's connection: requests are handled one after another, as HTTP/1.1 wants."""
 
-    def __init__(self, handle: Callable[[Request, "Connection"], None], server: str) -> None:
+    def __init__(self, handle: Callable[[Request, "FakeConnection"], None], server: str) -> None:
         self._handle = handle
         self._server = server
         self._buffer = bytearray()
@@ -142,8 +142,13 @@ def _take(buffer: bytearray) -> Request | None:
 
 
 async def listen(
-    handle: Callable[[Request, Connection], None], name: str, port: int, tls: ssl.SSLContext | None
+    handle: Callable[[Request, FakeConnection], None],
+    name: str,
+    port: int,
+    tls: ssl.SSLContext | None,
 ) -> asyncio.Server:
     """A server on 127.0.0.1; port 0 takes a free one."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Connection(handle, name), "127.0.0.1", port, ssl=tls)
+    return await loop.create_server(
+        lambda: FakeConnection(handle, name), "127.0.0.1", port, ssl=tls
+    )

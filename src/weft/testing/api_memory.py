@@ -1,10 +1,10 @@
 """A client's way to a fake API server without sockets: what is said stays in this process.
 
-`MemoryClient` is an `ApiClient` whose HTTP session is a `Line`: the same requests, answers and
-errors, with delays of the network instead of its system calls. Whoever tests processes that die
-or are held up watches the `Line`: `leaving` is asked when a request is about to go out, `answered`
-when its answer is in, and either may wait, or raise `CancelledError`; `over` is told when nobody
-waits for the answer any more.
+`MemoryClient` is an `ApiClient` whose HTTP session is a `MemoryLine`: the same requests, answers
+and errors, with delays of the network instead of its system calls. Whoever tests processes that die
+or are held up watches the `MemoryLine`: `leaving` is asked when a request is about to go out,
+`answered` when its answer is in, and either may wait, or raise `CancelledError`; `over` is told
+when nobody waits for the answer any more.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from yarl import URL
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
-from weft.testing.api_http import Connection, Request
+from weft.kube.credentials import FixedCredentials
+from weft.testing.api_http import FakeConnection, Request
 from weft.testing.api_server import FakeApiServer
 
 Leaving = Callable[[Request], Awaitable[None]]
@@ -33,7 +33,7 @@ Delay = Callable[[], float]
 _KEY = ConnectionKey("memory", 80, False, True, None, None, None)
 
 
-class MemoryConnection(Connection):
+class MemoryConnection(FakeConnection):
     """The server's side of one exchange. What comes is kept until the client takes it."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class _Response:
             raise aiohttp.SocketTimeoutError from error
 
 
-class Line:
+class MemoryLine:
     """One process's connections to the server. `up` is whether the server can be reached.
 
     `delay` is drawn for each way of each request, `lag` before each part of a watch, in seconds.
@@ -187,18 +187,20 @@ class Line:
 
 
 class MemoryClient(ApiClient):
-    """An `ApiClient` on a `Line`."""
+    """An `ApiClient` on a `MemoryLine`."""
 
     def __init__(
         self,
-        line: Line,
+        line: MemoryLine,
         name: str,
         *,
         clock: Clock,
         rng: random.Random,
         options: ClientOptions | None = None,
     ) -> None:
-        super().__init__(Endpoint("http://memory", Fixed()), options, clock=clock, rng=rng)
+        super().__init__(
+            Endpoint("http://memory", FixedCredentials()), options, clock=clock, rng=rng
+        )
         self._line, self._agent = line, name
 
     async def __aenter__(self) -> "MemoryClient":
@@ -209,7 +211,7 @@ class MemoryClient(ApiClient):
 class _Named:
     """A line whose requests say whose they are, as a session's own headers do."""
 
-    def __init__(self, line: Line, agent: str) -> None:
+    def __init__(self, line: MemoryLine, agent: str) -> None:
         self._line, self._agent = line, agent
 
     def request(self, method: str, url: URL, **how: Any) -> Any:

@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from weft.testing import api_writes
-from weft.testing.api_access import Access
-from weft.testing.api_faults import Fault, Faults
-from weft.testing.api_http import Connection, Request, listen
-from weft.testing.api_store import KINDS, Json, Key, Kind, Refusal, Store
-from weft.testing.api_watch import Selection, Watch
+from weft.testing.api_access import TokenReviewer
+from weft.testing.api_faults import ApiFaults, Fault
+from weft.testing.api_http import FakeConnection, Request, listen
+from weft.testing.api_store import KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
+from weft.testing.api_watch import FakeWatch, Selection
 
 NAME = "weft-fake-api-server"
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-weft-fake", "platform": NAME}
@@ -43,9 +43,9 @@ class FakeApiServer:
     def __init__(
         self, *, token: str = "", tls: ssl.SSLContext | None = None, bookmark_s: float = 0
     ) -> None:
-        self.store = Store()
-        self.faults = Faults()
-        self.access = Access()
+        self.store = ObjectStore()
+        self.faults = ApiFaults()
+        self.access = TokenReviewer()
         self.token = token
         self.requests: dict[str, int] = {}
         self.on_request: Callable[[Request], None] | None = None
@@ -54,8 +54,8 @@ class FakeApiServer:
         self.url = ""
         self._tls = tls
         self._bookmark_s = bookmark_s
-        self._watches: dict[Watch, None] = {}  # in order, so that a seed is one story
-        self._connections: dict[Connection, None] = {}
+        self._watches: dict[FakeWatch, None] = {}  # in order, so that a seed is one story
+        self._connections: dict[FakeConnection, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
 
@@ -91,7 +91,7 @@ class FakeApiServer:
         return api_writes.create(self.store, _BY_RESOURCE[resource], namespace, body)
 
     def get(self, resource: str, name: str, namespace: str = "default") -> Json:
-        """The object as it is now; raises `Refusal` where there is none."""
+        """The object as it is now; raises `ApiRefusal` where there is none."""
         return self.store.get(*self._at(resource, name, namespace))
 
     def update(self, resource: str, name: str, change: Json, namespace: str = "default") -> Json:
@@ -109,11 +109,11 @@ class FakeApiServer:
         """Plan a fault; see `api_faults`."""
         return self.faults.plan(Fault(kind, **how))  # type: ignore[arg-type]
 
-    def kind(self, resource: str) -> Kind:
+    def kind(self, resource: str) -> ResourceKind:
         """The kind whose objects a path calls so, for `store`."""
         return _BY_RESOURCE[resource]
 
-    def watches(self, resource: str) -> list[Watch]:
+    def watches(self, resource: str) -> list[FakeWatch]:
         """The watches that are open on this resource."""
         return [watch for watch in self._watches if watch.kind.resource == resource]
 
@@ -143,18 +143,18 @@ class FakeApiServer:
 
     # --- requests ---
 
-    def later(self, delay_s: float, request: Request, connection: Connection) -> None:
+    def later(self, delay_s: float, request: Request, connection: FakeConnection) -> None:
         """The request is on its way, and comes in after so long, whoever may be gone by then."""
         asyncio.get_running_loop().call_later(delay_s, self.take, request, connection)
 
-    def take(self, request: Request, connection: Connection) -> None:
+    def take(self, request: Request, connection: FakeConnection) -> None:
         """A request has come in."""
         if self.reachable:
             self._handle(request, connection)
         else:
             connection.abort()
 
-    def _handle(self, request: Request, connection: Connection) -> None:
+    def _handle(self, request: Request, connection: FakeConnection) -> None:
         self._connections[connection] = None
         if self.on_request is not None:
             self.on_request(request)
@@ -163,7 +163,7 @@ class FakeApiServer:
         else:
             self._answer(request, connection, *self._serve(request, connection))
 
-    async def _handle_with_faults(self, request: Request, connection: Connection) -> None:
+    async def _handle_with_faults(self, request: Request, connection: FakeConnection) -> None:
         before = self.faults.due(request.method, request.path, after=False)
         if before is not None:
             if before.kind == "lose-request":
@@ -182,36 +182,36 @@ class FakeApiServer:
             await after.gate.wait()
         return self._answer(request, connection, *answer)
 
-    def _refuse(self, connection: Connection, fault: Fault) -> None:
+    def _refuse(self, connection: FakeConnection, fault: Fault) -> None:
         reason = {429: "TooManyRequests", 504: "Timeout"}.get(fault.code, "InternalError")
-        status = Refusal(fault.code, reason, f"planned fault {fault.code}").status
+        status = ApiRefusal(fault.code, reason, f"planned fault {fault.code}").status
         headers = {}
         if fault.retry_after_s is not None:
             headers["Retry-After"] = str(fault.retry_after_s)
         connection.reply(fault.code, msgspec.json.encode(status), headers)
 
     def _answer(
-        self, request: Request, connection: Connection, code: int, body: Json | None
+        self, request: Request, connection: FakeConnection, code: int, body: Json | None
     ) -> None:
         if body is not None:
             connection.reply(code, msgspec.json.encode(body))
 
-    def _serve(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
+    def _serve(self, request: Request, connection: FakeConnection) -> tuple[int, Json | None]:
         """Code and body of the answer; no body where a watch has begun."""
         self.serving = request
         try:
             if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
-                raise Refusal(401, "Unauthorized", "Unauthorized")
+                raise ApiRefusal(401, "Unauthorized", "Unauthorized")
             return self._route(request, connection)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             return refusal.code, refusal.status
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             text = f"the fake API server cannot read this request: {error!r}"
-            return 400, Refusal(400, "BadRequest", text).status
+            return 400, ApiRefusal(400, "BadRequest", text).status
         finally:
             self.serving = None
 
-    def _route(self, request: Request, connection: Connection) -> tuple[int, Json | None]:
+    def _route(self, request: Request, connection: FakeConnection) -> tuple[int, Json | None]:
         parts = request.path.strip("/").split("/")
         if request.path == "/version":
             return 200, dict(VERSION)
@@ -226,7 +226,7 @@ class FakeApiServer:
             namespace, parts = parts[1], parts[2:]
         kind = _BY_RESOURCE.get(parts[0]) if parts else None
         if kind is None or not request.path.startswith(_prefix(kind)):
-            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+            raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
         name, sub = (*parts[1:], "", "")[:2]
         asked = f"{request.method} {kind.resource}{'/' + sub if sub else ''}"
         self.requests[asked] = self.requests.get(asked, 0) + 1
@@ -235,13 +235,13 @@ class FakeApiServer:
         return self._one(request, kind, (namespace, name), sub)
 
     def _read_many(
-        self, request: Request, connection: Connection, kind: Kind, namespace: str
+        self, request: Request, connection: FakeConnection, kind: ResourceKind, namespace: str
     ) -> tuple[int, Json | None]:
         query = request.query
         chosen = Selection(namespace, query)
         if query.get("watch") in ("1", "true"):
             bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
-            watch = Watch(self.store, kind, chosen, connection, self._forget, bookmarks)
+            watch = FakeWatch(self.store, kind, chosen, connection, self._forget, bookmarks)
             self._watches[watch] = None
             watch.start(query)
             return 200, None
@@ -253,7 +253,7 @@ class FakeApiServer:
         head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version}
         return 200, {**head, "metadata": meta, "items": items}
 
-    def _one(self, request: Request, kind: Kind, key: Key, sub: str) -> tuple[int, Json]:
+    def _one(self, request: Request, kind: ResourceKind, key: Key, sub: str) -> tuple[int, Json]:
         body: Json = msgspec.json.decode(request.body) if request.body else {}
         store = self.store
         match request.method, sub:
@@ -266,13 +266,13 @@ class FakeApiServer:
             case "PATCH", _:
                 how = request.headers.get("content-type", "")
                 if how not in _PATCHES:
-                    raise Refusal(415, "UnsupportedMediaType", f"no such patch: {how}")
+                    raise ApiRefusal(415, "UnsupportedMediaType", f"no such patch: {how}")
                 return 200, api_writes.patch(store, kind, key, body, _PATCHES[how], sub)
             case "DELETE", _:
                 return 200, api_writes.delete(store, kind, key, body, request.query)
         raise _no_such_method()
 
-    def _post(self, kind: Kind, key: Key, sub: str, body: Json) -> Json:
+    def _post(self, kind: ResourceKind, key: Key, sub: str, body: Json) -> Json:
         if sub == "binding":
             return api_writes.bind(self.store, kind, key, body)
         if sub == "eviction":
@@ -285,11 +285,11 @@ class FakeApiServer:
 
     # --- inner workings ---
 
-    def _at(self, resource: str, name: str, namespace: str) -> tuple[Kind, Key]:
+    def _at(self, resource: str, name: str, namespace: str) -> tuple[ResourceKind, Key]:
         kind = _BY_RESOURCE[resource]
         return kind, (namespace if kind.namespaced else "", name)
 
-    def _forget(self, watch: Watch) -> None:
+    def _forget(self, watch: FakeWatch) -> None:
         self._watches.pop(watch, None)
 
     def _spawn(self, work: Any) -> None:
@@ -309,12 +309,12 @@ _PATCHES = {
 }
 
 
-def _no_such_method() -> Refusal:
+def _no_such_method() -> ApiRefusal:
     text = "the server does not allow this method on the requested resource"
-    return Refusal(405, "MethodNotAllowed", text)
+    return ApiRefusal(405, "MethodNotAllowed", text)
 
 
-def _prefix(kind: Kind) -> str:
+def _prefix(kind: ResourceKind) -> str:
     return f"/apis/{kind.group}/v1/" if kind.group else "/api/v1/"
 
 

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-wide objects) and name
 
 
-class Kind(NamedTuple):
+class ResourceKind(NamedTuple):
     """A kind of object: how its paths and its errors name it."""
 
     resource: str
@@ -36,21 +36,21 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("pods", "Pod"),
-    Kind("nodes", "Node", namespaced=False),
-    Kind("configmaps", "ConfigMap"),
-    Kind("services", "Service"),
-    Kind("namespaces", "Namespace", namespaced=False),
-    Kind("persistentvolumes", "PersistentVolume", namespaced=False),
-    Kind("persistentvolumeclaims", "PersistentVolumeClaim"),
-    Kind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
-    Kind("leases", "Lease", "coordination.k8s.io"),
-    Kind("events", "Event", "events.k8s.io"),
-    Kind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
+    ResourceKind("pods", "Pod"),
+    ResourceKind("nodes", "Node", namespaced=False),
+    ResourceKind("configmaps", "ConfigMap"),
+    ResourceKind("services", "Service"),
+    ResourceKind("namespaces", "Namespace", namespaced=False),
+    ResourceKind("persistentvolumes", "PersistentVolume", namespaced=False),
+    ResourceKind("persistentvolumeclaims", "PersistentVolumeClaim"),
+    ResourceKind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
+    ResourceKind("leases", "Lease", "coordination.k8s.io"),
+    ResourceKind("events", "Event", "events.k8s.io"),
+    ResourceKind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
 )
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
+class ApiRefusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
     """An answer other than success, as the API server words it."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
@@ -69,18 +69,18 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this 
         self.code = code
 
 
-class Change(NamedTuple):
+class StoredWrite(NamedTuple):
     """One write: what was there before (None for a creation) and what is there now."""
 
     version: int
-    kind: Kind
+    kind: ResourceKind
     type: str
     old: Json | None
     new: Json
     line: bytes
 
 
-class Store:
+class ObjectStore:
     """The objects of a cluster. `listeners` are told every change, in order.
 
     `new_uid` makes the UIDs and `now` tells the time, so that a test can have them from its seed
@@ -90,20 +90,20 @@ class Store:
     def __init__(self) -> None:
         self.version = 1
         self.compacted = 0
-        self.listeners: list[Callable[[Change], None]] = []
+        self.listeners: list[Callable[[StoredWrite], None]] = []
         self.new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
         self.now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
-        self._objects: dict[Kind, dict[Key, Json]] = {kind: {} for kind in KINDS}
-        self._history: list[Change] = []
+        self._objects: dict[ResourceKind, dict[Key, Json]] = {kind: {} for kind in KINDS}
+        self._history: list[StoredWrite] = []
         self._pages: dict[str, list[Json]] = {}
 
     # --- reading ---
 
-    def get(self, kind: Kind, key: Key) -> Json:
+    def get(self, kind: ResourceKind, key: Key) -> Json:
         """The object, or 404."""
         found = self._objects[kind].get(key)
         if found is None:
-            raise Refusal(
+            raise ApiRefusal(
                 404,
                 "NotFound",
                 f'{kind.qualified} "{key[1]}" not found',
@@ -111,11 +111,11 @@ class Store:
             )
         return found
 
-    def has(self, kind: Kind, key: Key) -> bool:
+    def has(self, kind: ResourceKind, key: Key) -> bool:
         """Whether there is such an object."""
         return key in self._objects[kind]
 
-    def all(self, kind: Kind, namespace: str = "") -> list[Json]:
+    def all(self, kind: ResourceKind, namespace: str = "") -> list[Json]:
         """All objects of a kind, in the order of etcd: by namespace and name."""
         found = self._objects[kind]
         return [found[key] for key in sorted(found) if namespace in ("", key[0])]
@@ -127,7 +127,7 @@ class Store:
             told = msgspec.json.decode(base64.b64decode(token), type=dict[str, Any])
             version, start = told["v"], told["start"]
             if version not in self._pages:
-                raise Refusal(
+                raise ApiRefusal(
                     410,
                     "Expired",
                     "The provided continue parameter is too old to display a consistent list "
@@ -143,18 +143,20 @@ class Store:
             return found[start : start + limit], meta
         return found[start:], meta
 
-    def since(self, version: int) -> Iterator[Change]:
+    def since(self, version: int) -> Iterator[StoredWrite]:
         """Changes after `version`; 410 where they are gone."""
         if version < self.compacted:
-            raise Refusal(410, "Expired", f"too old resource version: {version} ({self.compacted})")
+            raise ApiRefusal(
+                410, "Expired", f"too old resource version: {version} ({self.compacted})"
+            )
         return iter([change for change in self._history if change.version > version])
 
     # --- writing ---
 
-    def create(self, kind: Kind, key: Key, body: Json) -> Json:
+    def create(self, kind: ResourceKind, key: Key, body: Json) -> Json:
         """A new object, with what the server adds to it."""
         if key in self._objects[kind]:
-            raise Refusal(
+            raise ApiRefusal(
                 409,
                 "AlreadyExists",
                 f'{kind.qualified} "{key[1]}" already exists',
@@ -169,7 +171,7 @@ class Store:
         new = {"kind": kind.kind, "apiVersion": kind.api_version, **body, "metadata": meta}
         return self.write(kind, key, None, new)
 
-    def write(self, kind: Kind, key: Key, old: Json | None, new: Json) -> Json:
+    def write(self, kind: ResourceKind, key: Key, old: Json | None, new: Json) -> Json:
         """Store `new` under the next version, unless nothing would change."""
         if old is not None and new == old:
             return old
@@ -180,7 +182,7 @@ class Store:
         self._tell(kind, "MODIFIED" if old is not None else "ADDED", old, stored)
         return stored
 
-    def remove(self, kind: Kind, key: Key) -> Json:
+    def remove(self, kind: ResourceKind, key: Key) -> Json:
         """Delete the object; the event carries its last state under the deletion's version."""
         old = self.get(kind, key)
         self.version += 1
@@ -199,13 +201,13 @@ class Store:
         """The time as the API writes it."""
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _tell(self, kind: Kind, event: str, old: Json | None, new: Json) -> None:
+    def _tell(self, kind: ResourceKind, event: str, old: Json | None, new: Json) -> None:
         line = msgspec.json.encode({"type": event, "object": new}) + b"\n"
-        change = Change(self.version, kind, event, old, new, line)
+        change = StoredWrite(self.version, kind, event, old, new, line)
         self._history.append(change)
         for listener in list(self.listeners):
             listener(change)
 
 
-def _group(kind: Kind) -> Json:
+def _group(kind: ResourceKind) -> Json:
     return {"group": kind.group} if kind.group else {}

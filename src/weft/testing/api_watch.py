@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from weft.testing.api_http import Connection
-from weft.testing.api_store import Change, Json, Kind, Refusal, Store
+from weft.testing.api_http import FakeConnection
+from weft.testing.api_store import ApiRefusal, Json, ObjectStore, ResourceKind, StoredWrite
 
 _TERM = re.compile(r"^(!?)([^=!]+?)(?:(!=|==|=)(.*))?$")
 
@@ -35,16 +35,16 @@ class Selection:
         )
 
 
-class Watch:
+class FakeWatch:
     """One client's watch, fed by the store until it is closed."""
 
     def __init__(
         self,
-        store: Store,
-        kind: Kind,
+        store: ObjectStore,
+        kind: ResourceKind,
         chosen: Selection,
-        connection: Connection,
-        on_close: Callable[["Watch"], None],
+        connection: FakeConnection,
+        on_close: Callable[["FakeWatch"], None],
         bookmarks: bool,
     ) -> None:
         self.kind = kind
@@ -68,7 +68,7 @@ class Watch:
             else:
                 for change in self._store.since(int(version)):
                     self.tell(change)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             self._send("ERROR", refusal.status)
             self.close()
             return
@@ -77,7 +77,7 @@ class Watch:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(float(query["timeoutSeconds"]), self.close)
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: StoredWrite) -> None:
         """Pass a change on, as this selection sees it."""
         if change.kind is not self.kind:
             return
@@ -136,7 +136,7 @@ def _terms(text: str) -> list[tuple[bool, str, str, str]]:
     for term in filter(None, text.split(",")):
         match = _TERM.match(term.strip())
         if match is None:
-            raise Refusal(400, "BadRequest", f"unable to parse requirement: {term}")
+            raise ApiRefusal(400, "BadRequest", f"unable to parse requirement: {term}")
         found.append((bool(match[1]), match[2], match[3] or "", match[4] or ""))
     return found
 

@@ -7,13 +7,13 @@ them one by one.
 import datetime
 from typing import Any
 
-from weft.testing.api_store import Json, Key, Kind, Refusal, Store
+from weft.testing.api_store import ApiRefusal, Json, Key, ObjectStore, ResourceKind
 
 ANNOTATION_BYTES = 262_144
 GRACE_S = 30
 
 
-def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
+def create(store: ObjectStore, kind: ResourceKind, namespace: str, body: Json) -> Json:
     """POST of a new object."""
     meta = body.get("metadata") or {}
     name = meta.get("name") or meta.get("generateName", "") + str(store.version + 1)
@@ -34,7 +34,7 @@ def create(store: Store, kind: Kind, namespace: str, body: Json) -> Json:
     return store.create(kind, (namespace if kind.namespaced else "", name), body)
 
 
-def replace(store: Store, kind: Kind, key: Key, body: Json, subresource: str) -> Json:
+def replace(store: ObjectStore, kind: ResourceKind, key: Key, body: Json, subresource: str) -> Json:
     """PUT: the object as a whole (or its status), if the version is still the one that was read."""
     old = store.get(kind, key)
     meta = body.get("metadata") or {}
@@ -53,7 +53,9 @@ def replace(store: Store, kind: Kind, key: Key, body: Json, subresource: str) ->
     return store.write(kind, key, old, new)
 
 
-def patch(store: Store, kind: Kind, key: Key, body: Json, strategic: bool, sub: str) -> Json:
+def patch(
+    store: ObjectStore, kind: ResourceKind, key: Key, body: Json, strategic: bool, sub: str
+) -> Json:
     """PATCH: merge, or strategic merge (lists of conditions are merged by type)."""
     old = store.get(kind, key)
     meta = body.get("metadata") or {}
@@ -77,12 +79,12 @@ def patch(store: Store, kind: Kind, key: Key, body: Json, strategic: bool, sub: 
     return made
 
 
-def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
+def bind(store: ObjectStore, kind: ResourceKind, key: Key, body: Json) -> Json:
     """POST pods/binding: node, annotations and labels in one write. Nothing else is checked."""
     meta, name = body.get("metadata") or {}, key[1]
     if meta.get("name") != name:
         text = "name in URL does not match name in Binding object"
-        raise Refusal(400, "BadRequest", text, {})
+        raise ApiRefusal(400, "BadRequest", text, {})
     pod = store.get(kind, key)
     here = pod["metadata"]
     _check_uid("pods/binding", key, pod, meta.get("uid", ""))
@@ -119,7 +121,9 @@ def bind(store: Store, kind: Kind, key: Key, body: Json) -> Json:
     return success(201)
 
 
-def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]) -> Json:
+def delete(
+    store: ObjectStore, kind: ResourceKind, key: Key, body: Json, query: dict[str, str]
+) -> Json:
     """DELETE: at once, but with a grace period or finalizers it stays, and only is marked.
 
     Only a pod that is bound and has not ended has one; asking again can only shorten it.
@@ -159,7 +163,7 @@ def delete(store: Store, kind: Kind, key: Key, body: Json, query: dict[str, str]
     return store.write(kind, key, old, {**old, "metadata": {**meta, **marks}})
 
 
-def _grace_s(kind: Kind, old: Json, asked: Any) -> int:
+def _grace_s(kind: ResourceKind, old: Json, asked: Any) -> int:
     """The grace period of a deletion that asks for this one (None: the pod's own)."""
     if kind.resource != "pods" or not old["spec"].get("nodeName"):
         return 0
@@ -201,7 +205,7 @@ def _merge_by_type(old: list[Json], asked: list[Json]) -> list[Json]:
     return list(found.values())
 
 
-def _check_version(kind: Kind, key: Key, old: Json, version: str) -> None:
+def _check_version(kind: ResourceKind, key: Key, old: Json, version: str) -> None:
     if version and version != old["metadata"]["resourceVersion"]:
         raise _conflict(
             kind.qualified,
@@ -225,13 +229,13 @@ def _check_uid(what: str, key: Key, old: Json, uid: str) -> None:
         )
 
 
-def _conflict(what: str, name: str, text: str) -> Refusal:
+def _conflict(what: str, name: str, text: str) -> ApiRefusal:
     message = f'Operation cannot be fulfilled on {what} "{name}": {text}'
-    return Refusal(409, "Conflict", message, {"name": name, "kind": what})
+    return ApiRefusal(409, "Conflict", message, {"name": name, "kind": what})
 
 
-def _invalid(kind: Kind, key: Key, message: str) -> Refusal:
+def _invalid(kind: ResourceKind, key: Key, message: str) -> ApiRefusal:
     text = f'{kind.kind}.{kind.group or "core"} "{key[1]}" is invalid: {message}'
     if not kind.group:
         text = f'{kind.kind} "{key[1]}" is invalid: {message}'
-    return Refusal(422, "Invalid", text, {"name": key[1], "kind": kind.kind})
+    return ApiRefusal(422, "Invalid", text, {"name": key[1], "kind": kind.kind})

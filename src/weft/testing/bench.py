@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from weft.lab.profiling.gpu_bench import BenchError, Card, Said, Stamp
+from weft.lab.profiling.gpu_bench import BenchError, BenchGpu, ResidentReport, Stamp
 from weft.lab.workloads.catalog import Workload
 
 STEP_S = 0.05
@@ -48,7 +48,7 @@ class FakeBench:
         mps_works: bool = True,
     ) -> None:
         """`has_mps`: its daemon starts; `mps_works`: processes get on with it."""
-        self.card = Card("Fake-GPU", "GPU-fake", memory_mib, "0", "fake", fake=True)
+        self.card = BenchGpu("Fake-GPU", "GPU-fake", memory_mib, "0", "fake", fake=True)
         self.world, self.load_s, self.warm_s = world, load_s, warm_s
         self.has_mps, self.mps_works = has_mps, mps_works
         self.time_s = 1_000.0
@@ -124,7 +124,7 @@ class FakeResident:
 
     def __init__(self, bench: FakeBench, name: str, played: Played) -> None:
         self.bench, self.name, self.played = bench, name, played
-        self._said = Said()
+        self._said = ResidentReport()
         self._since_s = bench.time_s
         self._done = 0.0
         self.hit = False
@@ -134,7 +134,7 @@ class FakeResident:
         """Whether it uses the card."""
         return self._said.state in {"warming", "steady"}
 
-    def said(self) -> Said:
+    def said(self) -> ResidentReport:
         """Up to now."""
         return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
 

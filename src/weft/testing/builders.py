@@ -7,7 +7,17 @@ nodes and nothing on pods, so that only what a test speaks about can decide it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
+from weft.model import (
+    DeviceRule,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    Placement,
+    PodRequest,
+    Shape,
+    Share,
+)
 
 ROOMY_CPU_MILLI = 128_000
 ROOMY_HOST_MEMORY_MIB = 1_048_576
@@ -99,7 +109,7 @@ def shape(
     memory_mib: int = 0,
     percent: int = 0,
     milli: int = 0,
-    claims: Sequence[GpuClaim] = (),
+    claims: Sequence[GpuRequest] = (),
     cpu_milli: int = 0,
     host_memory_mib: int = 0,
     extended: Mapping[str, int] | None = None,
@@ -132,14 +142,14 @@ def shape(
     )
 
 
-def _claim(gpus: int, memory_mib: int, percent: int, milli: int) -> tuple[GpuClaim, ...]:
+def _claim(gpus: int, memory_mib: int, percent: int, milli: int) -> tuple[GpuRequest, ...]:
     if memory_mib or percent or milli:
-        memory = Memory("mib", memory_mib) if memory_mib else Memory()
+        memory = GpuMemoryRequest("mib", memory_mib) if memory_mib else GpuMemoryRequest()
         if percent:
-            memory = Memory("percent", percent)
-        return (GpuClaim(count=max(gpus, 1), memory=memory, milli=milli),)
+            memory = GpuMemoryRequest("percent", percent)
+        return (GpuRequest(count=max(gpus, 1), memory=memory, milli=milli),)
     if gpus:
-        return (GpuClaim(count=gpus, memory=Memory("whole"), milli=1000, whole=True),)
+        return (GpuRequest(count=gpus, memory=GpuMemoryRequest("whole"), milli=1000, whole=True),)
     return ()
 
 
@@ -150,7 +160,7 @@ def pod(
     memory_mib: int = 0,
     percent: int = 0,
     milli: int = 0,
-    claims: Sequence[GpuClaim] = (),
+    claims: Sequence[GpuRequest] = (),
     cpu_milli: int = 0,
     host_memory_mib: int = 0,
     models: Sequence[str] = (),

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Mapping
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.nvidia import Nvidia
 from weft.dialects.registry import parse_pod, read_placement
 from weft.model import BadInputError, Node, PodManifest
@@ -12,7 +12,7 @@ Given = Mapping[int, int]
 
 
 def given_to(
-    pod: PodManifest, node: Node, taken: Container[int], settings: Settings
+    pod: PodManifest, node: Node, taken: Container[int], settings: DialectSettings
 ) -> tuple[Given, str]:
     """What the pod's marks give it; and a warning where they leave open what it has, "" if not.
 

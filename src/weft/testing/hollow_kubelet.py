@@ -29,7 +29,7 @@ from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch, WatchOptions
 from weft.testing.hollow_pod import HOLLOW_PODS, HollowPod, time_text
 from weft.testing.hollow_world import GpuUse, World, WorldOptions
-from weft.testing.hollow_writer import Writer
+from weft.testing.hollow_writer import StatusWriter
 
 HOLLOW = "weft.dev/hollow=true"
 _SHORTEST_S = 0.001
@@ -65,14 +65,14 @@ class HollowKubelet:
         self._pods = ListWatch(client, HOLLOW_PODS, selectors=bound, options=watch)
         self._failed: set[str] = set()
         self._changed = asyncio.Event()
-        self._writer: Writer | None = None
+        self._writer: StatusWriter | None = None
 
     # --- for whoever runs it ---
 
     async def run(self) -> None:
         """For ever; cancel it to stop. What was not written by then is made up for by the next."""
         async with asyncio.TaskGroup() as tasks:
-            self._writer = Writer(self._client, tasks)
+            self._writer = StatusWriter(self._client, tasks)
             self._writer.silent = set(self._failed)
             tasks.create_task(self._watch_nodes())
             tasks.create_task(self._watch_pods())

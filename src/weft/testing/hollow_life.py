@@ -14,7 +14,7 @@ import math
 from typing import Literal, NamedTuple
 
 from weft.testing.hollow_pod import HollowPod, seconds_of
-from weft.testing.hollow_profile import Profile
+from weft.testing.hollow_profile import HollowProfile
 
 Stage = Literal["starting", "running", "waiting", "ended"]
 
@@ -53,7 +53,7 @@ class Life:
     ended.
     """
 
-    def __init__(self, pod: HollowPod, profile: Profile, now_s: float) -> None:
+    def __init__(self, pod: HollowPod, profile: HollowProfile, now_s: float) -> None:
         self.profile = profile
         self.stage: Stage = "starting"
         self.born_s = now_s

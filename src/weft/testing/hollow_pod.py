@@ -18,7 +18,7 @@ from weft.kube.pods import (
     ScheduledStatus,
 )
 from weft.model import parse_quantity
-from weft.model.manifest import Api, Container
+from weft.model.manifest import Api, ManifestContainer
 
 DEFAULT_GRACE_S = 30
 
@@ -49,13 +49,13 @@ class HollowSpec(ScheduledSpec, frozen=True, gc=False):
     restart_policy: str = ""
 
 
-class Running(Api, frozen=True, gc=False):
+class HollowRunning(Api, frozen=True, gc=False):
     """state.running."""
 
     started_at: str | None = None
 
 
-class Terminated(pods.Terminated, frozen=True, gc=False):
+class HollowTerminated(pods.Terminated, frozen=True, gc=False):
     """state.terminated, with its times."""
 
     started_at: str | None = None
@@ -65,11 +65,11 @@ class Terminated(pods.Terminated, frozen=True, gc=False):
 class State(pods.ContainerState, frozen=True, gc=False):
     """A container's state; neither is waiting."""
 
-    running: Running | None = None
-    terminated: Terminated | None = None
+    running: HollowRunning | None = None
+    terminated: HollowTerminated | None = None
 
 
-class ContainerStatus(pods.ContainerStatus, frozen=True, gc=False):
+class HollowContainerStatus(pods.ContainerStatus, frozen=True, gc=False):
     """One entry of status.containerStatuses."""
 
     state: State = State()
@@ -80,7 +80,7 @@ class HollowStatus(ScheduledStatus, frozen=True, gc=False):
     """status, with what a kubelet wrote before it was restarted."""
 
     start_time: str | None = None
-    container_statuses: list[ContainerStatus] | None = None  # type: ignore[assignment]
+    container_statuses: list[HollowContainerStatus] | None = None  # type: ignore[assignment]
 
 
 class HollowPod(Pod, frozen=True, gc=False):
@@ -129,7 +129,7 @@ def devices_asked(pod: HollowPod) -> dict[str, int]:
     return sums
 
 
-def _extended(container: Container) -> dict[str, int]:
+def _extended(container: ManifestContainer) -> dict[str, int]:
     told = container.resources
     asked: Quantities = {**(told.requests or {}), **(told.limits or {})}
     return {name: parse_quantity(text, name) for name, text in asked.items() if "/" in name}

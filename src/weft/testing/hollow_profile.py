@@ -28,7 +28,7 @@ Steps = tuple[tuple[float, int], ...]
 Curve = Callable[[float], int]
 
 
-class Profile(msgspec.Struct, frozen=True):
+class HollowProfile(msgspec.Struct, frozen=True):
     """One pod's pretence.
 
     `start_up_s` from its admission until its containers run; `run_s` of every run (None: for
@@ -65,7 +65,7 @@ class Profile(msgspec.Struct, frozen=True):
         return next((at_s for at_s, _ in self.memory_mib if at_s > second), math.inf)
 
 
-def read_profile(annotations: Mapping[str, str] | None) -> Profile:
+def read_profile(annotations: Mapping[str, str] | None) -> HollowProfile:
     """The profile that these annotations ask for; `BadInputError` names the one that is wrong."""
     marks = {name: text for name, text in (annotations or {}).items() if name.startswith(PREFIX)}
     unknown = marks.keys() - {START_UP, RUN, MEMORY, EXIT_CODE, STOP}
@@ -75,7 +75,7 @@ def read_profile(annotations: Mapping[str, str] | None) -> Profile:
     if exit_code not in range(256):
         raise BadInputError(EXIT_CODE, f"{marks[EXIT_CODE]!r} is no exit code, 0 to 255")
     stop_s = None if marks.get(STOP) == NEVER else _seconds(marks, STOP) or 0.0
-    return Profile(
+    return HollowProfile(
         start_up_s=_seconds(marks, START_UP) or 0.0,
         run_s=_seconds(marks, RUN),
         memory_mib=_steps(marks[MEMORY]) if MEMORY in marks else None,

@@ -20,23 +20,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.inventory import inventory
-from weft.kube.sources import Rule
+from weft.kube.sources import InventoryFallback
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Node, parse_quantity
 from weft.testing.hollow_cards import Given, given_to
 from weft.testing.hollow_life import ERROR, FAILED, Life
 from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
-from weft.testing.hollow_profile import Profile, read_profile
+from weft.testing.hollow_profile import HollowProfile, read_profile
 from weft.testing.hollow_status import refusal, status_of
 
 log = logging.getLogger("weft.testing.hollow")
 
-ProfileOf = Callable[[HollowPod], Profile]
+ProfileOf = Callable[[HollowPod], HollowProfile]
 
 
-def annotated_profile(pod: HollowPod) -> Profile:
+def annotated_profile(pod: HollowPod) -> HollowProfile:
     """The profile in the pod's own annotations."""
     return read_profile(pod.metadata.annotations)
 
@@ -51,8 +51,8 @@ class WorldOptions(msgspec.Struct, frozen=True):
 
     profile: ProfileOf = annotated_profile
     admission: bool = True
-    settings: Settings = Settings()
-    rules: Sequence[Rule] = ()
+    settings: DialectSettings = DialectSettings()
+    rules: Sequence[InventoryFallback] = ()
 
 
 class Write(NamedTuple):
@@ -108,7 +108,7 @@ class _Home:
         self.used_mib: dict[int, int] = {}
         self.tenants: dict[str, _Tenant] = {}
 
-    def know(self, node: KubeNode, rules: Sequence[Rule]) -> None:
+    def know(self, node: KubeNode, rules: Sequence[InventoryFallback]) -> None:
         """The node as it is now."""
         self.node = inventory(node, rules=rules)[0]
         self.memory_mib = {gpu.index: gpu.memory_mib for gpu in self.node.gpus}
@@ -246,7 +246,7 @@ class World:
     def _move_in(self, home: _Home, pod: HollowPod, now_s: float) -> _Tenant:
         """A pod that is new here: it begins, goes on where it was, or is not admitted."""
         self._count += 1
-        tenant = _Tenant(pod, Life(pod, Profile(), now_s), self._count)
+        tenant = _Tenant(pod, Life(pod, HollowProfile(), now_s), self._count)
         self._tenants[tenant.uid] = tenant
         if pod.ended:
             return tenant

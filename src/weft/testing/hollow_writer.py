@@ -24,7 +24,7 @@ _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 30.0
 _WRONG = (400, 403, 405, 413, 415, 422)
 
 
-class Writer:
+class StatusWriter:
     """Queues of writes by pod. `written` counts what the API server took, `refused` what not.
 
     Nothing is sent for pods on nodes that are `silent`; it waits until they are no more.

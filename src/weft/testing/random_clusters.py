@@ -2,7 +2,7 @@
 
 from random import Random
 
-from weft.model import DeviceRule, GpuClaim, Memory, Node, Shape
+from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, Node, Shape
 from weft.testing.builders import node
 
 CARDS = (("T4", 16_160), ("A100-SXM4-40GB", 40_960), ("A100-SXM4-80GB", 81_920), ("V100", 16_384))
@@ -82,7 +82,7 @@ def _rule(random: Random, nodes: list[Node]) -> DeviceRule:
     return DeviceRule(uuids=some) if random.random() < 0.5 else DeviceRule(not_uuids=some)
 
 
-def _claims(random: Random) -> tuple[GpuClaim, ...]:
+def _claims(random: Random) -> tuple[GpuRequest, ...]:
     draw = random.random()
     if draw < 0.1:
         return ()
@@ -102,11 +102,13 @@ def _claims(random: Random) -> tuple[GpuClaim, ...]:
     )
 
 
-def _one(random: Random, headroom_mib: int, count: int) -> GpuClaim:
+def _one(random: Random, headroom_mib: int, count: int) -> GpuRequest:
     if random.random() < 0.3:
-        least = random.choice((Memory("whole"), Memory("whole"), Memory("mib", 20_000)))
-        return GpuClaim(count=count, memory=least, milli=1000, whole=True)
-    return GpuClaim(
+        least = random.choice(
+            (GpuMemoryRequest("whole"), GpuMemoryRequest("whole"), GpuMemoryRequest("mib", 20_000))
+        )
+        return GpuRequest(count=count, memory=least, milli=1000, whole=True)
+    return GpuRequest(
         count=count,
         memory=random_memory(random),
         milli=random.choice((0, 0, 250, 500, 700, 1000)),
@@ -114,25 +116,27 @@ def _one(random: Random, headroom_mib: int, count: int) -> GpuClaim:
     )
 
 
-def random_memory(random: Random) -> Memory:
+def random_memory(random: Random) -> GpuMemoryRequest:
     """Any kind of memory request."""
     return random.choice(
         (
-            Memory(),
-            Memory("mib", random.choice((1, 4096, 8192, 16_160, 20_480, 40_960))),
-            Memory("units", random.randint(1, 40), unit_mib=1024),
-            Memory("units", random.randint(1, 16), unit_mib=1024, half_up=True),
-            Memory("node-units", random.choice((4, 15, 40, 9000)), random.choice((1, 1024))),
-            Memory("percent", random.choice((10, 33, 50, 100))),
-            Memory("whole"),
+            GpuMemoryRequest(),
+            GpuMemoryRequest("mib", random.choice((1, 4096, 8192, 16_160, 20_480, 40_960))),
+            GpuMemoryRequest("units", random.randint(1, 40), unit_mib=1024),
+            GpuMemoryRequest("units", random.randint(1, 16), unit_mib=1024, half_up=True),
+            GpuMemoryRequest(
+                "node-units", random.choice((4, 15, 40, 9000)), random.choice((1, 1024))
+            ),
+            GpuMemoryRequest("percent", random.choice((10, 33, 50, 100))),
+            GpuMemoryRequest("whole"),
         )
     )
 
 
-def _split(random: Random) -> GpuClaim:
-    return GpuClaim(
+def _split(random: Random) -> GpuRequest:
+    return GpuRequest(
         count=random.randint(1, 3),
-        memory=Memory("mib", random.choice((4096, 16_161, 30_000, 60_000, 120_000))),
+        memory=GpuMemoryRequest("mib", random.choice((4096, 16_161, 30_000, 60_000, 120_000))),
         milli=random.choice((0, 0, 0, 300)),
         split=True,
     )

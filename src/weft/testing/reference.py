@@ -37,7 +37,7 @@ class GpuAccount:
 
 
 @dataclass
-class Account:
+class ReferenceAccount:
     """One node. Free amounts beside the GPUs may be negative where facts overbook."""
 
     node: Node
@@ -48,7 +48,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Held:
+class ReferenceHolding:
     """What a pod holds, as the reference remembers it."""
 
     placement: Placement
@@ -61,13 +61,13 @@ class ReferenceLedger:
 
     def __init__(self, nodes: Iterable[Node] = (), overcommit_permille: int = 1000) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, ReferenceHolding] = {}
         self.overcommit_permille = overcommit_permille
-        self._before: dict[str, Held] | None = None
+        self._before: dict[str, ReferenceHolding] | None = None
 
     # --- questions -----------------------------------------------------------------------------
 
-    def account(self, name: str) -> Account:
+    def account(self, name: str) -> ReferenceAccount:
         """The node's account, counted from its holdings."""
         node = self.nodes[name]
         here = [held.placement for held in self.held.values() if held.placement.node == name]
@@ -91,7 +91,7 @@ class ReferenceLedger:
             if entry.usable:
                 entry.memory_free = max(0, limit - entry.memory_used)
                 entry.milli_free = max(0, entry.gpu.milli - entry.milli_used)
-        return Account(
+        return ReferenceAccount(
             node,
             node.cpu_milli - sum(placement.cpu_milli for placement in here),
             node.memory_mib - sum(placement.memory_mib for placement in here),
@@ -99,7 +99,7 @@ class ReferenceLedger:
             gpus,
         )
 
-    def accounts(self) -> dict[str, Account]:
+    def accounts(self) -> dict[str, ReferenceAccount]:
         """Every node's account."""
         return {name: self.account(name) for name in self.nodes}
 
@@ -141,24 +141,24 @@ class ReferenceLedger:
             return self.held[placement.uid].placement == placement
         if not self.fits(placement):
             return False
-        self.held[placement.uid] = Held(placement, "reserved", deadline_ns)
+        self.held[placement.uid] = ReferenceHolding(placement, "reserved", deadline_ns)
         return True
 
     def commit(self, uid: str) -> bool:
         """Make it certain."""
         if uid not in self.held:
             return False
-        self.held[uid] = Held(self.held[uid].placement, "committed")
+        self.held[uid] = ReferenceHolding(self.held[uid].placement, "committed")
         return True
 
     def hold_until(self, uid: str, deadline_ns: int) -> None:
         """Move a reservation's deadline."""
         if uid in self.held and self.held[uid].state == "reserved":
-            self.held[uid] = Held(self.held[uid].placement, "reserved", deadline_ns)
+            self.held[uid] = ReferenceHolding(self.held[uid].placement, "reserved", deadline_ns)
 
     def adopt(self, placement: Placement) -> bool:
         """A fact: whatever was held before, this is held now. True if that is news."""
-        now = Held(placement, "committed")
+        now = ReferenceHolding(placement, "committed")
         before = self.held.get(placement.uid)
         if before is None or before.placement == placement:
             self.held[placement.uid] = now
@@ -211,7 +211,7 @@ def related(one: Gpu, other: Gpu) -> bool:
     return one.parent == other.index or other.parent == one.index
 
 
-def _shares_fit(account: Account, placement: Placement) -> bool:
+def _shares_fit(account: ReferenceAccount, placement: Placement) -> bool:
     memory: Counter[int] = Counter()
     milli: Counter[int] = Counter()
     for share in placement.shares:

@@ -8,8 +8,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from weft.model import GpuClaim, Shape
-from weft.testing.reference import Account, GpuAccount, ReferenceLedger, related
+from weft.model import GpuRequest, Shape
+from weft.testing.reference import GpuAccount, ReferenceAccount, ReferenceLedger, related
 
 Assignment = tuple[tuple[int, ...], ...]
 """For each claim that is not `split`, the indexes of its GPUs."""
@@ -20,7 +20,7 @@ def fitting_nodes(ledger: ReferenceLedger, shape: Shape) -> list[str]:
     return sorted(name for name in ledger.nodes if fits_on(ledger.account(name), shape))
 
 
-def fits_on(account: Account, shape: Shape) -> bool:
+def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
     """Whether a pod of this shape can be placed on this node now."""
     node = account.node
     if not node.schedulable or shape.node_name not in ("", node.name):
@@ -37,7 +37,7 @@ def fits_on(account: Account, shape: Shape) -> bool:
     return next(assignments(account, shape), None) is not None
 
 
-def assignments(account: Account, shape: Shape) -> Iterator[Assignment]:
+def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]:
     """Every way to give the claims distinct GPUs each, that also leaves room for `split` ones."""
     good = _accepted(account, shape)
     fixed = [claim for claim in shape.claims if not claim.split]
@@ -47,7 +47,7 @@ def assignments(account: Account, shape: Shape) -> Iterator[Assignment]:
             yield chosen
 
 
-def fewest_gpus(account: Account, shape: Shape) -> int | None:
+def fewest_gpus(account: ReferenceAccount, shape: Shape) -> int | None:
     """On how few GPUs the shape's only claim, a `split` one, can be spread; None: it cannot."""
     (claim,) = shape.claims
     good = _accepted(account, shape)
@@ -55,7 +55,7 @@ def fewest_gpus(account: Account, shape: Shape) -> int | None:
     return _least_spread(account, claim, [i for i in good if _has_milli(account, claim, i)], free)
 
 
-def _accepted(account: Account, shape: Shape) -> list[int]:
+def _accepted(account: ReferenceAccount, shape: Shape) -> list[int]:
     """GPUs in service, not blocked by a MIG relative, of an accepted model and UUID."""
     rule = shape.devices
     return [
@@ -67,7 +67,9 @@ def _accepted(account: Account, shape: Shape) -> list[int]:
     ]
 
 
-def _holds(account: Account, claims: Sequence[GpuClaim], chosen: Sequence[Sequence[int]]) -> bool:
+def _holds(
+    account: ReferenceAccount, claims: Sequence[GpuRequest], chosen: Sequence[Sequence[int]]
+) -> bool:
     memory: Counter[int] = Counter()
     milli: Counter[int] = Counter()
     for claim, indexes in zip(claims, chosen, strict=True):
@@ -85,16 +87,16 @@ def _holds(account: Account, claims: Sequence[GpuClaim], chosen: Sequence[Sequen
     )
 
 
-def charged_mib(entry: GpuAccount, claim: GpuClaim) -> int:
+def charged_mib(entry: GpuAccount, claim: GpuRequest) -> int:
     """What a claim takes of this card."""
     return entry.gpu.memory_mib if claim.whole else _asked_mib(entry, claim)
 
 
-def _asked_mib(entry: GpuAccount, claim: GpuClaim) -> int:
+def _asked_mib(entry: GpuAccount, claim: GpuRequest) -> int:
     return claim.memory.on_node(entry.unit_mib).mib_on(entry.gpu.memory_mib)
 
 
-def _takes(entry: GpuAccount, claim: GpuClaim) -> bool:
+def _takes(entry: GpuAccount, claim: GpuRequest) -> bool:
     """A card must be as large as is asked of it (overcommit or not), and idle for `whole`."""
     asked = max(charged_mib(entry, claim), _asked_mib(entry, claim))
     large = asked + claim.headroom_mib <= entry.gpu.memory_mib
@@ -102,8 +104,8 @@ def _takes(entry: GpuAccount, claim: GpuClaim) -> bool:
 
 
 def _headroom_left(
-    account: Account,
-    claims: Sequence[GpuClaim],
+    account: ReferenceAccount,
+    claims: Sequence[GpuRequest],
     chosen: Sequence[Sequence[int]],
     memory: Counter[int],
 ) -> bool:
@@ -114,16 +116,16 @@ def _headroom_left(
     )
 
 
-def _apart(account: Account, indexes: Counter[int]) -> bool:
+def _apart(account: ReferenceAccount, indexes: Counter[int]) -> bool:
     """No card together with a MIG instance cut from it."""
     held = [account.gpus[index].gpu for index in indexes]
     return not any(related(one, other) for one in held for other in held)
 
 
 def _splits_fit(
-    account: Account,
+    account: ReferenceAccount,
     shape: Shape,
-    fixed: Sequence[GpuClaim],
+    fixed: Sequence[GpuRequest],
     chosen: Sequence[Sequence[int]],
 ) -> bool:
     """At most one claim is `split`: it gets what the others leave."""
@@ -146,7 +148,7 @@ def _splits_fit(
     return _least_spread(account, split, good, free) is not None
 
 
-def _milli_of(fixed: Sequence[GpuClaim], chosen: Sequence[Sequence[int]], index: int) -> int:
+def _milli_of(fixed: Sequence[GpuRequest], chosen: Sequence[Sequence[int]], index: int) -> int:
     return sum(
         1000 if claim.whole else claim.milli
         for claim, indexes in zip(fixed, chosen, strict=True)
@@ -154,12 +156,12 @@ def _milli_of(fixed: Sequence[GpuClaim], chosen: Sequence[Sequence[int]], index:
     )
 
 
-def _has_milli(account: Account, claim: GpuClaim, index: int, taken: int = 0) -> bool:
+def _has_milli(account: ReferenceAccount, claim: GpuRequest, index: int, taken: int = 0) -> bool:
     return account.gpus[index].milli_free - taken >= claim.milli
 
 
 def _least_spread(
-    account: Account, claim: GpuClaim, good: Sequence[int], free: dict[int, int]
+    account: ReferenceAccount, claim: GpuRequest, good: Sequence[int], free: dict[int, int]
 ) -> int | None:
     for count in range(max(1, claim.count), len(good) + 1):
         for some in itertools.combinations(good, count):

@@ -16,7 +16,7 @@ from weft.cluster.config.form import (
     ExtenderSettings,
     HttpSettings,
     InterferenceSettings,
-    PolicyUse,
+    PolicySettings,
     ProfileSettings,
 )
 from weft.core.framework.interference import INPUT, InterferenceView
@@ -84,7 +84,7 @@ def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     table, decisions = tmp_path / "table.json", tmp_path / "decisions.jsonl"
     table.write_text(json.dumps(APART))
     config = Configuration(
-        profiles=(ProfileSettings("weft", (PolicyUse("interference"),)),),
+        profiles=(ProfileSettings("weft", (PolicySettings("interference"),)),),
         interference=InterferenceSettings(table=str(table), reload_seconds=1),
         http=HttpSettings(ADDRESS, 0),
         extender=ExtenderSettings(enabled=not schedules, address=ADDRESS, port=0),

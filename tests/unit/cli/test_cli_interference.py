@@ -12,14 +12,14 @@ import pytest
 from commands import Weft
 
 from weft.cli.interference import train
-from weft.core.framework.interference import Interference, InterferenceView
+from weft.core.framework.interference import InterferenceTable, InterferenceView
 from weft.interference.dataset import (
     API_VERSION,
     KIND,
-    Corun,
+    CoLocationSample,
     Dataset,
     Feature,
-    Solo,
+    SoloProfile,
     encode,
 )
 
@@ -37,10 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     solos, coruns = [], []
     for model, size in (("big", 1.3), ("small", 0.9)):
         solos += [
-            Solo(app, model, "mps", {}, 100, 120, size * 30 / used) for app, used in APPS.items()
+            SoloProfile(app, model, "mps", {}, 100, 120, size * 30 / used)
+            for app, used in APPS.items()
         ]
         coruns += [
-            Corun(
+            CoLocationSample(
                 one,
                 (two,),
                 model,
@@ -70,7 +71,7 @@ def test_train_says_what_it_learnt_from_and_gives_the_same_file_again(
 def test_train_computes_on_one_thread_whatever_is_set(weft: Weft, tmp_path: Path) -> None:
     """Several threads round otherwise: the same data would give another file."""
     small = tmp_path / "small.json"
-    runs = (Corun("a", ("b",), "T4", "mps", None, 0.5, 3),)
+    runs = (CoLocationSample("a", ("b",), "T4", "mps", None, 0.5, 3),)
     small.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
     program = (
         "import os, sys; from pathlib import Path; from weft.cli.interference import train\n"
@@ -105,7 +106,7 @@ def test_predict_one_pair_for_people_and_programs(weft: Weft, folder: Path) -> N
 def test_predict_the_table_that_policies_get(weft: Weft, folder: Path) -> None:
     said = weft("interference", "predict", str(folder / "model"), "--output", "json")
     view = InterferenceView.from_input(json.loads(said.out))
-    assert isinstance(view.source, Interference)
+    assert isinstance(view.source, InterferenceTable)
     assert view.source.gpu_models == ("big", "small")
     assert view.source.classes == tuple(sorted(APPS))
     assert (view.of("small").mean > view.of("big").mean - 0.05)[:-1, :-1].all()
@@ -167,7 +168,7 @@ def test_a_model_is_written_whole_or_not_at_all(
     kept = tmp_path / "kept"
     kept.write_bytes(b"old")
     small = tmp_path / "small.json"
-    runs = (Corun("a", ("b",), "T4", "mps", None, 0.5, 3),)
+    runs = (CoLocationSample("a", ("b",), "T4", "mps", None, 0.5, 3),)
     small.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
 
     def full(path: Path, target: object) -> Path:
@@ -193,11 +194,13 @@ def test_without_lightgbm_everything_works_and_says_so(
     ]
     looked = {name: Feature(0.07 * at + 0.2, 0.9) for at, name in enumerate(names)}
     solos = tuple(
-        Solo(name, "T4", "mps", {"sm_active_ratio": one, "gpu_util_ratio": one}, rate_per_s=10)
+        SoloProfile(
+            name, "T4", "mps", {"sm_active_ratio": one, "gpu_util_ratio": one}, rate_per_s=10
+        )
         for name, one in looked.items()
     )
     runs = tuple(
-        Corun(a, (b,), "T4", "mps", None, 1 / max(1.0, looked[a].mean + looked[b].mean))
+        CoLocationSample(a, (b,), "T4", "mps", None, 1 / max(1.0, looked[a].mean + looked[b].mean))
         for a in names
         for b in names
     )
@@ -221,7 +224,7 @@ def test_without_lightgbm_everything_works_and_says_so(
 
 def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> None:
     one = tmp_path / "one.json"
-    runs = tuple(Corun(a, (b,), "T4", "mps", None, 0.5) for a in "ab" for b in "ab")
+    runs = tuple(CoLocationSample(a, (b,), "T4", "mps", None, 0.5) for a in "ab" for b in "ab")
     one.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
     said = weft("interference", "evaluate", one)
     assert said.code == 1

@@ -10,7 +10,7 @@ import pytest
 from weft.cli.interference_files import files_of, read_interference
 from weft.cluster.config.form import Configuration, ExtenderSettings, InterferenceSettings
 from weft.cluster.config.read import decode, read
-from weft.core.framework.interference import ANY_MODEL, InterferenceView, Tier
+from weft.core.framework.interference import ANY_MODEL, InterferenceView, PredictionTier
 from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.model import BadInputError
@@ -31,9 +31,9 @@ def test_a_table_counts_on_every_model_of_gpu(file: Path) -> None:
     assert view.source.gpu_models == (ANY_MODEL,)
     assert np.exp(card.mean[0, 0]) == pytest.approx(1.5)
     assert np.isinf(card.upper[0, 1])
-    assert card.tier[:2, :2].tolist() == [[Tier.TABLE] * 2] * 2
+    assert card.tier[:2, :2].tolist() == [[PredictionTier.TABLE] * 2] * 2
     unknown = view.index_of("who")
-    assert card.tier[unknown, 0] == -Tier.UNKNOWN
+    assert card.tier[unknown, 0] == -PredictionTier.UNKNOWN
     assert np.exp(card.mean[unknown, 0]) == pytest.approx(1.5), "as the worst that is known"
 
 

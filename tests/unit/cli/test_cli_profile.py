@@ -9,15 +9,22 @@ from pathlib import Path
 import pytest
 from commands import Weft
 
-from weft.interference.dataset import Corun, Dataset, Feature, Infeasible, Solo, encode
-from weft.lab.profiling.campaign import Settings
-from weft.lab.profiling.machine import How
-from weft.lab.profiling.session import Wishes, compile_folder, named, run
+from weft.interference.dataset import (
+    CoLocationSample,
+    Dataset,
+    Feature,
+    Infeasible,
+    SoloProfile,
+    encode,
+)
+from weft.lab.profiling.campaign import CampaignSettings
+from weft.lab.profiling.machine import MachineOptions
+from weft.lab.profiling.session import MeasuringPlan, compile_folder, named, run
 from weft.lab.workloads.catalog import WORKLOADS
 from weft.model import BadInputError
 from weft.testing.bench import FakeBench, Played
 
-ALONE = Solo(
+ALONE = SoloProfile(
     "bert",
     "T4",
     "mps",
@@ -29,10 +36,10 @@ ALONE = Solo(
     9.0,
     "measured",
 )
-BESIDE = Corun("bert", ("resnet",), "T4", "mps", 6.25, 0.5, 3)
+BESIDE = CoLocationSample("bert", ("resnet",), "T4", "mps", 6.25, 0.5, 3)
 NEVER = Infeasible(("bert", "huge"), "T4", "mps", "huge", "out-of-memory", "CUDA: no room")
 KNOWN = Dataset(solo=(ALONE,), corun=(BESIDE,), infeasible=(NEVER,))
-QUICK = Settings(runs=2, window_s=1.0, warm_s=1.0)
+QUICK = CampaignSettings(runs=2, window_s=1.0, warm_s=1.0)
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def test_show_has_features_and_both_sides_of_pairs(weft: Weft, kept: Path) -> No
 
 def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: Path) -> None:
     more, new = tmp_path / "more.json", tmp_path / "new.json"
-    more.write_bytes(encode(Dataset(solo=(Solo("gan", "T4", "mps"),))))
+    more.write_bytes(encode(Dataset(solo=(SoloProfile("gan", "T4", "mps"),))))
     said = weft("profile", "import", kept, more, "--file", new)
     assert (said.code, said.out) == (0, "")
     assert said.err == f"weft: {new}: 2 profiles, 1 co-runs, 1 infeasible\n"
@@ -158,8 +165,13 @@ def test_times_without_end_are_refused_by_name(weft: Weft, words: tuple[str, ...
 def test_names_are_shown_as_they_are_whatever_they_contain(weft: Weft, tmp_path: Path) -> None:
     """Rich would take brackets for its markup, a terminal an escape for an order."""
     path, name = tmp_path / "odd.json", "team [/red] [bold]x[/bold]"
-    solos = (Solo(name, "T4", "mps", {"[a]": Feature(0, 0)}), Solo("\x1b[31mred", "T4", "mps"))
-    path.write_bytes(encode(Dataset(solo=solos, corun=(Corun(name, (name,), "T", "mps", 1, 1),))))
+    solos = (
+        SoloProfile(name, "T4", "mps", {"[a]": Feature(0, 0)}),
+        SoloProfile("\x1b[31mred", "T4", "mps"),
+    )
+    path.write_bytes(
+        encode(Dataset(solo=solos, corun=(CoLocationSample(name, (name,), "T", "mps", 1, 1),)))
+    )
     listed = weft("profile", "list", "--file", path)
     assert (listed.code, listed.err) == (0, "")
     assert name in listed.out
@@ -234,14 +246,14 @@ def test_a_python_without_pytorch_is_told_for_each_workload(weft: Weft, tmp_path
 def test_a_folder_of_another_card_is_not_mixed(tmp_path: Path) -> None:
     workloads = named(["softmax", "lstm-train"])
     world = {one.name: Played() for one in workloads}
-    wishes, lines = Wishes(tmp_path, workloads, ["time-slicing"], QUICK), list[str]()
+    wishes, lines = MeasuringPlan(tmp_path, workloads, ["time-slicing"], QUICK), list[str]()
     run(FakeBench(world), wishes, lines.append)
     assert lines[0].startswith(("time-slicing, softmax: 100 it/s", "time-slicing, lstm-train: 100"))
     found = compile_folder(tmp_path)
     assert [one.application for one in found.solo] == ["lstm-train", "softmax"]
     assert (found.about["sizes"], found.about["counters"]) == ("full", "fake")
     with pytest.raises(BadInputError, match="runs of other sizes"):
-        run(FakeBench(world), wishes._replace(how=How(tiny=True)), lines.append)
+        run(FakeBench(world), wishes._replace(how=MachineOptions(tiny=True)), lines.append)
     other = FakeBench(world)
     other.card = type(other.card)("Another-GPU", fake=True)
     with pytest.raises(BadInputError, match="has runs of a Fake-GPU, this is a Another-GPU"):

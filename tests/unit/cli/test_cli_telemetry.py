@@ -2,27 +2,29 @@
 
 import asyncio
 
-from weft.cli.telemetry import Around, options_of, source_of
+from weft.cli.telemetry import SourceContext, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
-from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.exporters import Exporters
+from weft.telemetry.sources.exporters import ExporterSource
 from weft.telemetry.sources.prometheus import Prometheus
-from weft.telemetry.sources.source import Reading
+from weft.telemetry.sources.source import SourceReading
 from weft.testing.exporter import FakeExporter, PlayedGpu
 
 
 def test_nobody_is_asked_unless_configured() -> None:
-    assert source_of(TelemetrySettings(), Around()) is None
-    assert isinstance(source_of(TelemetrySettings(url="http://p:9090"), Around()), Prometheus)
+    assert source_of(TelemetrySettings(), SourceContext()) is None
+    assert isinstance(
+        source_of(TelemetrySettings(url="http://p:9090"), SourceContext()), Prometheus
+    )
 
 
 def test_exporters_are_found_by_the_nodes_addresses() -> None:
-    async def story(port: str) -> Reading:
+    async def story(port: str) -> SourceReading:
         found = TelemetrySettings(exporters=f"http://{{address}}:{port}/metrics")
-        source = source_of(found, Around(lambda: {"a": "127.0.0.1"}))
-        assert isinstance(source, Exporters)
+        source = source_of(found, SourceContext(lambda: {"a": "127.0.0.1"}))
+        assert isinstance(source, ExporterSource)
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)
         finally:
@@ -41,4 +43,4 @@ def test_how_often_and_how_far() -> None:
 def test_how_long_pods_warm_up_is_the_limits_to_say() -> None:
     limits = LimitsSettings(warm_up_seconds=240, stable_seconds=30)
     assert options_of(TelemetrySettings(), limits).warm_up == WarmUp(240, 30)
-    assert options_of(TelemetrySettings()).warm_up == WarmUp(60, 20) == Watching().warm_up
+    assert options_of(TelemetrySettings()).warm_up == WarmUp(60, 20) == ScrapeOptions().warm_up

@@ -10,11 +10,11 @@ from aiohttp import web
 
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.model import Gpu, Node
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.source import Reading
+from weft.telemetry.sources.source import SourceReading
 from weft.testing.api_server import FakeApiServer
 
 USED = Metric.MEMORY_USED_MIB
@@ -67,7 +67,7 @@ class FakeServers:
         return web.json_response({"status": "success", "data": data})
 
     async def _forward(self, request: web.Request) -> web.Response:
-        client = ApiClient(Endpoint(self.api.url, Fixed()))
+        client = ApiClient(Endpoint(self.api.url, FixedCredentials()))
         async with client:
             answer = await client.send("GET", request.path, query=dict(request.query))
         return web.Response(status=answer.code, body=answer.body, content_type="application/json")
@@ -95,7 +95,7 @@ async def cluster() -> AsyncIterator[tuple[FakeServers, ApiClient]]:
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         servers.url = f"http://127.0.0.1:{port}"
         try:
-            async with ApiClient(Endpoint(servers.url, Fixed())) as client:
+            async with ApiClient(Endpoint(servers.url, FixedCredentials())) as client:
                 yield servers, client
         finally:
             await runner.cleanup()
@@ -117,5 +117,5 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(asyncio.wait_for(work, 20))
 
 
-def kinds(reading: Reading) -> set[str]:
+def kinds(reading: SourceReading) -> set[str]:
     return {asked.error.kind for asked in reading.asked if asked.error}

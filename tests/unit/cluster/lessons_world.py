@@ -8,11 +8,11 @@ from typing import Any
 import live_world
 from live_world import Json, World, client_of, living, pod, until
 
-from weft.cluster.stores.oom_history_store import Entry, entry_of, key_of
-from weft.core.engine import Lesson
+from weft.cluster.stores.oom_history_store import OomHistoryEntry, entry_of, key_of
+from weft.core.engine import OomRecord
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 
@@ -36,7 +36,7 @@ def stored(server: FakeApiServer) -> dict[str, str]:
     return live_world.stored(server, NAMED["name"])
 
 
-def entry(server: FakeApiServer, workload: str = JOB) -> Entry | None:
+def entry(server: FakeApiServer, workload: str = JOB) -> OomHistoryEntry | None:
     text = stored(server).get(key_of(workload))
     return entry_of(key_of(workload), text) if text is not None else None
 
@@ -45,11 +45,11 @@ class Scene(World):
     """A cluster on a fake API server, whose lessons are kept there."""
 
     def __init__(self, server: FakeApiServer, client: ApiClient, **how: Any) -> None:
-        kept = Kept(client, NAMED["namespace"], NAMED["name"])
+        kept = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
         super().__init__(server, client, Fgd(), kept=kept, **how)
 
     @property
-    def known(self) -> dict[str, Lesson]:
+    def known(self) -> dict[str, OomRecord]:
         return self.live.engine.lessons.known
 
     async def bound(self, name: str, memory_mib: int = 2_000) -> None:

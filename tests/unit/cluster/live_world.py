@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from weft.cluster.control.interface import Attempt, Notice, Written
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.interface import Attempt, BindOutcome, Notice
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import STRICT, Limits
+from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Refusal
+from weft.testing.api_store import ApiRefusal
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -98,7 +98,7 @@ def bind(
 
 def stored(server: FakeApiServer, name: str) -> dict[str, str]:
     """What this ConfigMap says; nothing without one."""
-    with contextlib.suppress(Refusal):
+    with contextlib.suppress(ApiRefusal):
         found: dict[str, str] = server.get("configmaps", name, "kube-system")["data"]
         return found
     return {}
@@ -111,7 +111,7 @@ class World:
         self, server: FakeApiServer, client: ApiClient, policy: Policy, **how: Any
     ) -> None:
         self.server, self.client = server, client
-        self.live = Cluster(client, [Profile("weft", [policy])], **how)
+        self.live = EngineCluster(client, [Profile("weft", [policy])], **how)
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
 
@@ -126,7 +126,7 @@ class World:
 
     def deleting(self, name: str) -> bool:
         """Whether the API server has been told to delete the pod, or did."""
-        with contextlib.suppress(Refusal):
+        with contextlib.suppress(ApiRefusal):
             found = self.server.get("pods", name, "d")["metadata"]
             return bool(found.get("deletionTimestamp"))
         return True
@@ -140,7 +140,7 @@ def refusals(made: World) -> list[str]:
     """Names of the pods that found no node, as they are decided."""
     found: list[str] = []
 
-    def hear(told: Attempt | Written) -> None:
+    def hear(told: Attempt | BindOutcome) -> None:
         if isinstance(told.command, Unschedulable):
             found.append(told.command.pod.name)
 
@@ -159,7 +159,7 @@ async def api(*nodes: Json) -> AsyncIterator[FakeApiServer]:
 
 def client_of(server: FakeApiServer, clock: Clock | None = None) -> ApiClient:
     """A client of this server, to be opened."""
-    return ApiClient(Endpoint(server.url, Fixed()), rng=random.Random(1), clock=clock)
+    return ApiClient(Endpoint(server.url, FixedCredentials()), rng=random.Random(1), clock=clock)
 
 
 @asynccontextmanager
@@ -182,7 +182,7 @@ async def living(
 
 @asynccontextmanager
 async def world(
-    *nodes: Json, start: bool = True, policy: Policy | None = None, limits: Limits = STRICT
+    *nodes: Json, start: bool = True, policy: Policy | None = None, limits: RequestLimits = STRICT
 ) -> AsyncIterator[World]:
     """A leading cluster over these nodes."""
     async with api(*nodes) as server, client_of(server) as client:
@@ -194,7 +194,7 @@ async def world(
 async def anew(made: World) -> None:
     """The process ends, and another one starts."""
     await made.live.stop()
-    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)

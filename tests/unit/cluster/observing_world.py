@@ -10,22 +10,22 @@ import live_world
 import numpy as np
 from live_world import Json, World, client_of, living, node, pod, until
 
-from weft.cluster.stores.slowdown_store import KEY, Remembering
-from weft.cluster.telemetry.slowdown_observer import Observing, ObservingOptions
-from weft.cluster.telemetry.solo_rates import Solos
-from weft.core.engine import Event, Evict, NotEvicted, Observed, PolicyInput, ProgressSeen
-from weft.core.framework.interference import INPUT, Interference, to_input
+from weft.cluster.stores.slowdown_store import KEY, SlowdownStore
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
+from weft.cluster.telemetry.solo_rates import SoloProfiles
+from weft.core.engine import Event, Evict, NotEvicted, PodProgress, PolicyInput, ProgressSeen
+from weft.core.framework.interference import INPUT, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.policies.catalog import built_in
 from weft.interference.public_datasets import slowdowns
-from weft.interference.records import Solo
+from weft.interference.records import SoloRun
 from weft.interference.table import from_static
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer, TelemetryError
-from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing.api_server import FakeApiServer
 
 NAMED = {"name": "weft-observed", "namespace": "kube-system"}
@@ -77,12 +77,12 @@ class FakeCounters:
             samples = self._samples.setdefault(name, [])
             samples.append((at_s, self._values[name]))
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
-        return Reading([], [])
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
+        return SourceReading([], [])
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         if self.error is not None:
-            return Reading([], [Asked("progress", 0.1, self.error)])
+            return SourceReading([], [QueryOutcome("progress", 0.1, self.error)])
         told = [
             (json.dumps({"__name__": COUNTER, "namespace": "d", "pod": name}).encode(), many[-4:])
             for name, many in self._samples.items()
@@ -92,9 +92,9 @@ class FakeCounters:
         counts = np.array([len(many) for _, many in told], dtype=np.int64)
         flat = [sample for _, many in told for sample in many]
         times, values = (np.array([s[i] for s in flat], dtype=np.float64) for i in (0, 1))
-        return Reading(
-            [Answer([labels for labels, _ in told], counts, times, values)],
-            [Asked("progress", 0.1)],
+        return SourceReading(
+            [QueryResult([labels for labels, _ in told], counts, times, values)],
+            [QueryOutcome("progress", 0.1)],
         )
 
     async def close(self) -> None:
@@ -108,8 +108,8 @@ class Scene(World):
         self,
         server: FakeApiServer,
         client: ApiClient,
-        base: Interference = TABLE,
-        solos: Sequence[Solo] = (),
+        base: InterferenceTable = TABLE,
+        solos: Sequence[SoloRun] = (),
         policy: str = "interference",
         trusted: bool = True,
         **how: Any,
@@ -118,14 +118,14 @@ class Scene(World):
         assert isinstance(client.clock, Ahead)
         self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
-        store = Kept(client, NAMED["namespace"], NAMED["name"])
-        self.remembering = Remembering(client, store, base, self.live.recall.may_write)
-        self.observing = Observing(
+        store = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
+        self.remembering = SlowdownStore(client, store, base, self.live.recall.may_write)
+        self.observing = SlowdownObserver(
             self.live,
             self.counters,
             self.remembering,
-            Solos(solos),
-            ObservingOptions(COUNTER, P99, trusted=trusted),
+            SoloProfiles(solos),
+            SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
         self.live.keepers.append(self.remembering)
         self.live.recall.asked = self.observing.goes
@@ -154,7 +154,7 @@ class Scene(World):
     def seen(self) -> list[ProgressSeen]:
         return self.heard(ProgressSeen)
 
-    def heard_of(self, name: str) -> list[Observed]:
+    def heard_of(self, name: str) -> list[PodProgress]:
         return [one for event in self.seen for one in event.observed if one.uid == self.uid(name)]
 
     def add(self, name: str, application: str = "", job_class: str = "", **marks: str) -> None:

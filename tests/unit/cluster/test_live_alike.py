@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft.cluster.state.parse_cache import LARGE_BYTES, Alike
-from weft.dialects.dialect import Settings
+from weft.cluster.state.parse_cache import LARGE_BYTES, ParseCache
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Constraints, HostPort, PodRequest, Shape
 
@@ -20,7 +20,7 @@ class Reader:
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def __call__(self, pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
+    def __call__(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
         self.read.append(pod.metadata.name)
         if pod.spec.priority == -1:
             raise BadInputError("spec.priority", "is -1")
@@ -35,9 +35,9 @@ def pod(name: str, created: str = EARLY, **more: Any) -> Pod:
 
 def test_pods_alike_are_read_once_and_keep_their_names() -> None:
     reader = Reader()
-    alike = Alike(reader)
-    first = alike.read(pod("a"), Settings(), ANY)
-    second = alike.read(pod("b", LATE), Settings(), ANY)
+    alike = ParseCache(reader)
+    first = alike.read(pod("a"), DialectSettings(), ANY)
+    second = alike.read(pod("b", LATE), DialectSettings(), ANY)
     assert reader.read == ["a"]
     assert (second.uid, second.name, second.namespace) == ("u-b", "b", "d")
     assert second.created_ns - first.created_ns == 5 * 10**9
@@ -47,39 +47,41 @@ def test_pods_alike_are_read_once_and_keep_their_names() -> None:
 @pytest.mark.parametrize(
     ("other", "settings", "constraints"),
     [
-        (pod("b", priority=3), Settings(), ANY),
-        (pod("b", labels={"x": "y"}), Settings(), ANY),
-        (pod("b", annotations={"x": "y"}), Settings(), ANY),
-        (pod("b"), Settings(gpushare_unit="MiB"), ANY),
-        (pod("b"), Settings(), Constraints(ports=(HostPort(80),))),
+        (pod("b", priority=3), DialectSettings(), ANY),
+        (pod("b", labels={"x": "y"}), DialectSettings(), ANY),
+        (pod("b", annotations={"x": "y"}), DialectSettings(), ANY),
+        (pod("b"), DialectSettings(gpushare_unit="MiB"), ANY),
+        (pod("b"), DialectSettings(), Constraints(ports=(HostPort(80),))),
     ],
 )
-def test_any_other_word_is_read(other: Pod, settings: Settings, constraints: Constraints) -> None:
+def test_any_other_word_is_read(
+    other: Pod, settings: DialectSettings, constraints: Constraints
+) -> None:
     reader = Reader()
-    alike = Alike(reader)
-    alike.read(pod("a"), Settings(), ANY)
+    alike = ParseCache(reader)
+    alike.read(pod("a"), DialectSettings(), ANY)
     assert alike.read(other, settings, constraints).shape.constraints == constraints
     assert reader.read == ["a", "b"]
 
 
 def test_what_cannot_be_read_is_told_each_time() -> None:
-    alike = Alike(Reader())
+    alike = ParseCache(Reader())
     for name in ("a", "b"):
         with pytest.raises(BadInputError, match="priority"):
-            alike.read(pod(name, priority=-1), Settings(), ANY)
+            alike.read(pod(name, priority=-1), DialectSettings(), ANY)
 
 
 def test_only_so_many_are_kept() -> None:
     reader = Reader()
-    alike = Alike(reader, keep=2)
+    alike = ParseCache(reader, keep=2)
     for priority in (1, 2, 3, 3, 1):
-        alike.read(pod(f"p{priority}", priority=priority), Settings(), ANY)
+        alike.read(pod(f"p{priority}", priority=priority), DialectSettings(), ANY)
     assert reader.read == ["p1", "p2", "p3", "p1"]
 
 
 def test_large_pods_are_read_anew_for_they_would_fill_the_memory() -> None:
     reader = Reader()
-    alike = Alike(reader)
+    alike = ParseCache(reader)
     for name in ("a", "b"):
-        alike.read(pod(name, annotations={"note": "x" * LARGE_BYTES}), Settings(), ANY)
+        alike.read(pod(name, annotations={"note": "x" * LARGE_BYTES}), DialectSettings(), ANY)
     assert reader.read == ["a", "b"]

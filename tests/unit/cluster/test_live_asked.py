@@ -10,7 +10,7 @@ from weft.core.engine import Engine, NodesChanged
 from weft.core.engine.questions import which_fit
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest, Taint
 from weft.model.constraints import CORDON
@@ -68,13 +68,13 @@ def test_it_fits_where_it_would_if_there_were_nothing_but_room(
             msgspec.structs.replace(bare, taints=tuple(own), keeps_away=away, labels={"zone": zone})
         )
     asked = pod(sorted(fields))
-    want = fits(plain, read(pod([]), Settings(), VolumeView()))
-    assert fits(dressed, read_asked(asked, Settings())) == want
+    want = fits(plain, read(pod([]), DialectSettings(), VolumeView()))
+    assert fits(dressed, read_asked(asked, DialectSettings())) == want
 
 
 def test_by_itself_weft_would_judge_them() -> None:
     away = msgspec.structs.replace(node("n", gpus=1, memory_mib=4000), keeps_away=True)
-    assert fits([away], read(pod([]), Settings(), VolumeView())) == []
+    assert fits([away], read(pod([]), DialectSettings(), VolumeView())) == []
     for field in SPECS:
         plain = node("n", gpus=1, memory_mib=4000)
-        assert fits([plain], read(pod([field]), Settings(), VolumeView())) == []
+        assert fits([plain], read(pod([field]), DialectSettings(), VolumeView())) == []

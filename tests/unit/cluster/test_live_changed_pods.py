@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
@@ -34,9 +34,9 @@ async def shares(refused: int) -> list[int]:
         asked += 1
         return asked > refused
 
-    line = Line(server, delay=lambda: 0, lag=lambda: 1)
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 1)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = Cluster(client, [Profile("weft", [BestFit()])], may_bind=may_bind)
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], may_bind=may_bind)
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(1)

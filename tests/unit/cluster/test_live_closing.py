@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 from live_world import Json, node, pod
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.kube.bind import BindOptions
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
-Scene = Callable[[FakeApiServer, Cluster], Any]
+Scene = Callable[[FakeApiServer, EngineCluster], Any]
 HARD = {"key": "gpu", "value": "broken", "effect": "NoSchedule"}
 BURST = 160
 CORDON = {"spec": {"unschedulable": True}}
 
 
 @asynccontextmanager
-async def cluster(server: FakeApiServer, **binding: int) -> AsyncIterator[Cluster]:
+async def cluster(server: FakeApiServer, **binding: int) -> AsyncIterator[EngineCluster]:
     """A leading process whose API server answers at once, in time that leaps."""
-    line = Line(server, delay=lambda: 0, lag=lambda: 0)
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         profiles = [Profile("weft", [BestFit()])]
-        live = Cluster(client, profiles, binding=BindOptions(**binding))
+        live = EngineCluster(client, profiles, binding=BindOptions(**binding))
         await live.start()
         await live.lead(afresh=False)
         yield live
@@ -113,7 +113,7 @@ def test_pods_in_hand_when_a_node_is_closed_do_not_go_there(
     run(scene())
 
 
-def open_to_all(live: Cluster) -> bool:
+def open_to_all(live: EngineCluster) -> bool:
     told = live.engine.ledger.table.nodes[0]
     return told.schedulable and not told.taints
 

@@ -4,13 +4,13 @@ import asyncio
 import datetime
 from typing import Any
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -31,9 +31,12 @@ def add(server: FakeApiServer) -> None:
 
 
 async def life() -> None:
-    async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
         add(server)
-        first = Cluster(client, [Profile("weft", [Fgd()])])
+        first = EngineCluster(client, [Profile("weft", [Fgd()])])
         await first.start()
         await first.lead(afresh=False)
         while first._binding:
@@ -43,7 +46,7 @@ async def life() -> None:
         assert len(held) == 8
         assert list(first.engine.ledger.table.memory_used) == [16000, 16000]
         await first.stop()
-        second = Cluster(client, [Profile("weft", [Fgd()])])
+        second = EngineCluster(client, [Profile("weft", [Fgd()])])
         await second.start()
         assert {u: h.placement for u, h in second.engine.ledger.holdings.items()} == held
         await second.stop()
@@ -66,7 +69,7 @@ class Booted(SystemClock):
 async def restarted() -> int:
     async with (
         FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, Fixed()), clock=Booted()) as client,
+        ApiClient(Endpoint(server.url, FixedCredentials()), clock=Booted()) as client,
     ):
         add(server)
         uid = server.get("pods", "p0", "d")["metadata"]["uid"]
@@ -81,7 +84,7 @@ async def restarted() -> int:
         }
         change = {"metadata": {"annotations": marks}, "spec": {"nodeName": "n"}}
         server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
-        live = Cluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
         await live.start()
         (stay,) = live.engine.stays.on(("n", 1))
         await live.stop()

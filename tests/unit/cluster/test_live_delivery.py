@@ -5,10 +5,10 @@ import random
 
 from live_world import Json, node, pod
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
@@ -37,9 +37,9 @@ def test_a_pod_goes_only_where_its_resource_is_advertised_or_delivered_by_name()
     async def scene() -> None:
         server = FakeApiServer()
         server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
-        line = Line(server, delay=lambda: 0, lag=lambda: 0)
+        line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
         async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = Cluster(client, [Profile("weft", [BestFit()])])
+            live = EngineCluster(client, [Profile("weft", [BestFit()])])
             await live.start()
             await live.lead(afresh=False)
             for name, resource in (("e", ELASTIC), ("a", ALNAIR), ("g", "aliyun.com/gpu-mem")):
@@ -66,9 +66,9 @@ def test_pods_that_are_bound_where_nothing_delivers_are_charged_all_the_same() -
         marks = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"}
         change = {"spec": {"nodeName": "elastic"}, "metadata": {"annotations": marks}}
         server.update("pods", "g", change, "d")
-        line = Line(server, delay=lambda: 0, lag=lambda: 0)
+        line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
         async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = Cluster(client, [Profile("weft", [BestFit()])], gpushare_unit="GiB")
+            live = EngineCluster(client, [Profile("weft", [BestFit()])], gpushare_unit="GiB")
             await live.start()
             assert live.engine.ledger.table.memory_used[0] == 0
             assert live.engine.ledger.table.memory_used[1] > 4000

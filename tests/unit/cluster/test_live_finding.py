@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 from finding_world import DEVICES, USED, Clock, cluster, kinds, run, service
 
-from weft.cluster.telemetry.server_discovery import AGAIN_S, Discovered, Wish
+from weft.cluster.telemetry.server_discovery import AGAIN_S, Discovered, DiscoveryOptions
 from weft.kube.client import ApiClient
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.telemetry.sources.server_candidates import Server
-from weft.telemetry.sources.source import Reading
+from weft.telemetry.sources.server_candidates import MetricsServer
+from weft.telemetry.sources.source import SourceReading
 
 
 def source_of(client: ApiClient, clock: Clock, **how: Any) -> Discovered:
     options = PrometheusOptions("http://nowhere", timeout_s=2, **how.pop("options", {}))
-    return Discovered(client, Wish(options, proxied=True, **how), lambda: DEVICES, clock)
+    return Discovered(
+        client, DiscoveryOptions(options, proxied=True, **how), lambda: DEVICES, clock
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_inside_the_cluster_servers_are_asked_at_their_own_address() -> None:
         async with cluster() as (servers, client):
             service(servers, "prometheus")
             servers.sees = {"prometheus": ["GPU-0"]}
-            wish = Wish(PrometheusOptions("http://nowhere", timeout_s=1))
+            wish = DiscoveryOptions(PrometheusOptions("http://nowhere", timeout_s=1))
             source = Discovered(client, wish, lambda: DEVICES, Clock())
             reading = await source.read([USED], 45)  # whose name nobody here knows
             assert "http://prometheus.m.svc:9090/api/v1/query: " in str(reading.asked[0].error)
@@ -174,13 +176,13 @@ def test_one_that_trips_the_reader_stops_nobody_else(caplog: pytest.LogCaptureFi
     class Broken(Prometheus):
         """Reads no answer; a fake of a mistake of ours."""
 
-        async def query(self, query: str, time_s: float | None = None) -> Answer:
+        async def query(self, query: str, time_s: float | None = None) -> QueryResult:
             raise RecursionError("too deep")
 
     class Sometimes(Discovered):
         """Opens one that is broken for the Service `evil`; a fake."""
 
-        def _open(self, server: Server) -> Prometheus:
+        def _open(self, server: MetricsServer) -> Prometheus:
             opened = super()._open(server)
             return Broken(opened.options) if server.name == "evil" else opened
 
@@ -189,7 +191,7 @@ def test_one_that_trips_the_reader_stops_nobody_else(caplog: pytest.LogCaptureFi
             service(servers, "evil", annotated=True, at="a-tenant")
             service(servers, "prometheus")
             clock = Clock()
-            wish = Wish(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
+            wish = DiscoveryOptions(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
             source = Sometimes(client, wish, lambda: DEVICES, clock)
             assert kinds(await source.read([USED], 45)) == {"nobody"}
             servers.sees = {"prometheus": ["GPU-0"]}
@@ -210,13 +212,13 @@ def test_a_taken_one_that_trips_the_reader_is_an_error_of_the_look() -> None:
     class Broken(Prometheus):
         """Reads no samples; a fake of a mistake of ours."""
 
-        async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+        async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
             raise RecursionError("too deep")
 
     class Opening(Discovered):
         """Opens such ones for the Service `evil`; a fake."""
 
-        def _open(self, server: Server) -> Prometheus:
+        def _open(self, server: MetricsServer) -> Prometheus:
             opened = super()._open(server)
             if server.name != "evil":
                 return opened
@@ -227,7 +229,7 @@ def test_a_taken_one_that_trips_the_reader_is_an_error_of_the_look() -> None:
             service(servers, "evil", annotated=True)
             servers.sees = {"evil": ["GPU-0"]}
             clock = Clock()
-            wish = Wish(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
+            wish = DiscoveryOptions(PrometheusOptions("http://nowhere", timeout_s=2), proxied=True)
             source = Opening(client, wish, lambda: DEVICES, clock)
             reading = await source.read([USED], 45)
             assert kinds(reading) == {"garbage"}

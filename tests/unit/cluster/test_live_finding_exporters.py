@@ -12,8 +12,8 @@ from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, Expor
 from weft.cluster.telemetry.server_discovery import AGAIN_S
 from weft.kube.services import ServingPod
 from weft.model import Gpu, Node
-from weft.telemetry.meaning.join import Devices, Joiner
-from weft.telemetry.sources.exporters import Known
+from weft.telemetry.meaning.join import Devices, SeriesJoiner
+from weft.telemetry.sources.exporters import NameIndex
 from weft.testing.exporter import PlayedGpu, page
 
 
@@ -94,10 +94,10 @@ def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
         async with cluster() as (servers, client):
             servers.api.add("pods", exporter("e", "a"), "gpu")
             servers.pages["e"] = page([PlayedGpu("b", 0, uuid="GPU-b", used_mib=9000)])
-            wish = ExporterWish(proxied=True, known=Known(devices=lambda: devices))
+            wish = ExporterWish(proxied=True, known=NameIndex(devices=lambda: devices))
             source = DiscoveredExporters(client, wish, Clock())
             reading = await source.read([USED], 45)
-            assert [Joiner(devices).join(answer) for answer in reading.answers] == [[]]
+            assert [SeriesJoiner(devices).join(answer) for answer in reading.answers] == [[]]
             await source.close()
 
     run(story())

@@ -7,7 +7,7 @@ from account_world import CARDS, Account, pod
 from live_world import CARD_MIB, LONG_AGO, World, bind, run, until, world
 from live_world import pod as shared
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.pods import Pod
@@ -129,11 +129,11 @@ def test_after_a_restart_no_card_in_use_is_given_away() -> None:
     run(life())
 
 
-def used(live: Cluster) -> list[int]:
+def used(live: EngineCluster) -> list[int]:
     return [int(mib) for mib in live.engine.ledger.table.memory_used]
 
 
 async def started_anew(made: World) -> None:
-    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -9,8 +9,8 @@ from lessons_world import JOB, KEY, Scene, lesson, put, scene, stored
 from live_world import api, run, until
 
 from weft.cluster.stores import peak_usage
-from weft.core.engine import Command, Event, LessonsTold, PeakLearnt, SignalsChanged
-from weft.core.engine.peak_usage import Peak
+from weft.core.engine import Command, Event, OomHistoryLearnt, PeakLearnt, SignalsChanged
+from weft.core.engine.peak_usage import PeakUsage
 from weft.core.framework.signals import snapshot
 from weft.testing.api_server import FakeApiServer
 
@@ -43,7 +43,7 @@ def test_the_next_process_expects_what_this_one_learnt() -> None:
             async with scene(server) as first:
                 for number, most_mib in enumerate((700, 900, 800)):
                     await completes(first, f"p{number}", most_mib)
-                assert first.live.engine.peaks.known == {KIND: Peak(900, 3)}
+                assert first.live.engine.peaks.known == {KIND: PeakUsage(900, 3)}
                 await until(lambda: peaks(server) == [PeakLearnt(*KIND, 900, 3)])
             async with scene(server, lead=False) as second:
                 decide = second.live.decide
@@ -54,9 +54,9 @@ def test_the_next_process_expects_what_this_one_learnt() -> None:
 
                 second.live.decide = hear
                 await second.live.lead(afresh=False, term=4)
-                assert second.live.engine.peaks.known == {KIND: Peak(900, 3)}
-                told = [event for event in heard if isinstance(event, LessonsTold)]
-                assert told == [LessonsTold({}, (PeakLearnt(*KIND, 900, 3),))]
+                assert second.live.engine.peaks.known == {KIND: PeakUsage(900, 3)}
+                told = [event for event in heard if isinstance(event, OomHistoryLearnt)]
+                assert told == [OomHistoryLearnt({}, (PeakLearnt(*KIND, 900, 3),))]
                 writes = second.live.lessons.counts["written"]
             assert writes == 0
 
@@ -142,7 +142,7 @@ def test_two_that_write_at_once_join_what_they_know() -> None:
 
 
 def test_only_what_has_room_beside_the_lessons_is_kept_the_newest_of_it() -> None:
-    known = {("d", f"w{n:05}", "1 mib 1"): Peak(100, 3) for n in range(10_000)}
+    known = {("d", f"w{n:05}", "1 mib 1"): PeakUsage(100, 3) for n in range(10_000)}
     text = peak_usage.encode(known, {})
     assert len(text) <= peak_usage.MOST_BYTES
     found = peak_usage.decode(text)

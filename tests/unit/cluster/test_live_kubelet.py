@@ -8,11 +8,11 @@ from weft.core.engine import SignalsChanged
 from weft.core.explain.reasons import summarise
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import STRICT, Limits
+from weft.core.ledger import STRICT, RequestLimits
 
 MEMORY = "weft.dev/gpu-memory"
-TWICE = Limits(overcommit_permille=2000)
-LENDING = Limits(harvest_permille=2000)
+TWICE = RequestLimits(overcommit_permille=2000)
+LENDING = RequestLimits(harvest_permille=2000)
 LONG_AGO = "2020-01-01T00:00:00Z"
 
 
@@ -140,7 +140,7 @@ def test_where_others_overbooked_it_only_those_wait_who_ask_for_it() -> None:
 
 
 @pytest.mark.parametrize("limits", [STRICT, TWICE, LENDING])
-def test_without_lending_nothing_is_other_than_it_was(limits: Limits) -> None:
+def test_without_lending_nothing_is_other_than_it_was(limits: RequestLimits) -> None:
     async def life() -> None:
         async with world(advertising(memory=1, cards=1), limits=limits) as it:
             waits = refusals(it)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from live_world import CARD_MIB, World, bind, node, pod, run, until, world
 
-from weft.cluster.telemetry.memory_needs_feed import Measuring
+from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed
 from weft.core.engine.harvest import BEYOND, NEED
 from weft.core.framework.signals import (
     FRESH,
@@ -18,7 +18,7 @@ from weft.core.framework.signals import (
     SignalsView,
     snapshot,
 )
-from weft.telemetry.feed.window import Window
+from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.join import Devices, PodSamples
 from weft.telemetry.meaning.metric_names import Metric
 
@@ -34,8 +34,8 @@ class Looks:
     def __init__(self, it: World, uid: str) -> None:
         self.it, self.uid = it, uid
         self.devices = Devices(it.live.engine.ledger.table.nodes)
-        self.measuring = Measuring(it.live.engine.ledger, it.live.pods)
-        self.window = Window([Metric.MEMORY_USED_MIB], 2, SAMPLES, STEP_S, T0_S)
+        self.measuring = MemoryNeedsFeed(it.live.engine.ledger, it.live.pods)
+        self.window = MetricWindow([Metric.MEMORY_USED_MIB], 2, SAMPLES, STEP_S, T0_S)
         self.number = 0
         self.row = 0
 
@@ -254,7 +254,7 @@ def test_pods_keep_their_series_when_rows_move_and_when_another_window_begins() 
             one.row = one.devices.row_of["n", 0]
             one.at(160, used=9_000, own=4_000)
             assert one.measuring.peak_mib(one.uid) == 8_000
-            one.window = Window([Metric.MEMORY_USED_MIB], 3, SAMPLES, STEP_S, T0_S + 167)
+            one.window = MetricWindow([Metric.MEMORY_USED_MIB], 3, SAMPLES, STEP_S, T0_S + 167)
             one.at(170, used=9_000, own=4_000)
             assert one.measuring.peak_mib(one.uid) == 8_000
             assert one.at(260, used=9_000, own=4_000).idle_mib

@@ -10,7 +10,7 @@ from lessons_world import JOB, KEY, NAMED, entry, holders, lesson, made_by, put,
 from live_world import api, bind, node, pod, run, until
 
 from weft.cluster.stores.oom_history_store import entry_of, key_of
-from weft.core.engine import Lesson
+from weft.core.engine import OomRecord
 from weft.core.engine.oom_history import MOST
 
 
@@ -27,7 +27,7 @@ def test_two_that_write_at_once_join_what_they_know() -> None:
                 assert (found["least_mib"], found["note"]) == (7_000, "mine")
                 assert found["ends"][0] == "x"
                 assert made.known[JOB].times == 2
-                assert made.known["d/Job/other"] == Lesson(1, 1_000)
+                assert made.known["d/Job/other"] == OomRecord(1, 1_000)
                 assert stored(server)["new"] == "?"
                 assert made.live.lessons.counts["conflict"] == 1
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFix
             good = {"d.Job.good": lesson("d/Job/good")}
             server.add("configmaps", {"metadata": NAMED, "data": {**BROKEN, **good}})
             async with scene(server) as made:
-                assert made.known == {"d/Job/good": Lesson(1, 1_000)}
+                assert made.known == {"d/Job/good": OomRecord(1, 1_000)}
                 await made.bound("a")
                 made.fails("a")
                 server.add("pods", made_by(pod("b", 2_000), name="next"))

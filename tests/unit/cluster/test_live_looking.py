@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from live_world import CARD_MIB, World, bind, node, pod, run, until, world
 
-from weft.cluster.telemetry.memory_needs_feed import Measuring
-from weft.cluster.telemetry.telemetry_loop import Looking, LookingOptions, addresses_of
-from weft.cluster.telemetry.telemetry_metrics import LookedMetrics
+from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions, addresses_of
+from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.engine.harvest import NEED
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer, TelemetryError
-from weft.telemetry.sources.source import Asked, Reading
+from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 USED = "DCGM_FI_DEV_FB_USED"
@@ -39,10 +39,10 @@ class FakeSource:
         self.asked: list[float] = []
         self._clock = world.client.clock
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         self.asked.append(back_s)
         if self.error is not None:
-            return Reading([], [Asked("memory_used_mib", 0.25, self.error)])
+            return SourceReading([], [QueryOutcome("memory_used_mib", 0.25, self.error)])
         labels = [
             json.dumps(
                 {"Hostname": n, "__name__": USED, "gpu": str(g)}, separators=(",", ":")
@@ -52,18 +52,18 @@ class FakeSource:
         count = len(labels)
         times = np.full(count, self._clock.wall().timestamp())
         values = np.array(list(self.used.values()), dtype=np.float64)
-        answer = Answer(labels, np.ones(count, dtype=np.int64), times, values, self.warnings)
-        return Reading([answer], [Asked("memory_used_mib", 0.25)], self.where)
+        answer = QueryResult(labels, np.ones(count, dtype=np.int64), times, values, self.warnings)
+        return SourceReading([answer], [QueryOutcome("memory_used_mib", 0.25)], self.where)
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
 @asynccontextmanager
-async def looking(**options: float) -> AsyncIterator[tuple[World, Looking, FakeSource]]:
+async def looking(**options: float) -> AsyncIterator[tuple[World, TelemetryLoop, FakeSource]]:
     async with world() as it:
         source = FakeSource(it)
-        yield it, Looking(it.live, source, LookingOptions(**options)), source  # type: ignore[arg-type]
+        yield it, TelemetryLoop(it.live, source, TelemetryLoopOptions(**options)), source  # type: ignore[arg-type]
 
 
 def seen(it: World, column: str = "memory_used_mib.last") -> tuple[list[float], list[int]]:
@@ -121,7 +121,7 @@ def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_counted(
             await look.look()
             assert seen(it) == ([5_000, 100], [FRESH, FRESH])
             assert look.errors == {("", "warning"): 2}
-            told = {family.name: family for family in LookedMetrics(look).collect()}
+            told = {family.name: family for family in TelemetryMetrics(look).collect()}
             failed = [
                 s.value
                 for s in told["weft_telemetry_queries"].samples
@@ -142,7 +142,7 @@ def test_another_back_end_is_counted_and_asked_for_the_whole_window() -> None:
             await look.look()
             await look.look()
             assert [back >= 315 for back in source.asked] == [True, False, True, False]
-            told = {family.name: family for family in LookedMetrics(look).collect()}
+            told = {family.name: family for family in TelemetryMetrics(look).collect()}
             (backend,) = told["weft_telemetry_backend"].samples
             assert (backend.labels, backend.value) == ({"backend": "http://q"}, 1)
             assert told["weft_telemetry_backend_changes"].samples[0].value == 1
@@ -271,7 +271,7 @@ def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
 def test_a_cluster_without_gpus_for_a_while_is_seen_again(before: str) -> None:
     async def story() -> None:
         async with world(node(before, 2 if before == "n" else 0)) as it:
-            look = Looking(it.live, FakeSource(it), LookingOptions())
+            look = TelemetryLoop(it.live, FakeSource(it), TelemetryLoopOptions())
             table = it.live.engine.ledger.table
             await look.look()
             if before == "n":
@@ -295,7 +295,7 @@ def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
         async with looking() as (it, look, _):
             where: list[bool] = []
 
-            class Elsewhere(Measuring):
+            class Elsewhere(MemoryNeedsFeed):
                 def measure(self, *args: Any) -> SignalsSnapshot:
                     where.append(threading.current_thread() is threading.main_thread())
                     return super().measure(*args)
@@ -331,7 +331,7 @@ def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
             await look.look()
             source.error = TelemetryError("timeout", "x")
             await look.look()
-            found = {family.name: family for family in LookedMetrics(look).collect()}
+            found = {family.name: family for family in TelemetryMetrics(look).collect()}
             page = (DOCS / "telemetry.md").read_text()
             told = {
                 name + ("_total" if one.type == "counter" else "") for name, one in found.items()

@@ -4,7 +4,7 @@ import json
 
 from live_world import CARD_MIB, LONG_AGO, World, bind, gpus, node, pod, run, until, world
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 
@@ -19,7 +19,7 @@ def shows(made: World, count: int) -> None:
 
 async def anew(made: World) -> None:
     await made.live.stop()
-    made.live = Cluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
     await made.live.start()
     await made.live.lead(afresh=False)
 

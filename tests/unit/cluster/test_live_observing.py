@@ -7,7 +7,7 @@ import pytest
 from live_world import run, until
 from observing_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
-from weft.cluster.telemetry.telemetry_loop import Looking
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.dialects.shares import COPY, PLACEMENT
 from weft.telemetry.sources.answers import TelemetryError
 
@@ -287,7 +287,7 @@ def test_what_series_are_nobodys_is_counted() -> None:
 def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFixture) -> None:
     async def life() -> None:
         async with api() as server, scene(server) as made:
-            look = Looking(made.live, made.counters)
+            look = TelemetryLoop(made.live, made.counters)
             look.observing = made.observing
             made.counters.count(serve=50, train=90)
             made.clock.passed_s += 15

@@ -2,7 +2,12 @@
 
 import itertools
 
-from weft.cluster.eviction.overbooking import Holder, larger_than_its_card, overbooked, too_late
+from weft.cluster.eviction.overbooking import (
+    BoundHolder,
+    larger_than_its_card,
+    overbooked,
+    too_late,
+)
 from weft.core.ledger import Ledger
 from weft.model import Gpu, Node, Share
 from weft.testing import node, placement
@@ -11,11 +16,11 @@ NODE = node("n", gpus=2, memory_mib=16_000)
 FIRST, SECOND, THIRD = "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z", "2026-01-01T00:00:03Z"
 
 
-def holder(uid: str, at: str, memory_mib: int, gpu: int = 0, term: int = 0) -> Holder:
-    return Holder(uid, (Share(0, gpu, memory_mib, 0),), at, term)
+def holder(uid: str, at: str, memory_mib: int, gpu: int = 0, term: int = 0) -> BoundHolder:
+    return BoundHolder(uid, (Share(0, gpu, memory_mib, 0),), at, term)
 
 
-def late(*holders: Holder) -> list[str]:
+def late(*holders: BoundHolder) -> list[str]:
     """The same whatever the order they are given in: every Weft must choose alike."""
     answers = {
         tuple(one.uid for one in too_late(NODE, order)) for order in itertools.permutations(holders)

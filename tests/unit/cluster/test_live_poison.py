@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from live_world import Json, World, pod, run, until, world
 
-from weft.cluster.control.turns import MOST, SLICE_S, Turns
+from weft.cluster.control.turns import MOST, SLICE_S, LoopTurns
 from weft.core.policies.catalog import built_in
 from weft.kube.lease import Elector, LeaseOptions
 
@@ -89,7 +89,7 @@ def test_others_have_their_turn_after_a_time_and_after_some_pieces(
 ) -> None:
     async def play() -> None:
         now, others = 0.0, asyncio.Event()
-        turns = Turns(lambda: now)
+        turns = LoopTurns(lambda: now)
         asyncio.get_running_loop().call_soon(others.set)
         for _ in range(pieces):
             assert not others.is_set()

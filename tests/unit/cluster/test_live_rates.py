@@ -7,11 +7,11 @@ from observing_world import api, scene
 
 from weft.cluster.telemetry.solo_rates import solo_rate
 from weft.core.framework.signals import FRESH, snapshot
-from weft.interference.records import Solo
+from weft.interference.records import SoloRun
 
 
 def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> None:
-    solo = Solo("serve", "T4", "time-slicing", rate_per_s=200.0)
+    solo = SoloRun("serve", "T4", "time-slicing", rate_per_s=200.0)
 
     async def life() -> None:
         async with api() as server, scene(server, pods=False, solos=[solo]) as made:
@@ -63,7 +63,7 @@ def test_a_rate_for_other_gpus_alone_is_no_rate_here() -> None:
 
 def test_load_is_only_a_guess_and_never_told() -> None:
     solos = [
-        Solo(name, "T4", "time-slicing", features={"sm_active_ratio.mean": 0.8})
+        SoloRun(name, "T4", "time-slicing", features={"sm_active_ratio.mean": 0.8})
         for name in ("serve", "train")
     ]
 

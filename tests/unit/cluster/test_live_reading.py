@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft.cluster.state.bound_share import Held, held_by, without_node
+from weft.cluster.state.bound_share import BoundShare, held_by, without_node
 from weft.cluster.state.pod_reader import read, read_asked, read_bound
 from weft.cluster.state.volumes import VolumeView
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Shape
 from weft.model.ceilings import MOST_CPU_MILLI, MOST_MEMORY_MIB
@@ -19,9 +19,9 @@ GI = 2**30
 def shape(**spec: Any) -> Shape:
     whole = {"metadata": {"name": "a", "namespace": "d", "uid": "u"}, "spec": spec}
     pod = msgspec.convert(whole, Pod)
-    found = read(pod, Settings(), VolumeView()).shape
-    held = read_bound(pod, Settings()).shape
-    asked = read_asked(pod, Settings()).shape
+    found = read(pod, DialectSettings(), VolumeView()).shape
+    held = read_bound(pod, DialectSettings()).shape
+    asked = read_asked(pod, DialectSettings()).shape
     for other in (held, asked):  # the same is charged, whoever schedules it
         assert (other.cpu_milli, other.memory_mib, other.extended) == (
             found.cpu_milli,
@@ -95,7 +95,7 @@ def test_no_size_breaks_the_accounts(size: str) -> None:
     assert dict(found.extended)["ephemeral-storage"] == 2**52
 
 
-def _held(pod: Pod, settings: Settings) -> Held:
+def _held(pod: Pod, settings: DialectSettings) -> BoundShare:
     return held_by(pod, Node("n"), settings, lambda gpu: (0, 0, 0, 0))
 
 
@@ -105,7 +105,7 @@ VAST = [container(f"c{i}", cpu="2000000", memory="2Pi") for i in range(3)]
 def test_a_waiting_pod_that_asks_more_than_any_node_has_is_refused() -> None:
     pod = msgspec.convert({"metadata": {"name": "a"}, "spec": {"containers": VAST}}, Pod)
     with pytest.raises(BadInputError, match="6,000,000,000 thousandths of a core in all"):
-        read(pod, Settings(), VolumeView())
+        read(pod, DialectSettings(), VolumeView())
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def test_a_waiting_pod_that_asks_more_than_any_node_has_is_refused() -> None:
 def test_a_bound_pod_that_asks_so_is_charged_all_that_a_node_can_have(spec: Any) -> None:
     whole = {"metadata": {"name": "a"}, "spec": {**spec, "nodeName": "n"}}
     for found in (without_node, _held):
-        held = found(msgspec.convert(whole, Pod), Settings()).placement
+        held = found(msgspec.convert(whole, Pod), DialectSettings()).placement
         assert (held.cpu_milli, held.memory_mib) == (MOST_CPU_MILLI, MOST_MEMORY_MIB)

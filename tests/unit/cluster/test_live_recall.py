@@ -10,7 +10,7 @@ from weft.core.engine import SignalsChanged
 from weft.core.engine.harvest import NEED
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.kube.client import ApiClient
 from weft.testing.api_server import FakeApiServer
 
@@ -26,7 +26,7 @@ class Lent(World):
     """A cluster with one card, on which a lender's idle memory is lent."""
 
     def __init__(self, server: FakeApiServer, client: ApiClient) -> None:
-        super().__init__(server, client, Harvesting(), limits=Limits(harvest_permille=1_500))
+        super().__init__(server, client, Harvesting(), limits=RequestLimits(harvest_permille=1_500))
         self.version = 0
 
     def look(self, **idle: int) -> None:

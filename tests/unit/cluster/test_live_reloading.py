@@ -16,12 +16,17 @@ from volume_world import Volume
 
 from weft.cli.interference_files import files_of
 from weft.cluster.config.form import Configuration, InterferenceSettings
-from weft.cluster.telemetry.prediction_reload import Files, Reloading, ReloadMetrics, Told
-from weft.cluster.telemetry.solo_rates import Solos
+from weft.cluster.telemetry.prediction_reload import (
+    LoadedPredictions,
+    PredictionFiles,
+    PredictionReloader,
+    ReloadMetrics,
+)
+from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView
 from weft.core.policies.catalog import built_in
-from weft.core.policies.coscheml import MYSTIC, Coscheml
+from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
 from weft.testing.api_server import FakeApiServer
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
@@ -38,14 +43,14 @@ def dataset(rate_per_s: float) -> dict[str, Any]:
     }
 
 
-def files_in(volume: Volume, *names: str) -> Files:
+def files_in(volume: Volume, *names: str) -> PredictionFiles:
     settings = InterferenceSettings(**{name: volume.path(name) for name in names})
     return files_of(Configuration(interference=settings), "weft.yaml")
 
 
-def reloading(made: Scene, files: Files) -> Reloading:
+def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    found = Reloading(made.live, files, files.read(), 60)
+    found = PredictionReloader(made.live, files, files.read(), 60)
     found.remembering = made.remembering
     return found
 
@@ -115,11 +120,11 @@ def test_exact_coscheml_gets_new_predictions_though_something_was_observed(tmp_p
             volume.put(table=BADLY)
             made.events.clear()
             await it.look()
-            assert isinstance(exact, Coscheml)
+            assert isinstance(exact, CoschemlPolicy)
             assert exact.view.source.classes == ("serve", "train")
             assert OBSERVED not in exact.view.source.sources
             assert exact.view.version == 2
-            assert [one.policy for one in made.tables()] == [Coscheml.name, INPUT]
+            assert [one.policy for one in made.tables()] == [CoschemlPolicy.name, INPUT]
             assert OBSERVED in made.tables()[1].value["sources"]
 
     run(life())
@@ -220,14 +225,14 @@ def test_a_bad_file_is_told_once_and_changes_nothing(
 def test_a_mistake_of_ours_costs_a_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     volume = Volume(tmp_path / "v", a="1")
 
-    def meaning(bodies: Mapping[str, bytes]) -> Told:
+    def meaning(bodies: Mapping[str, bytes]) -> LoadedPredictions:
         if bodies["weft.yaml: a"] == b"2":
             raise ZeroDivisionError("of all things")
-        return Told()
+        return LoadedPredictions()
 
     async def life() -> None:
         async with api() as server, scene(server, lead=False) as made:
-            it = reloading(made, Files({"weft.yaml: a": Path(volume.path("a"))}, meaning))
+            it = reloading(made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning))
             volume.put(a="2")
             await it.look()
             await it.look()
@@ -259,14 +264,14 @@ def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
     """The new file is understood only once the loop went on meanwhile."""
     volume, went_on = Volume(tmp_path / "v", a="1"), threading.Event()
 
-    def meaning(bodies: Mapping[str, bytes]) -> Told:
+    def meaning(bodies: Mapping[str, bytes]) -> LoadedPredictions:
         if bodies["a"] == b"2":
             assert went_on.wait(10)
-        return Told(TABLE)
+        return LoadedPredictions(TABLE)
 
     async def life(server: FakeApiServer) -> None:
         async with scene(server, lead=False) as made:
-            it = reloading(made, Files({"a": Path(volume.path("a"))}, meaning))
+            it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
             volume.put(a="2")
             looking = asyncio.create_task(it.look())
             await asyncio.sleep(0)
@@ -303,7 +308,7 @@ def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
         clock = Counted()
         async with api() as server, scene(server, lead=False, clock=clock) as made:
             files = files_in(volume, "table")
-            it = Reloading(made.live, files, files.read(), 45)
+            it = PredictionReloader(made.live, files, files.read(), 45)
             task = asyncio.create_task(it.run())
             for times in (1, 2):
                 await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
@@ -318,13 +323,15 @@ def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
 
 
 def test_what_is_known_in_words() -> None:
-    assert str(Told(TABLE)) == "interference of 2 applications is known"
-    assert str(Told(None, {"a": {}})) == "mystic's distances of 1 applications are known"
-    assert str(Told()) == "what 0 applications do alone is known"
+    assert str(LoadedPredictions(TABLE)) == "interference of 2 applications is known"
+    assert (
+        str(LoadedPredictions(None, {"a": {}})) == "mystic's distances of 1 applications are known"
+    )
+    assert str(LoadedPredictions()) == "what 0 applications do alone is known"
 
 
 def test_solos_are_replaced_whole() -> None:
-    found = Solos()
+    found = SoloProfiles()
     assert not found
     before = found.version
     found.replace(files_solos())
@@ -335,6 +342,6 @@ def test_solos_are_replaced_whole() -> None:
 
 
 def files_solos() -> Any:
-    from weft.interference.records import Solo
+    from weft.interference.records import SoloRun
 
-    return [Solo("serve", "T4", rate_per_s=1.0)]
+    return [SoloRun("serve", "T4", rate_per_s=1.0)]

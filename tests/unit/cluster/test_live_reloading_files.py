@@ -12,7 +12,7 @@ from volume_world import Volume
 
 from weft.cli.interference_files import files_of
 from weft.cluster.config.form import Configuration, InterferenceSettings
-from weft.cluster.telemetry.prediction_reload import Files, Told
+from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
 from weft.model import BadInputError
 
 
@@ -22,32 +22,34 @@ class Counting:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, bodies: Mapping[str, bytes]) -> Told:
+    def __call__(self, bodies: Mapping[str, bytes]) -> LoadedPredictions:
         self.asked += 1
         if b"bad" in bodies.values():
             raise BadInputError("a", "is bad")
-        return Told(distances={place: {body.decode(): 1.0} for place, body in bodies.items()})
+        return LoadedPredictions(
+            distances={place: {body.decode(): 1.0} for place, body in bodies.items()}
+        )
 
 
 def test_only_other_content_is_news_however_it_comes(tmp_path: Path) -> None:
     volume, meaning = Volume(tmp_path / "v", a="old"), Counting()
-    files = Files({"a": Path(volume.path("a"))}, meaning)
+    files = PredictionFiles({"a": Path(volume.path("a"))}, meaning)
     assert files.read().distances == {"a": {"old": 1.0}}
     assert files.look() == "as before"
     volume.put(a="old")  # the same again, as after a CronJob that found nothing new
     assert files.look() == "as before"
     assert meaning.asked == 1
     volume.put(a="new")
-    assert files.look() == Told(distances={"a": {"new": 1.0}})
+    assert files.look() == LoadedPredictions(distances={"a": {"new": 1.0}})
     assert files.look() == "as before"
     (path := Path(volume.path("a"))).write_text("own")  # in place, as long as before
     os.utime(path, ns=(1, 1))
-    assert files.look() == Told(distances={"a": {"own": 1.0}})
+    assert files.look() == LoadedPredictions(distances={"a": {"own": 1.0}})
 
 
 def test_all_files_are_good_or_none_is_taken(tmp_path: Path) -> None:
     volume, meaning = Volume(tmp_path / "v", a="1", b="1"), Counting()
-    files = Files({name: Path(volume.path(name)) for name in "ab"}, meaning)
+    files = PredictionFiles({name: Path(volume.path(name)) for name in "ab"}, meaning)
     files.read()
     for bad in ("bad", None):
         volume.put(a="2", b=bad)
@@ -56,12 +58,12 @@ def test_all_files_are_good_or_none_is_taken(tmp_path: Path) -> None:
                 files.look()
     assert meaning.asked == 2, "the same bad file is read once"
     volume.put(a="2", b="2")
-    assert files.look() == Told(distances={"a": {"2": 1.0}, "b": {"2": 1.0}})
+    assert files.look() == LoadedPredictions(distances={"a": {"2": 1.0}, "b": {"2": 1.0}})
 
 
 def test_a_file_that_is_back_is_as_before(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v", a="1")
-    files = Files({"a": Path(volume.path("a"))}, Counting())
+    files = PredictionFiles({"a": Path(volume.path("a"))}, Counting())
     files.read()
     volume.put(a=None)
     with pytest.raises(BadInputError):
@@ -85,13 +87,13 @@ def test_what_is_being_written_waits_until_it_is_whole(tmp_path: Path) -> None:
 
     path = FakeSlowlyWritten(tmp_path / "a")
     path.write_text("1")
-    files = Files({"a": path}, Counting())
+    files = PredictionFiles({"a": path}, Counting())
     files.read()
     path.write_text("22")
     path.more = "3"
     assert files.look() == "being written"
     path.more = ""
-    assert files.look() == Told(distances={"a": {"223": 1.0}})
+    assert files.look() == LoadedPredictions(distances={"a": {"223": 1.0}})
 
 
 def test_predictions_that_make_no_sense_are_no_table(tmp_path: Path) -> None:

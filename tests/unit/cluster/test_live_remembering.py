@@ -17,9 +17,9 @@ from weft.interference.observed_slowdown import (
     MOST_BANS,
     MOST_PAIRS,
     Ban,
-    Experience,
-    Kept,
-    KeptPair,
+    ObservationRecord,
+    ObservedPair,
+    ObservedSlowdowns,
     decode,
     encode,
 )
@@ -111,7 +111,7 @@ def test_a_ban_whose_write_failed_is_written_again_though_nothing_else_happens(f
         clock = Ahead()
         async with api() as server, scene(server, clock=clock) as made:
             if fault == "conflict":
-                put(server, encode(Kept()))
+                put(server, encode(ObservationRecord()))
             elif fault == "500":
                 server.fault("status", path="configmaps", method="POST", code=500, times=3)
             else:
@@ -273,7 +273,7 @@ def test_whatever_stands_there_the_process_leads_and_writes_its_own(
 def test_a_ban_that_would_never_end_is_as_long_as_a_new_one() -> None:
     async def life() -> None:
         async with api() as server:
-            put(server, encode(Kept(bans=(ban(2**62),))))
+            put(server, encode(ObservationRecord(bans=(ban(2**62),))))
             clock = Ahead()
             async with scene(server, pods=False, clock=clock) as made:
                 assert made.observing.banned == 1
@@ -288,7 +288,7 @@ def test_who_wrote_meanwhile_loses_nothing() -> None:
         clock = Ahead()
         async with api() as server, scene(server, clock=clock) as made:
             theirs = ban(made.remembering.now_ns() + 60 * 10**9, one="other", other="x")
-            put(server, encode(Kept(bans=(theirs,))))
+            put(server, encode(ObservationRecord(bans=(theirs,))))
             await made.slow()
             await until(lambda: made.deleting("train"))
             await until(lambda: len(kept_bans(server)) == 2)
@@ -349,7 +349,7 @@ def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(
 
 def test_what_is_kept_fits_into_a_config_map() -> None:
     name = "a" * 253
-    found = Experience(InterferenceView().source)
+    found = ObservedSlowdowns(InterferenceView().source)
     for number in range(MOST_PAIRS + 500):
         for _ in range(30):
             found.saw("NVIDIA-H100-80GB-HBM3", f"{number}-{name}"[:253], [name], 1.23456)
@@ -364,7 +364,7 @@ def test_what_is_kept_fits_into_a_config_map() -> None:
 
 
 def test_the_bound_is_of_bytes_whatever_the_letters_are() -> None:
-    found = Experience(InterferenceView().source)
+    found = ObservedSlowdowns(InterferenceView().source)
     for number in range(MOST_BANS):
         found.ban("T4", f"{number}-" + "\U0001f4a9" * 240, "\U0001f4a9" * 240, 10**18)
     text = fitting(found.kept(10**18))
@@ -373,10 +373,12 @@ def test_the_bound_is_of_bytes_whatever_the_letters_are() -> None:
 
 
 def test_joined_knows_what_both_know() -> None:
-    pair = KeptPair("T4", "a", ("b",), 0.1, (0.1,))
-    mine = Kept((pair,), (ban(100), ban(900, other="x")))
+    pair = ObservedPair("T4", "a", ("b",), 0.1, (0.1,))
+    mine = ObservationRecord((pair,), (ban(100), ban(900, other="x")))
     newer = msgspec.structs.replace(pair, mean=0.5)
-    stored = Kept((newer, KeptPair("T4", "c", ("d",), 0.2, (0.2,))), (ban(200), ban(40, one="z")))
+    stored = ObservationRecord(
+        (newer, ObservedPair("T4", "c", ("d",), 0.2, (0.2,))), (ban(200), ban(40, one="z"))
+    )
     both = joined(mine, stored, 50)
     assert [(p.victim, p.mean) for p in both.pairs] == [("c", 0.2), ("a", 0.1)]
     assert {(b.one, b.other): b.until_ns for b in both.bans} == {

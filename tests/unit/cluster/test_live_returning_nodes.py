@@ -4,10 +4,10 @@ import asyncio
 import random
 from typing import Any
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
@@ -33,9 +33,9 @@ def node_of(server: FakeApiServer, name: str) -> Any:
 
 async def scene() -> None:
     server = FakeApiServer()
-    line = Line(server, delay=lambda: 0, lag=lambda: 0)
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = Cluster(client, [Profile("weft", [BestFit()])])
+        live = EngineCluster(client, [Profile("weft", [BestFit()])])
         add_node(server)
         add_pod(server, "first")
         await live.start()
@@ -60,18 +60,18 @@ def test_the_pods_of_a_node_that_returns_keep_their_gpus() -> None:
 async def restart() -> None:
     """The same, where the process did not know the node when it read the pod."""
     server = FakeApiServer()
-    line = Line(server, delay=lambda: 0, lag=lambda: 0)
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         add_node(server)
         add_pod(server, "first")
-        first = Cluster(client, [Profile("weft", [BestFit()])])
+        first = EngineCluster(client, [Profile("weft", [BestFit()])])
         await first.start()
         await first.lead(afresh=False)
         await asyncio.sleep(5)
         await first.stop()
         server.remove("nodes", "n")
         add_pod(server, "second")
-        live = Cluster(client, [Profile("weft", [BestFit()])])
+        live = EngineCluster(client, [Profile("weft", [BestFit()])])
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(30)  # the second one's back-off is over

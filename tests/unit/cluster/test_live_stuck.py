@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft.cluster.state.terminating import Stuck, in_words, stuck
+from weft.cluster.state.terminating import StuckPod, in_words, stuck
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
@@ -38,7 +38,7 @@ def pod(name: str, on: str, deleted: str | None = None) -> Pod:
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": on}}, Pod)
 
 
-def found(*pods: Pod, gpus: int = 1) -> list[Stuck]:
+def found(*pods: Pod, gpus: int = 1) -> list[StuckPod]:
     holdings = {
         one.metadata.uid: Holding(
             placement(one.metadata.uid, one.spec.node_name, range(gpus)), "committed"

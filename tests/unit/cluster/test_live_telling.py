@@ -8,7 +8,7 @@ from typing import Any
 
 from live_world import Json, World, bind, node, pod, run, until, world
 
-from weft.cluster.control.event_reporter import Teller, TellingOptions
+from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 
 MIXED = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
 
@@ -16,7 +16,7 @@ MIXED = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
 @asynccontextmanager
 async def telling(*nodes: Json, **options: Any) -> AsyncIterator[World]:
     async with world(*nodes) as made:
-        teller = Teller(made.live, made.client, "here", TellingOptions(**options))
+        teller = EventReporter(made.live, made.client, "here", EventReporterOptions(**options))
         task = asyncio.create_task(teller.run())
         try:
             yield made
@@ -90,7 +90,7 @@ def test_bindings_may_go_without_events() -> None:
 def test_what_is_queued_at_the_end_is_written() -> None:
     async def life() -> None:
         async with world() as made:
-            teller = Teller(made.live, made.client, "here")
+            teller = EventReporter(made.live, made.client, "here")
             slow = made.server.fault("delay", path="events")
             task = asyncio.create_task(teller.run())
             for number in range(5):
@@ -110,7 +110,9 @@ def test_what_is_queued_at_the_end_is_written() -> None:
 def test_the_end_is_not_waited_for_for_ever() -> None:
     async def life() -> None:
         async with world() as made:
-            teller = Teller(made.live, made.client, "here", TellingOptions(drain_s=0.05))
+            teller = EventReporter(
+                made.live, made.client, "here", EventReporterOptions(drain_s=0.05)
+            )
             stuck = made.server.fault("delay", path="events")
             task = asyncio.create_task(teller.run())
             made.server.add("pods", pod("a", 9_000_000))

@@ -4,7 +4,7 @@ import asyncio
 
 from live_world import node, pod, run, until, world
 
-from weft.cluster.control.event_reporter import Teller
+from weft.cluster.control.event_reporter import EventReporter
 from weft.core.engine import Bind, BindOn
 from weft.kube.bind import Bound
 
@@ -12,7 +12,7 @@ from weft.kube.bind import Bound
 def test_kube_schedulers_pods_get_no_second_event() -> None:
     async def life() -> None:
         async with world(node()) as made:
-            teller = Teller(made.live, made.client, "here")
+            teller = EventReporter(made.live, made.client, "here")
             writing = asyncio.create_task(teller.run())
             made.server.add("pods", pod("theirs", scheduler="default-scheduler"))
             found = await until(lambda: made.live.pod("d", "theirs"))

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 from weft.core.engine import PolicyInput
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
 
 
@@ -25,8 +25,8 @@ def add(server: FakeApiServer, name: str, mib: int, phase: str = "Running") -> N
 
 async def told(server: FakeApiServer, *names: str) -> list[PolicyInput]:
     """What the engine is told by two counts, `names` being removed between them."""
-    async with ApiClient(Endpoint(server.url, Fixed())) as client:
-        live = Cluster(client, [Profile("weft", [Fgd()])])
+    async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
         found: list[PolicyInput] = []
         decide = live.decide
 

@@ -6,8 +6,8 @@ from typing import Any
 from live_world import LONG_AGO, World, bind, run, until, world
 from live_world import node as plain_node
 
-from weft.cluster.control.interface import Attempt, Written
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.kube.bind import Bound
@@ -48,14 +48,14 @@ def placed_by_the_original(made: World, name: str, units: int, on: str, card: in
     bind(made.server, name, None, LONG_AGO, node=on, **marks)
 
 
-def used(live: Cluster, name: str) -> int:
+def used(live: EngineCluster, name: str) -> int:
     table = live.engine.ledger.table
     return int(table.memory_used[table.start[table.row_of[name]]])
 
 
 async def anew(made: World, **how: Any) -> None:
     await made.live.stop()
-    made.live = Cluster(made.client, [Profile("weft", [BestFit()])], **how)
+    made.live = EngineCluster(made.client, [Profile("weft", [BestFit()])], **how)
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)
@@ -65,10 +65,10 @@ async def decided(made: World, name: str) -> str:
     """The node it is bound to; "" where it fits nowhere."""
     found: list[str] = []
 
-    def hear(told: Attempt | Written) -> None:
+    def hear(told: Attempt | BindOutcome) -> None:
         if told.command.pod.name != name:
             return
-        if isinstance(told, Written):
+        if isinstance(told, BindOutcome):
             assert isinstance(told.outcome, Bound)
             found.append(told.command.placement.node)
         elif not hasattr(told.command, "placement"):

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Command, Event, Tick, Wake
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 
 
 class SlowClock(SystemClock):
@@ -37,8 +37,8 @@ class Waiting:
 def test_a_timer_that_goes_off_early_is_set_again() -> None:
     async def life() -> Waiting:
         clock = SlowClock()
-        client = ApiClient(Endpoint("http://127.0.0.1:1", Fixed()), clock=clock)
-        live = Cluster(client, [Profile("weft", [Fgd()])])
+        client = ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials()), clock=clock)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
         engine = Waiting(int((clock.monotonic() + 0.05) * 1e9))
         live.decide = engine.handle
         live.handle(Tick())

@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.dialects.shares import placement_of, share_on
 from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
 
-SANE = Settings(gpushare_unit="GiB")
-EXACT = Settings(gpushare_unit="GiB", compat="exact")
+SANE = DialectSettings(gpushare_unit="GiB")
+EXACT = DialectSettings(gpushare_unit="GiB", compat="exact")
 
 
 def box(name: str = "c", env: dict[str, str] | None = None, sidecar: bool = False, **limits: Any):
@@ -53,7 +53,7 @@ def pod(*containers, init=(), labels=None, annotations=None, scheduler="", **spe
     )
 
 
-def parsed(*containers, settings: Settings = SANE, **kind) -> PodRequest:
+def parsed(*containers, settings: DialectSettings = SANE, **kind) -> PodRequest:
     return parse_pod(pod(*containers, **kind), settings)
 
 

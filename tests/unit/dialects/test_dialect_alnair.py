@@ -2,20 +2,20 @@ from manifests import EXACT, SANE, ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.registry import read_placement, write
 from weft.dialects.shares import PLACEMENT
-from weft.model import GpuClaim, Memory
+from weft.model import GpuMemoryRequest, GpuRequest
 
 MEMORY, COMPUTE = "alnair/vgpu-memory", "alnair/vgpu-compute"
 GPU_ID = "ai.centaurus.io/alnair-gpu-id"
 
 
 def units(value):
-    return Memory("units", value, unit_mib=1024, half_up=True)
+    return GpuMemoryRequest("units", value, unit_mib=1024, half_up=True)
 
 
 def test_one_card_holds_memory_and_cores_of_the_whole_pod():
     request = parsed(asks("a", {MEMORY: 3, COMPUTE: 20}), box("proxy"), asks("b", {MEMORY: 4}))
     assert request.dialect == "alnair"
-    assert request.shape.claims == (GpuClaim(memory=units(7), milli=200),)
+    assert request.shape.claims == (GpuRequest(memory=units(7), milli=200),)
     assert request.shared_by_containers
     assert request.shape.unit_mib == 0
 
@@ -28,7 +28,7 @@ def test_exact_ignores_init_containers():
 
 def test_cores_alone_charge_no_memory_and_say_so():
     request = parsed(ask(COMPUTE, 30))
-    assert request.shape.claims == (GpuClaim(milli=300),)
+    assert request.shape.claims == (GpuRequest(milli=300),)
     assert "no GPU memory" in request.warnings[0]
 
 

@@ -6,11 +6,11 @@ from weft.dialects.registry import write
 from weft.dialects.requests import timestamp_ns
 from weft.dialects.resources import node_side
 from weft.dialects.weft import CORES, COUNT, MEMORY
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 
 def mib(value, milli=0, count=1):
-    return GpuClaim(count, Memory("mib", value), milli)
+    return GpuRequest(count, GpuMemoryRequest("mib", value), milli)
 
 
 def layout(*mains, init=()):

@@ -2,10 +2,10 @@ import pytest
 from manifests import EXACT, ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.elastic import CORE, MEMORY_MIB
 from weft.dialects.registry import read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 IO = "elasticgpu.io/gpu-"
 
@@ -14,18 +14,18 @@ IO = "elasticgpu.io/gpu-"
 def test_every_spelling_of_cores_is_percent_of_a_card(name):
     request = parsed(ask(name, "20"))
     assert request.dialect == "elastic"
-    assert request.shape.claims == (GpuClaim(milli=200),)
+    assert request.shape.claims == (GpuRequest(milli=200),)
     assert request.warnings == ()
 
 
 @pytest.mark.parametrize(("name", "mib"), MEMORY_MIB.items())
 def test_every_spelling_of_memory_has_its_unit(name, mib):
-    assert parsed(ask(name, 3)).shape.claims[0].memory == Memory("mib", 3 * mib)
+    assert parsed(ask(name, 3)).shape.claims[0].memory == GpuMemoryRequest("mib", 3 * mib)
 
 
 def test_two_spellings_in_one_container_count_once():
     request = parsed(asks("c", {IO + "memory": 256, "elasticgpu.com/gpu-memory": 300}))
-    assert request.shape.claims == (GpuClaim(memory=Memory("mib", 300)),)
+    assert request.shape.claims == (GpuRequest(memory=GpuMemoryRequest("mib", 300)),)
     assert "larger" in request.warnings[0]
 
 
@@ -48,7 +48,7 @@ def test_exact_places_the_container_without_a_gpu_and_ignores_init_containers():
     request = parsed(
         box("proxy"), ask(IO + "core", 100, "a"), init=[ask(IO + "core", 50, "i")], settings=EXACT
     )
-    assert request.shape.claims == (GpuClaim(), whole_cards(1))
+    assert request.shape.claims == (GpuRequest(), whole_cards(1))
     assert request.containers[0].asked is None  # the init container
 
 
@@ -69,7 +69,7 @@ def test_marks_are_the_originals_and_read_back_without_wefts():
     bound = pod(
         ask(IO + "core", 200, "a"), ask(IO + "memory", 7, "b"), box("proxy"), annotations=theirs
     )
-    assert read_placement(bound, on, Settings()) == placement
+    assert read_placement(bound, on, DialectSettings()) == placement
 
 
 def test_nano_gpu_marks_are_read_too():
@@ -78,7 +78,7 @@ def test_nano_gpu_marks_are_read_too():
         labels={"nano-gpu/assume": "true"},
         annotations={"nano-gpu/container-a": "1"},
     )
-    placement = read_placement(bound, node(8, 8), Settings())
+    placement = read_placement(bound, node(8, 8), DialectSettings())
     assert [(s.gpu, s.milli) for s in placement.shares] == [(1, 200)]
 
 
@@ -95,7 +95,7 @@ def test_nano_gpu_marks_are_read_too():
 )
 def test_marks_that_name_no_gpu_of_the_node_are_no_placement(marks):
     bound = pod(ask(IO + "core", 20, "a"), annotations=marks)
-    assert read_placement(bound, node(8, 8), Settings()) is None
+    assert read_placement(bound, node(8, 8), DialectSettings()) is None
 
 
 def test_a_size_in_bytes_is_refused_with_its_place():

@@ -5,30 +5,30 @@ from manifests import EXACT, ask, asks, box, node, parsed, place, pod
 from msgspec.structs import replace
 
 from weft.dialects import shares
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import gpushare_unit_of
 from weft.dialects.registry import dialect, parse_pod, read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory, Share
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, Share
 
 MEM = "aliyun.com/gpu-mem"
-AUTO = Settings()
-MIB = Settings(gpushare_unit="MiB")
-NODE = Settings(gpushare_unit="node")
-TABLE = Settings(gpushare_unit="MiB", interference_table=True)
+AUTO = DialectSettings()
+MIB = DialectSettings(gpushare_unit="MiB")
+NODE = DialectSettings(gpushare_unit="node")
+TABLE = DialectSettings(gpushare_unit="MiB", interference_table=True)
 
 
 def gib(value):
-    return Memory("units", value, unit_mib=1024)
+    return GpuMemoryRequest("units", value, unit_mib=1024)
 
 
 def test_one_card_holds_the_total_of_the_pods_containers():
     request = parsed(ask(MEM, 2, "a"), box("proxy"), ask(MEM, "3", "b"))
     assert request.dialect == "gpushare"
-    assert request.shape.claims == (GpuClaim(memory=gib(5)),)
+    assert request.shape.claims == (GpuRequest(memory=gib(5)),)
     assert request.shape.unit_mib == 1024
     assert request.shared_by_containers
     assert [c.claims for c in request.containers] == [(0,), (), (0,)]
-    assert request.containers[0].asked == GpuClaim(memory=gib(2))
+    assert request.containers[0].asked == GpuRequest(memory=gib(2))
     assert request.warnings == ()
 
 
@@ -60,7 +60,7 @@ def test_without_a_setting_the_number_decides_and_says_so(value, kind, unit):
 
 def test_a_set_unit_is_not_doubted():
     request = parsed(ask(MEM, 2), settings=MIB)
-    assert request.shape.claims[0].memory == Memory("mib", 2)
+    assert request.shape.claims[0].memory == GpuMemoryRequest("mib", 2)
     assert request.warnings == ()
     assert parsed(ask(MEM, 300)).shape.claims[0].memory == gib(300)
 
@@ -73,7 +73,9 @@ def test_the_unit_of_a_node(units, unit):
 
 
 def test_kubernetes_short_form_of_a_round_number_is_the_number():
-    assert parsed(ask(MEM, "16k"), settings=MIB).shape.claims[0].memory == Memory("mib", 16000)
+    assert parsed(ask(MEM, "16k"), settings=MIB).shape.claims[0].memory == GpuMemoryRequest(
+        "mib", 16000
+    )
 
 
 @pytest.mark.parametrize("text", ["10G", "10Gi", 10**10])
@@ -140,15 +142,17 @@ def test_a_mib_cluster_writes_mib():
 )
 def test_a_pod_the_original_placed_is_read_back(marks, gpu):
     on = node(16160, 16160)
-    found = read_placement(pod(ask(MEM, 2), annotations=marks), on, Settings(gpushare_unit="GiB"))
+    found = read_placement(
+        pod(ask(MEM, 2), annotations=marks), on, DialectSettings(gpushare_unit="GiB")
+    )
     if gpu is None:
         assert found is None
     else:
         assert [(s.gpu, s.memory_mib) for s in found.shares] == [(gpu, 2 * 16160 // 15)]
 
 
-def units_of_a_node(number: int, guessed: int) -> Memory:
-    return Memory("node-units", number, guessed)
+def units_of_a_node(number: int, guessed: int) -> GpuMemoryRequest:
+    return GpuMemoryRequest("node-units", number, guessed)
 
 
 @pytest.mark.parametrize(("number", "guessed"), [(8, 1024), (192, 1024), (193, 1)])
@@ -202,7 +206,7 @@ def test_marks_are_in_the_units_of_the_node_and_read_back_so(counts, mib, card):
 def test_a_bound_pod_is_read_as_its_node_counts(asked, counts, card, setting, mib, doubted):
     marks = {"ALIYUN_COM_GPU_MEM_IDX": "0"} | ({"ALIYUN_COM_GPU_MEM_DEV": card} if card else {})
     manifest, on = pod(ask(MEM, asked), annotations=marks), replace(node(16160), unit_mib=counts)
-    settings = Settings(gpushare_unit=setting)
+    settings = DialectSettings(gpushare_unit=setting)
     found = read_placement(manifest, on, settings)
     assert [share.memory_mib for share in found.shares] == [mib]
     request = parse_pod(manifest, settings)
@@ -217,7 +221,7 @@ def test_the_marks_of_another_pod_say_no_unit():
     manifest, on = pod(ask(MEM, 8), annotations=marks), replace(node(16160), unit_mib=1)
     request = parse_pod(manifest, NODE)
     found, doubt = dialect("gpushare").on_node(manifest, request, on, NODE)
-    assert (found.shape.claims[0].memory, doubt) == (Memory("mib", 8), "")
+    assert (found.shape.claims[0].memory, doubt) == (GpuMemoryRequest("mib", 8), "")
 
 
 def test_coscheml_is_gpushare_with_an_application_where_a_table_is():

@@ -3,7 +3,7 @@ from manifests import SANE, ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 from weft.model.request import WHOLE_CARD
 
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
@@ -32,12 +32,12 @@ def test_nvidia_writes_what_each_container_sees_and_reads_only_wefts_mark():
 @pytest.mark.parametrize(
     ("limits", "claim"),
     [
-        ({GPU: 2, MEM: 3000}, GpuClaim(2, Memory("mib", 3000))),
-        ({GPU: 1, SHARE: 50}, GpuClaim(1, Memory("percent", 50))),
-        ({GPU: 1, CORES: 30}, GpuClaim(1, WHOLE_CARD, milli=300)),
-        ({GPU: 1, MEM: 3000, CORES: 30}, GpuClaim(1, Memory("mib", 3000), milli=300)),
-        ({MEM: "3k"}, GpuClaim(1, Memory("mib", 3000))),
-        ({GPU: 1, MEM: 3000, SHARE: 50}, GpuClaim(1, Memory("mib", 3000))),
+        ({GPU: 2, MEM: 3000}, GpuRequest(2, GpuMemoryRequest("mib", 3000))),
+        ({GPU: 1, SHARE: 50}, GpuRequest(1, GpuMemoryRequest("percent", 50))),
+        ({GPU: 1, CORES: 30}, GpuRequest(1, WHOLE_CARD, milli=300)),
+        ({GPU: 1, MEM: 3000, CORES: 30}, GpuRequest(1, GpuMemoryRequest("mib", 3000), milli=300)),
+        ({MEM: "3k"}, GpuRequest(1, GpuMemoryRequest("mib", 3000))),
+        ({GPU: 1, MEM: 3000, SHARE: 50}, GpuRequest(1, GpuMemoryRequest("mib", 3000))),
     ],
 )
 def test_memory_and_cores_are_per_gpu(limits, claim):
@@ -77,7 +77,7 @@ def test_devices_are_named_by_annotation():
 
 
 def test_hamis_scheduler_or_annotation_makes_plain_gpus_shared_and_nothing_else():
-    assert parsed(ask(GPU, 1), scheduler="hami-scheduler").shape.claims[0] == GpuClaim(
+    assert parsed(ask(GPU, 1), scheduler="hami-scheduler").shape.claims[0] == GpuRequest(
         1, WHOLE_CARD
     )
     assert parsed(box(), scheduler="hami-scheduler").dialect == "none"
@@ -108,7 +108,7 @@ def test_a_container_that_lent_its_claim_keeps_its_own_limit():
     request = parsed(asks("a", {GPU: 1, MEM: 1000}), init=[asks("i", {GPU: 1, MEM: 4000})])
     on = node(8000)
     marks = write(request, place(request, on, 0), on, 0)
-    assert request.shape.claims == (GpuClaim(1, Memory("mib", 4000)),)
+    assert request.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 4000)),)
     assert marks.env["a"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
     assert marks.env["i"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
 

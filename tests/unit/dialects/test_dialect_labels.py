@@ -5,7 +5,7 @@ from manifests import EXACT, SANE, ask, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 GPU = "nvidia.com/gpu"
 
@@ -16,24 +16,24 @@ def genius(*containers, settings=SANE, scheduler="", **labels):
 
 
 def mib(value):
-    return Memory("mib", value)
+    return GpuMemoryRequest("mib", value)
 
 
 @pytest.mark.parametrize(
     ("labels", "claims"),
     [
         ({"gpu_number": 2}, (whole_cards(2),)),
-        ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuClaim(2, mib(100), headroom_mib=1),)),
-        ({"gpu_memory_each": 100}, (GpuClaim(1, mib(100), headroom_mib=1),)),
-        ({"gpu_memory_total": 900}, (GpuClaim(1, mib(900), split=True),)),
-        ({"gpu_number": 3, "gpu_memory_total": 900}, (GpuClaim(3, mib(900), split=True),)),
+        ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuRequest(2, mib(100), headroom_mib=1),)),
+        ({"gpu_memory_each": 100}, (GpuRequest(1, mib(100), headroom_mib=1),)),
+        ({"gpu_memory_total": 900}, (GpuRequest(1, mib(900), split=True),)),
+        ({"gpu_number": 3, "gpu_memory_total": 900}, (GpuRequest(3, mib(900), split=True),)),
         (
             {"gpu_number": 2, "gpu_memory_each": 100, "gpu_memory_total": 900},
-            (GpuClaim(2, mib(100), headroom_mib=1), GpuClaim(1, mib(700), split=True)),
+            (GpuRequest(2, mib(100), headroom_mib=1), GpuRequest(1, mib(700), split=True)),
         ),
         (
             {"gpu_number": 2, "gpu_memory_each": 500, "gpu_memory_total": 900},
-            (GpuClaim(2, mib(500), headroom_mib=1),),
+            (GpuRequest(2, mib(500), headroom_mib=1),),
         ),
     ],
 )
@@ -48,10 +48,10 @@ def test_what_the_labels_charge(labels, claims):
 @pytest.mark.parametrize(
     ("labels", "claims"),
     [
-        ({"gpu_number": 2}, (GpuClaim(2),)),
-        ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuClaim(2, headroom_mib=101),)),
+        ({"gpu_number": 2}, (GpuRequest(2),)),
+        ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuRequest(2, headroom_mib=101),)),
         ({"gpu_memory_each": 100}, ()),
-        ({"gpu_memory_total": 900}, (GpuClaim(1, mib(900), split=True),)),
+        ({"gpu_memory_total": 900}, (GpuRequest(1, mib(900), split=True),)),
         ({}, ()),
     ],
 )
@@ -136,7 +136,7 @@ def test_nvidia_beside_the_labels_merges_to_the_larger():
 def test_gpu_mem_req_is_mib_of_one_gpu():
     request = parsed(box(), labels={"GPU_MEM_REQ": "872"}, scheduler="custom-scheduler")
     assert request.dialect == "kubeknots"
-    assert request.shape.claims == (GpuClaim(memory=mib(872)),)
+    assert request.shape.claims == (GpuRequest(memory=mib(872)),)
     assert request.warnings == ()
     assert parsed(box(), labels={"GPU_MEM_REQ": "872"}).dialect == "kubeknots"
 
@@ -144,7 +144,7 @@ def test_gpu_mem_req_is_mib_of_one_gpu():
 @pytest.mark.parametrize("labels", [{}, {"GPU_MEM_REQ": "lots"}, {"GPU_MEM_REQ": "-1"}])
 def test_a_missing_or_bad_label_charges_nothing_and_warns(labels):
     request = parsed(box(), labels=labels, scheduler="custom-scheduler")
-    assert request.shape.claims == (GpuClaim(memory=mib(0)),)
+    assert request.shape.claims == (GpuRequest(memory=mib(0)),)
     assert "0 MiB" in request.warnings[0]
 
 

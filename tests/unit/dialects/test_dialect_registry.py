@@ -2,7 +2,7 @@ import pytest
 from manifests import EXACT, SANE, ask, asks, box, parsed, pod
 
 from weft.dialects import registry
-from weft.dialects.dialect import Dialect, Settings
+from weft.dialects.dialect import Dialect, DialectSettings
 from weft.dialects.preview import preview
 from weft.dialects.resources import GPU_RESOURCE
 from weft.model import BadInputError
@@ -146,7 +146,7 @@ def test_what_is_common_to_all_pods():
     assert request.shape.extended == (("rdma/hca", 1),)
 
 
-@pytest.mark.parametrize("settings", [SANE, EXACT, Settings(interference_table=True)])
+@pytest.mark.parametrize("settings", [SANE, EXACT, DialectSettings(interference_table=True)])
 @pytest.mark.parametrize(
     "manifest",
     [

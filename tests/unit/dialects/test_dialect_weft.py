@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
-from weft.model import BadInputError, GpuClaim, Memory
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 MEMORY, CORES, COUNT = "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gpu-count"
 
@@ -24,7 +24,9 @@ MEMORY, CORES, COUNT = "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gp
     ],
 )
 def test_memory_is_mib_or_a_size(text, mib):
-    assert parsed(ask(MEMORY, text)).shape.claims == (GpuClaim(memory=Memory("mib", mib)),)
+    assert parsed(ask(MEMORY, text)).shape.claims == (
+        GpuRequest(memory=GpuMemoryRequest("mib", mib)),
+    )
 
 
 @pytest.mark.parametrize("text", [10**6, "2Ti", "1M"])
@@ -39,10 +41,10 @@ def test_what_no_card_has_is_refused(text):
 def test_count_cores_and_memory():
     assert parsed(ask(COUNT, 2)).shape.claims == (whole_cards(2),)
     both = parsed(asks("c", {COUNT: 2, MEMORY: 5, CORES: 30}))
-    assert both.shape.claims == (GpuClaim(2, Memory("mib", 5), milli=300),)
+    assert both.shape.claims == (GpuRequest(2, GpuMemoryRequest("mib", 5), milli=300),)
     assert both.dialect == "weft"
     alone = parsed(ask(CORES, 30))
-    assert alone.shape.claims == (GpuClaim(milli=300),)
+    assert alone.shape.claims == (GpuRequest(milli=300),)
     assert "no GPU memory" in alone.warnings[0]
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from weft.interference.committee import Effort
-from weft.interference.records import Measured, Run, Solo
+from weft.interference.records import CoLocatedRun, Measurements, SoloRun
 
 QUICK = Effort(drawn=8, bred=3)
 GPU, SHARING = "toy", "mps"
@@ -32,17 +32,17 @@ def speed(victim: float, other: float) -> float:
 
 def world(
     families: int = 5, sizes: int = 3, profiles: bool = False, noise: float = 0.0
-) -> Measured:
+) -> Measurements:
     """Every pair of every application, measured once."""
     rng = np.random.default_rng(3)
     apps = [(f, s) for f in FAMILIES[:families] for s in range(sizes)]
     names = {(f, s): f"{f} (batch size {8 * 2**s})" for f, s in apps}
     solos = tuple(
-        Solo(names[f, s], GPU, SHARING, f, 8.0 * 2**s, 40 / demand(f, s), looked(f, s, profiles))
+        SoloRun(names[f, s], GPU, SHARING, f, 8.0 * 2**s, 40 / demand(f, s), looked(f, s, profiles))
         for f, s in apps
     )
     runs = tuple(
-        Run(
+        CoLocatedRun(
             names[one],
             (names[two],),
             GPU,
@@ -52,4 +52,4 @@ def world(
         for one in apps
         for two in apps
     )
-    return Measured("made-up", solos, runs)
+    return Measurements("made-up", solos, runs)

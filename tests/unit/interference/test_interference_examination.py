@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from interference_world import GPU, QUICK, SHARING, world
 
-from weft.core.framework.interference import NO_INTERFERENCE, Tier, interference
+from weft.core.framework.interference import NO_INTERFERENCE, PredictionTier, interference
 from weft.interference import scores, utilisation
 from weft.interference.evaluate import SPLITS, Examination, _parts, examine
 from weft.interference.features import Applications
-from weft.interference.records import Measured, Run
-from weft.interference.scores import Told, score
+from weft.interference.records import CoLocatedRun, Measurements
+from weft.interference.scores import ScoredSamples, score
 
 
 def test_a_score_by_hand() -> None:
@@ -28,9 +28,9 @@ def test_a_score_by_hand() -> None:
 def test_the_interval_draws_families_not_samples() -> None:
     speed, lowest = np.full(100, 0.5), np.full(100, 0.4)
     lowest[:50] = 0.6  # one of two families is never held
-    two = Told(speed, speed, lowest, np.repeat([0, 1], 50), speed > 0)
+    two = ScoredSamples(speed, speed, lowest, np.repeat([0, 1], 50), speed > 0)
     assert scores.family_interval(two) == (0.0, 1.0)
-    many = Told(speed, speed, lowest, np.tile(np.arange(25), 4), speed > 0)
+    many = ScoredSamples(speed, speed, lowest, np.tile(np.arange(25), 4), speed > 0)
     assert scores.family_interval(many) == pytest.approx((0.5, 0.5), abs=0.06)
 
 
@@ -38,7 +38,9 @@ def test_the_curve_is_the_diagonal_for_bell_shaped_errors() -> None:
     rng = np.random.default_rng(0)
     predicted = np.full(20_000, 0.7)
     speed = predicted - 0.05 * rng.normal(size=20_000)
-    told = Told(speed, predicted, predicted - 0.05 * 1.2816, np.zeros(20_000, np.int64), speed > 0)
+    told = ScoredSamples(
+        speed, predicted, predicted - 0.05 * 1.2816, np.zeros(20_000, np.int64), speed > 0
+    )
     for wanted, reached in scores.curve(told):
         assert reached == pytest.approx(wanted, abs=0.01)
 
@@ -69,12 +71,12 @@ def test_a_new_pair_is_new_both_ways() -> None:
 
 def test_every_split_beside_its_baselines() -> None:
     big = world(families=4, sizes=2, profiles=True, noise=0.01)
-    small = Measured(
+    small = Measurements(
         "made-up",
         tuple(msgspec.structs.replace(one, gpu_model="other") for one in big.solos),
         tuple(msgspec.structs.replace(run, gpu_model="other") for run in big.runs),
     )
-    both = Measured("made-up", (*big.solos, *small.solos), (*big.runs, *small.runs))
+    both = Measurements("made-up", (*big.solos, *small.solos), (*big.runs, *small.runs))
     heard: list[str] = []
     found = examine(both, Examination(1, QUICK, heard.append), ["new pair", "new GPU"])
     assert [(one.gpu_model, one.split) for one in found] == [
@@ -96,14 +98,18 @@ def test_every_split_beside_its_baselines() -> None:
 def test_too_little_to_learn_from_is_no_result() -> None:
     tiny = world(families=1, sizes=2)
     assert examine(tiny, Examination(1, QUICK)) == []
-    assert examine(Measured("none"), Examination(1, QUICK)) == []
+    assert examine(Measurements("none"), Examination(1, QUICK)) == []
 
 
 def test_who_was_never_seen_alone_is_examined_too() -> None:
     measured = world(families=3, sizes=2)
-    beside = [Run("nobody", (one.application,), GPU, SHARING, 0.5) for one in measured.solos]
+    beside = [
+        CoLocatedRun("nobody", (one.application,), GPU, SHARING, 0.5) for one in measured.solos
+    ]
     found = examine(
-        Measured("x", measured.solos, (*measured.runs, *beside)), Examination(1, QUICK), ["random"]
+        Measurements("x", measured.solos, (*measured.runs, *beside)),
+        Examination(1, QUICK),
+        ["random"],
     )
     assert found[0].methods["weft"].samples == round(0.2 * (len(measured.runs) + len(beside))) == 8
 
@@ -111,7 +117,7 @@ def test_who_was_never_seen_alone_is_examined_too() -> None:
 def test_where_nobody_predicts_every_pair_is_unknown() -> None:
     found = NO_INTERFERENCE.slowdown("any", NO_INTERFERENCE.index_of("a"), [0])
     mean, upper = utilisation.unknown()
-    assert (found.tier, found.calibrated) == (Tier.UNKNOWN, False)
+    assert (found.tier, found.calibrated) == (PredictionTier.UNKNOWN, False)
     assert found.mean == pytest.approx(mean, abs=1e-4)
     assert found.upper == pytest.approx(mean + 1.5 * (upper - mean), abs=1e-3)
 

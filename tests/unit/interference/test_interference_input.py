@@ -9,9 +9,9 @@ from interference_world import GPU, QUICK, SHARING, world
 
 from weft.interference import dataset
 from weft.interference.ladder import Predictor, fit
-from weft.interference.model_file import SCHEMA, Model, decode, encode
+from weft.interference.model_file import SCHEMA, PredictorFile, decode, encode
 from weft.interference.public_datasets import gavel, static_table
-from weft.interference.records import Measured, Run
+from weft.interference.records import CoLocatedRun, Measurements
 from weft.model.errors import BadInputError
 
 SOLO = {
@@ -85,15 +85,17 @@ def test_a_dataset_may_begin_with_a_byte_order_mark() -> None:
 def test_who_was_only_measured_beside_others_counts_too() -> None:
     """Profiles may be missing: a pair that was measured is known all the same."""
     whole = world()
-    bare = Measured("x", whole.solos[3:], whole.runs)
+    bare = Measurements("x", whole.solos[3:], whole.runs)
     cell = bare.cell(GPU, SHARING)
     assert {one.application for one in cell.solos} == {one.application for one in whole.solos}
     predictor = Predictor(fit(bare, QUICK))
     missing = whole.solos[0].application
     assert len(predictor.cell.runs) == len(whole.runs)
     assert predictor.predict(missing, [whole.solos[4].application]).rung == "learned"
-    thrice = [Run("p", ("q",), GPU, SHARING, 0.5, 3)]
-    assert Predictor(fit(Measured("x", (), tuple(thrice)))).predict("p", ["q"]).rung == "measured"
+    thrice = [CoLocatedRun("p", ("q",), GPU, SHARING, 0.5, 3)]
+    assert (
+        Predictor(fit(Measurements("x", (), tuple(thrice)))).predict("p", ["q"]).rung == "measured"
+    )
 
 
 HEAD = (
@@ -141,7 +143,7 @@ def test_pairs_that_make_no_sense_say_where(text: str, says: str) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> dict[str, Any]:
-    body = encode(Model(SCHEMA, "0", ("x",), (fit(world(profiles=True), QUICK),)))
+    body = encode(PredictorFile(SCHEMA, "0", ("x",), (fit(world(profiles=True), QUICK),)))
     found: dict[str, Any] = msgspec.json.decode(gzip.decompress(body))
     return found
 

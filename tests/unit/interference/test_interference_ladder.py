@@ -12,17 +12,17 @@ from weft.core.framework.interference import (
     ANY_MODEL,
     INPUT,
     InterferenceView,
-    Tier,
+    PredictionTier,
     interference,
     to_input,
 )
 from weft.interference import trees, utilisation
 from weft.interference.history import DEVIATIONS, NOISE, History
-from weft.interference.ladder import Cell, Predictor, fit
-from weft.interference.model_file import SCHEMA, Model, decode, encode
+from weft.interference.ladder import Predictor, PredictorCell, fit
+from weft.interference.model_file import SCHEMA, PredictorFile, decode, encode
 from weft.interference.prediction_reasons import because
 from weft.interference.public_datasets import gavel, static_table
-from weft.interference.records import Measured, Run, Solo, family_and_batch
+from weft.interference.records import CoLocatedRun, Measurements, SoloRun, family_and_batch
 from weft.interference.table import from_predictors, from_static
 from weft.model.errors import BadInputError
 
@@ -30,7 +30,7 @@ CNN, LM = "cnn (batch size 8)", "lm (batch size 16)"
 
 
 @pytest.fixture(scope="module")
-def learned() -> Cell:
+def learned() -> PredictorCell:
     return fit(world(), QUICK)
 
 
@@ -45,7 +45,7 @@ def test_history_is_an_ewma_with_a_spread_of_deviations() -> None:
     assert found.mean == pytest.approx(0.7 * (0.7 * 0.2 + 0.3 * 0.4) + 0.3 * 0.3)
     assert found.upper == pytest.approx(found.mean + DEVIATIONS * 0.1)
     assert found.times == 3
-    steady = History([Run("a", ("b",), GPU, SHARING, 0.5, 5)]).of("a", ["b"])
+    steady = History([CoLocatedRun("a", ("b",), GPU, SHARING, 0.5, 5)]).of("a", ["b"])
     assert steady == pytest.approx((math.log(2), math.log(2) + NOISE, 5))
 
 
@@ -59,7 +59,7 @@ def test_hinge(total: float, memory: float, slower: float) -> None:
 
 def test_whose_memory_activity_is_unknown_hides_nobody_elses() -> None:
     looked = {"gpu_util_ratio.mean": 0.5}
-    one, two = (Solo(name, GPU, SHARING, features=looked) for name in "ab")
+    one, two = (SoloRun(name, GPU, SHARING, features=looked) for name in "ab")
     busy = msgspec.structs.replace(two, features={**looked, "memory_copy_ratio.mean": 1.0})
     assert utilisation.by_utilisation(one, [two]) == utilisation.slowdown_of(
         utilisation.speed_of(1.0)
@@ -96,7 +96,7 @@ def test_family_and_batch_size_are_read_off_names(
     assert math.isnan(found[1]) if batch is None else found[1] == batch
 
 
-def test_learned_speaks_of_known_applications_and_is_near_the_truth(learned: Cell) -> None:
+def test_learned_speaks_of_known_applications_and_is_near_the_truth(learned: PredictorCell) -> None:
     predictor = Predictor(learned)
     found = predictor.predict(CNN, [LM])
     assert found.rung == "learned"
@@ -107,8 +107,8 @@ def test_learned_speaks_of_known_applications_and_is_near_the_truth(learned: Cel
     assert found.upper > found.mean
 
 
-def test_a_new_family_known_alone_is_predicted_with_a_wider_bound(learned: Cell) -> None:
-    new = Solo("ssd", GPU, SHARING, "ssd", 16.0, 40 / demand("ssd", 1))
+def test_a_new_family_known_alone_is_predicted_with_a_wider_bound(learned: PredictorCell) -> None:
+    new = SoloRun("ssd", GPU, SHARING, "ssd", 16.0, 40 / demand("ssd", 1))
     predictor = Predictor(learned, [new])
     found, known = predictor.predict("ssd", [LM]), predictor.predict(CNN, [LM])
     assert found.rung == "learned"
@@ -117,7 +117,7 @@ def test_a_new_family_known_alone_is_predicted_with_a_wider_bound(learned: Cell)
     assert math.exp(-found.mean) == pytest.approx(truth, abs=0.15)
 
 
-def test_nothing_known_is_unknown_and_uncalibrated(learned: Cell) -> None:
+def test_nothing_known_is_unknown_and_uncalibrated(learned: PredictorCell) -> None:
     found = Predictor(learned).predict("who", [LM])
     assert (found.rung, found.calibrated) == ("unknown", False)
     assert (found.mean, found.upper) == utilisation.unknown()
@@ -136,7 +136,7 @@ def test_too_few_measurements_are_added_up_and_then_utilisation_speaks() -> None
     assert found.mean == pytest.approx(-math.log(utilisation.speed_of(total)))
 
 
-def test_three_measurements_outrank_what_was_learnt(learned: Cell) -> None:
+def test_three_measurements_outrank_what_was_learnt(learned: PredictorCell) -> None:
     predictor = Predictor(learned)
     first = -math.log(speed(demand("cnn", 0), demand("lm", 1)))  # once, when it was learnt
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_three_measurements_outrank_what_was_learnt(learned: Cell) -> None:
     assert found.mean == pytest.approx(0.49 * first + 0.51 * math.log(2))
 
 
-def test_observed_progress_corrects_other_pairs_of_the_same_victim(learned: Cell) -> None:
+def test_observed_progress_corrects_other_pairs_of_the_same_victim(learned: PredictorCell) -> None:
     predictor, other = Predictor(learned), "gan (batch size 8)"
     before = predictor.predict(CNN, [other]).mean
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_observed_progress_corrects_other_pairs_of_the_same_victim(learned: Cell
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
-def test_what_is_no_speed_teaches_nothing(learned: Cell, speed: float) -> None:
+def test_what_is_no_speed_teaches_nothing(learned: PredictorCell, speed: float) -> None:
     predictor = Predictor(learned)
     before = predictor.predict(CNN, [LM])
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_what_is_no_speed_teaches_nothing(learned: Cell, speed: float) -> None:
     assert predictor.predict(CNN, [LM]) == before
 
 
-def test_several_neighbours_slow_down_by_the_sum_of_logs(learned: Cell) -> None:
+def test_several_neighbours_slow_down_by_the_sum_of_logs(learned: PredictorCell) -> None:
     predictor, gan = Predictor(learned), "gan (batch size 8)"
     one, two = predictor.predict(CNN, [LM]), predictor.predict(CNN, [gan])
     both = predictor.predict(CNN, [LM, gan])
@@ -176,7 +176,7 @@ def test_several_neighbours_slow_down_by_the_sum_of_logs(learned: Cell) -> None:
 
 def test_what_ran_out_of_memory_together_is_forbidden() -> None:
     whole = world()
-    cell = fit(Measured("x", whole.solos, whole.runs, (((LM, CNN), GPU, SHARING),)), QUICK)
+    cell = fit(Measurements("x", whole.solos, whole.runs, (((LM, CNN), GPU, SHARING),)), QUICK)
     predictor = Predictor(cell)
     assert predictor.predict(CNN, [LM]).upper == math.inf
     assert math.isfinite(predictor.predict(CNN, [LM]).mean)
@@ -185,7 +185,7 @@ def test_what_ran_out_of_memory_together_is_forbidden() -> None:
     assert math.isfinite(table.slowdown(GPU, 0, [0]).upper)
 
 
-def test_the_table_says_what_the_ladder_says(learned: Cell) -> None:
+def test_the_table_says_what_the_ladder_says(learned: PredictorCell) -> None:
     predictor = Predictor(learned)
     names = [*(one.application for one in learned.solos[:4]), "who"]
     table = InterferenceView(from_predictors(7, [predictor], names, ["toy"]))
@@ -197,12 +197,14 @@ def test_the_table_says_what_the_ladder_says(learned: Cell) -> None:
             assert found.tier.name.lower() == one.rung
             assert found.calibrated == one.calibrated
     unknown = table.slowdown(GPU, table.unknown, [0])
-    assert unknown.tier is Tier.UNKNOWN
+    assert unknown.tier is PredictionTier.UNKNOWN
     assert unknown.upper >= np.quantile(table.upper[0, :-1, 0], 0.9) - 1e-9
     assert not table.source.calibrated
 
 
-def test_the_table_survives_the_log_and_unseen_models_get_the_worst_wider(learned: Cell) -> None:
+def test_the_table_survives_the_log_and_unseen_models_get_the_worst_wider(
+    learned: PredictorCell,
+) -> None:
     other = msgspec.structs.replace(learned, gpu_model="slow")
     told = from_predictors(1, [Predictor(learned), Predictor(other)], [CNN, LM])
     line = msgspec.json.encode({"policy": INPUT, "value": to_input(told)})
@@ -215,8 +217,8 @@ def test_the_table_survives_the_log_and_unseen_models_get_the_worst_wider(learne
     assert not view.of("new").seen
 
 
-def test_a_model_file_gives_the_same_predictor_back(learned: Cell) -> None:
-    model = Model(SCHEMA, "0", ("toy",), (learned,))
+def test_a_model_file_gives_the_same_predictor_back(learned: PredictorCell) -> None:
+    model = PredictorFile(SCHEMA, "0", ("toy",), (learned,))
     body = encode(model)
     assert body == encode(model)
     again = decode(body, "m").cell(GPU)
@@ -242,15 +244,15 @@ def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
     pytest.importorskip("lightgbm")
     measured = world(sizes=2, profiles=True, noise=0.02)
     three = [
-        Run(r.victim, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
+        CoLocatedRun(r.victim, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
         for r in measured.runs
         if r.others != (LM,)
     ]
-    cell = fit(Measured("x", measured.solos, (*measured.runs, *three)), QUICK)
+    cell = fit(Measurements("x", measured.solos, (*measured.runs, *three)), QUICK)
     assert cell.learned is not None
     assert len(cell.learned.trees) == 3
     assert cell.learned.many
-    again = decode(encode(Model(SCHEMA, "0", (), (cell,))), "m").cells[0]
+    again = decode(encode(PredictorFile(SCHEMA, "0", (), (cell,))), "m").cells[0]
     predictor = Predictor(again)
     found = predictor.predict(CNN, [LM, "gan (batch size 8)"])
     apart = [predictor.predict(CNN, [other]).mean for other in (LM, "gan (batch size 8)")]
@@ -322,9 +324,9 @@ def test_a_static_table_is_taken_as_it_is_and_forbids() -> None:
     table = static_table('{"a": {"a": 1.5, "b": -1}, "b": {"a": -1, "b": 1.02}}', "t.json")
     view = InterferenceView(from_static(1, table, "V100"))
     assert math.exp(view.slowdown("V100", 0, [0]).mean) == pytest.approx(1.5)
-    assert view.slowdown("V100", 0, [0]).tier is Tier.TABLE
+    assert view.slowdown("V100", 0, [0]).tier is PredictionTier.TABLE
     assert view.slowdown("V100", 0, [1]).upper == math.inf
-    assert view.slowdown("V100", view.unknown, [0]).tier is Tier.UNKNOWN
+    assert view.slowdown("V100", view.unknown, [0]).tier is PredictionTier.UNKNOWN
     with pytest.raises(BadInputError, match=r"t.json, a beside b.*no slowdown"):
         static_table('{"a": {"b": 0}}', "t.json")
 
@@ -347,7 +349,9 @@ def test_a_table_of_any_model_counts_where_no_other_is(anywhere: str) -> None:
 def test_what_stood_still_is_slow_and_does_not_break_anything() -> None:
     whole = world()
     still = msgspec.structs.replace(whole.runs[1], speed=0.0)
-    cell = Measured("x", whole.solos, (*whole.runs[:1], still, *whole.runs[2:])).cell(GPU, SHARING)
+    cell = Measurements("x", whole.solos, (*whole.runs[:1], still, *whole.runs[2:])).cell(
+        GPU, SHARING
+    )
     assert min(run.speed for run in cell.runs) == 0.01
     found = Predictor(fit(cell, QUICK)).predict(still.victim, still.others)
     before = Predictor(fit(whole, QUICK)).predict(still.victim, still.others)

@@ -21,11 +21,11 @@ from weft.interference.committee import (
     groups_of,
     without_pairs,
 )
-from weft.interference.features import Applications, Samples
+from weft.interference.features import Applications, PairSamples
 from weft.interference.kernel import (
-    Process,
-    Settings,
-    Space,
+    ApplicationSpace,
+    GaussianProcess,
+    KernelSettings,
     between,
     inverse_of,
     left_out,
@@ -35,7 +35,9 @@ from weft.interference.kernel import (
 from weft.interference.ladder import Predictor, fit
 
 
-def drawn(seed: int, bred: bool = False) -> tuple[Applications, Samples, Settings, Space]:
+def drawn(
+    seed: int, bred: bool = False
+) -> tuple[Applications, PairSamples, KernelSettings, ApplicationSpace]:
     measured = world(families=4, sizes=2, noise=0.05)
     applications = Applications(measured.solos)
     rng = np.random.default_rng(seed)
@@ -45,7 +47,7 @@ def drawn(seed: int, bred: bool = False) -> tuple[Applications, Samples, Setting
         applications,
         applications.samples(measured.runs),
         kernel,
-        Space(applications, scales_of(applications)),
+        ApplicationSpace(applications, scales_of(applications)),
     )
 
 
@@ -91,8 +93,8 @@ def test_leaving_pairs_out_is_leaving_each_out_by_itself() -> None:
 def test_a_projection_onto_fewer_samples_stays_near_the_whole() -> None:
     _, samples, kernel, space = drawn(1)
     likeness = parts(space, kernel)
-    whole = Process(kernel, likeness, samples).predict(likeness, samples)
-    half = Process(kernel, likeness, samples, most=len(samples) // 2)
+    whole = GaussianProcess(kernel, likeness, samples).predict(likeness, samples)
+    half = GaussianProcess(kernel, likeness, samples, most=len(samples) // 2)
     assert len(half.basis) == len(samples) // 2
     assert np.abs(half.predict(likeness, samples).speed - whole.speed).mean() < 0.04
     assert np.abs(whole.speed - samples.speed).mean() < 0.05
@@ -121,7 +123,7 @@ def test_additive_is_the_ridge_with_a_free_middle() -> None:
 
 
 def test_observed_progress_moves_both_applications() -> None:
-    seen = [additive.Observed("a", ("b",), 0.3)] * 20
+    seen = [additive.Residuals("a", ("b",), 0.3)] * 20
     correction = additive.Correction(seen)
     assert correction.of("a", ["b"]) == pytest.approx(0.3 * 40 / 41)  # two weights share λ = 1
     assert correction.of("a", ["c"]) == pytest.approx(correction.of("c", ["b"]))

@@ -14,18 +14,18 @@ from weft.interference.committee import (
     groups_of,
 )
 from weft.interference.evaluate import Examination, examine
-from weft.interference.features import Applications, Samples, pair_columns, pair_rows
+from weft.interference.features import Applications, PairSamples, pair_columns, pair_rows
 from weft.interference.kernel import (
-    Process,
-    Space,
+    ApplicationSpace,
+    GaussianProcess,
     inverse_of,
     left_out,
     parts,
     scales_of,
 )
 from weft.interference.ladder import Predictor, fit
-from weft.interference.learned import Speaker, learn
-from weft.interference.records import Measured, Run
+from weft.interference.learned import LearnedPredictor, learn
+from weft.interference.records import CoLocatedRun, Measurements
 
 
 def test_a_family_has_no_vote_on_who_is_judged_by_it() -> None:
@@ -34,7 +34,7 @@ def test_a_family_has_no_vote_on_who_is_judged_by_it() -> None:
     applications = Applications(measured.solos)
     samples = applications.samples(measured.runs)
     found = elect(applications, samples, Effort(20, 0))
-    space = Space(applications, scales_of(applications))
+    space = ApplicationSpace(applications, scales_of(applications))
     rng, choices = np.random.default_rng(20), _column_choices(applications.columns)
     kernels = [_draw(rng, choices[number % len(choices)]) for number in range(20)]
     missed = np.zeros((20, 5))
@@ -88,13 +88,15 @@ def test_forests_have_their_say_on_new_families_in_the_number_alone() -> None:
     told = []
     for share in (0.0, 1.0):
         one = msgspec.structs.replace(learned, far_share=share, additive_share=0.0)
-        speaker = Speaker(
+        speaker = LearnedPredictor(
             one,
             inside,
             measured.only(r for r in measured.runs if {r.victim, *r.others} <= names).runs,
         )
         asked = speaker.asked([one for one in measured.solos if one.family == "rl"])
-        pairs = Samples(np.array([asked.index["rl (batch size 8)"]]), np.array([0]), np.zeros(1))
+        pairs = PairSamples(
+            np.array([asked.index["rl (batch size 8)"]]), np.array([0]), np.zeros(1)
+        )
         told.append(speaker.predict(asked, pairs))
     assert told[0].speed[0] != pytest.approx(told[1].speed[0], abs=1e-6)
     widths = [float(one.speed[0] - one.lowest[0]) for one in told]
@@ -120,11 +122,11 @@ def test_where_numbers_alone_say_nothing_the_additive_form_has_its_say() -> None
     assert learned is not None
     assert learned.additive_share > 0
     assert learned.additive is not None
-    speaker = Speaker(learned, inside, known)
-    plainer = Speaker(msgspec.structs.replace(learned, additive_share=0.0), inside, known)
+    speaker = LearnedPredictor(learned, inside, known)
+    plainer = LearnedPredictor(msgspec.structs.replace(learned, additive_share=0.0), inside, known)
     asked = speaker.asked([one for one in solos if one.family == "rl"])
     new = [asked.index[one.application] for one in solos if one.family == "rl"]
-    pairs = Samples(
+    pairs = PairSamples(
         np.repeat(new, len(inside)),
         np.tile(np.arange(len(inside)), len(new)),
         np.zeros(len(new) * len(inside)),
@@ -144,15 +146,15 @@ def test_all_beside_all_is_each_beside_each(most: int) -> None:
     rng = np.random.default_rng(5)
     for _ in range(3):
         kernel = _draw(rng, applications.columns[:2])
-        likeness = parts(Space(applications, scales_of(applications)), kernel)
-        process = Process(kernel, likeness, samples, most)
+        likeness = parts(ApplicationSpace(applications, scales_of(applications)), kernel)
+        process = GaussianProcess(kernel, likeness, samples, most)
         victims, others = np.array([0, 3, 7, 11]), np.array([1, 3, 14])
-        asked = Samples(np.repeat(victims, 3), np.tile(others, 4), np.zeros(12))
+        asked = PairSamples(np.repeat(victims, 3), np.tile(others, 4), np.zeros(12))
         mean, known = process._each(likeness, asked)
         every = process._every(likeness, victims, others)
         np.testing.assert_allclose(every[0].ravel(), mean, atol=1e-8)
         np.testing.assert_allclose(every[1].ravel(), known, atol=1e-6)
-        every_pair = Samples(
+        every_pair = PairSamples(
             np.repeat(np.arange(15), 15), np.tile(np.arange(15), 15), np.zeros(225)
         )
         whole = process.predict(likeness, every_pair)
@@ -184,7 +186,7 @@ def test_rows_of_several_others_by_hand() -> None:
     assert unknown[-2] == 0.0
 
 
-def with_triples(measured: Measured) -> Measured:
+def with_triples(measured: Measurements) -> Measurements:
     """Every third company of three beside the pairs."""
     apps = [(one.family, int(np.log2(one.batch / 8))) for one in measured.solos]
     name = {app: one.application for app, one in zip(apps, measured.solos, strict=True)}
@@ -194,8 +196,10 @@ def with_triples(measured: Measured) -> Measured:
             beside = (apps[at], apps[at + 1])
             total = sum(demand(*one) for one in beside)
             told = tuple(name[one] for one in beside)
-            runs.append(Run(name[victim], told, GPU, SHARING, speed(demand(*victim), total)))
-    return Measured("made-up", measured.solos, tuple(runs))
+            runs.append(
+                CoLocatedRun(name[victim], told, GPU, SHARING, speed(demand(*victim), total))
+            )
+    return Measurements("made-up", measured.solos, tuple(runs))
 
 
 def test_larger_companies_are_examined_beside_what_pairs_say() -> None:
@@ -227,7 +231,7 @@ def test_what_is_harmless_one_by_one_may_fill_the_card() -> None:
     """Pairs lose nothing; three of them ask for more than there is."""
     plain = world(families=3, sizes=2, profiles=True)
     runs = tuple(msgspec.structs.replace(run, speed=1.0, runs=3) for run in plain.runs)
-    predictor = Predictor(fit(Measured("x", plain.solos, runs), QUICK))
+    predictor = Predictor(fit(Measurements("x", plain.solos, runs), QUICK))
     one, two, three = (solo.application for solo in plain.solos[-3:])
     for other in (two, three):
         assert predictor.predict(one, [other]).mean == 0.0

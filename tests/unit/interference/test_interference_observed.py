@@ -12,13 +12,13 @@ from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.interference import (
     INPUT,
-    Interference,
+    InterferenceTable,
     InterferenceView,
-    Tier,
+    PredictionTier,
     interference,
     to_input,
 )
-from weft.core.policies.interference import Interference as InterferencePolicy
+from weft.core.policies.interference import InterferencePolicy
 from weft.interference import observed_slowdown
 from weft.interference.observed_slowdown import (
     BAN_NS,
@@ -26,8 +26,8 @@ from weft.interference.observed_slowdown import (
     MOST_NAMES,
     TELL_NS,
     Ban,
-    Experience,
-    Kept,
+    ObservationRecord,
+    ObservedSlowdowns,
     decode,
     encode,
 )
@@ -37,15 +37,17 @@ S = 1_000_000_000
 NAMES = ("a", "b", "c", "d")
 
 
-def base(tier: Tier = Tier.LEARNED, names: tuple[str, ...] = NAMES) -> Interference:
+def base(
+    tier: PredictionTier = PredictionTier.LEARNED, names: tuple[str, ...] = NAMES
+) -> InterferenceTable:
     size = len(names) + 1
     mean = np.full((2, size, size), 0.1)
     tiers = np.full(mean.shape, tier, dtype=np.int8)
-    tiers[:, -1, :] = tiers[:, :, -1] = -Tier.UNKNOWN
+    tiers[:, -1, :] = tiers[:, :, -1] = -PredictionTier.UNKNOWN
     return interference(7, ["V100", "A100"], names, (mean, mean + 0.1, tiers), ["made"])
 
 
-def cell(told: Interference | None, victim: str, other: str, model: str = "V100") -> tuple:
+def cell(told: InterferenceTable | None, victim: str, other: str, model: str = "V100") -> tuple:
     """Mean, bound and tier of a pair."""
     assert told is not None
     view = InterferenceView(told)
@@ -54,7 +56,9 @@ def cell(told: Interference | None, victim: str, other: str, model: str = "V100"
     return round(float(card.mean[at]), 3), round(float(card.upper[at]), 3), int(card.tier[at])
 
 
-def saw(seen: Experience, slowdown: float, times: int = 3, **more: object) -> Experience:
+def saw(
+    seen: ObservedSlowdowns, slowdown: float, times: int = 3, **more: object
+) -> ObservedSlowdowns:
     told = {"gpu_model": "V100", "victim": "a", "others": ["b"], **more}
     for _ in range(times):
         seen.saw(slowdown=slowdown, **told)  # type: ignore[arg-type]
@@ -62,52 +66,56 @@ def saw(seen: Experience, slowdown: float, times: int = 3, **more: object) -> Ex
 
 
 def test_three_observations_make_a_pair_measured() -> None:
-    seen = saw(Experience(base()), 2.0, times=2)
+    seen = saw(ObservedSlowdowns(base()), 2.0, times=2)
     assert seen.due(S) is None
     saw(seen, 2.0, times=1)
     told = seen.due(S)
-    assert cell(told, "a", "b") == (0.693, 0.713, Tier.MEASURED)
+    assert cell(told, "a", "b") == (0.693, 0.713, PredictionTier.MEASURED)
     assert told is not None
     assert (told.version, told.sources) == (8, ("made", "observed"))
 
 
 def test_other_gpu_models_and_the_other_one_of_the_pair_are_as_they_were() -> None:
-    told = saw(Experience(base(Tier.TABLE)), 2.0).due(S)
-    assert cell(told, "a", "b", "A100") == cell(told, "b", "a") == (0.1, 0.2, Tier.TABLE)
+    told = saw(ObservedSlowdowns(base(PredictionTier.TABLE)), 2.0).due(S)
+    assert cell(told, "a", "b", "A100") == cell(told, "b", "a") == (0.1, 0.2, PredictionTier.TABLE)
 
 
 def test_it_is_a_moving_mean_with_the_spread_of_what_was_seen() -> None:
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     for value in (0.1, 0.2, 0.4):
         saw(seen, math.exp(value), times=1)
     mean = 0.1
     for value in (0.2, 0.4):
         mean += 0.3 * (value - mean)
     assert cell(seen.due(S), "a", "b")[0] == round(mean, 3)
-    assert cell(Experience(base(), seen.kept(S)).due(S), "a", "b")[1] == round(
+    assert cell(ObservedSlowdowns(base(), seen.kept(S)).due(S), "a", "b")[1] == round(
         mean + 1.2816 * 1.4826 * 0.1, 3
     )
 
 
-@pytest.mark.parametrize("tier", [Tier.LEARNED, Tier.ADDITIVE, Tier.HINGE])
-def test_the_same_applications_elsewhere_are_corrected(tier: Tier) -> None:
-    told = saw(Experience(base(tier)), math.exp(0.7)).due(S)
+@pytest.mark.parametrize(
+    "tier", [PredictionTier.LEARNED, PredictionTier.ADDITIVE, PredictionTier.HINGE]
+)
+def test_the_same_applications_elsewhere_are_corrected(tier: PredictionTier) -> None:
+    told = saw(ObservedSlowdowns(base(tier)), math.exp(0.7)).due(S)
     # The ridge gives each of the two a third of the 0.6 that were missed.
     assert cell(told, "a", "c") == (0.3, 0.4, tier)
     assert cell(told, "c", "b") == (0.3, 0.4, tier)
     assert cell(told, "c", "d") == cell(told, "b", "a") == (0.1, 0.2, tier)
 
 
-@pytest.mark.parametrize("tier", [Tier.TABLE, Tier.MEASURED, Tier.UNKNOWN])
-def test_what_was_told_or_measured_is_not_corrected(tier: Tier) -> None:
-    told = saw(Experience(base(tier)), 2.0).due(S)
+@pytest.mark.parametrize(
+    "tier", [PredictionTier.TABLE, PredictionTier.MEASURED, PredictionTier.UNKNOWN]
+)
+def test_what_was_told_or_measured_is_not_corrected(tier: PredictionTier) -> None:
+    told = saw(ObservedSlowdowns(base(tier)), 2.0).due(S)
     assert cell(told, "a", "c") == (0.1, 0.2, tier)
 
 
 def test_several_at_once_correct_and_measure_no_pair() -> None:
-    told = saw(Experience(base()), math.exp(0.6), others=["c", "b"]).due(S)
+    told = saw(ObservedSlowdowns(base()), math.exp(0.6), others=["c", "b"]).due(S)
     mean, _, tier = cell(told, "a", "b")
-    assert (mean > 0.1, tier) == (True, Tier.LEARNED)
+    assert (mean > 0.1, tier) == (True, PredictionTier.LEARNED)
 
 
 def test_what_is_forbidden_stays_forbidden() -> None:
@@ -115,34 +123,34 @@ def test_what_is_forbidden_stays_forbidden() -> None:
     upper = view.upper.copy()
     upper[0, 0, 1] = np.inf
     start = interference(7, ["V100", "A100"], NAMES, (view.mean, upper, view.tier))
-    assert cell(saw(Experience(start), 1.0).due(S), "a", "b")[1] == math.inf
+    assert cell(saw(ObservedSlowdowns(start), 1.0).due(S), "a", "b")[1] == math.inf
 
 
 def test_applications_and_models_that_nobody_knew_get_a_place() -> None:
-    told = saw(Experience(base()), 2.0, victim="new", gpu_model="H100").due(S)
-    assert cell(told, "new", "b", "H100") == (0.693, 0.713, Tier.MEASURED)
-    assert cell(told, "b", "new", "H100")[2] == -Tier.UNKNOWN
-    assert cell(told, "a", "b", "H100")[2] == -Tier.LEARNED  # nobody measured this model
-    assert cell(told, "a", "b") == (0.1, 0.2, Tier.LEARNED)
+    told = saw(ObservedSlowdowns(base()), 2.0, victim="new", gpu_model="H100").due(S)
+    assert cell(told, "new", "b", "H100") == (0.693, 0.713, PredictionTier.MEASURED)
+    assert cell(told, "b", "new", "H100")[2] == -PredictionTier.UNKNOWN
+    assert cell(told, "a", "b", "H100")[2] == -PredictionTier.LEARNED  # nobody measured this model
+    assert cell(told, "a", "b") == (0.1, 0.2, PredictionTier.LEARNED)
 
 
 def test_it_begins_with_nothing() -> None:
-    told = saw(Experience(Interference(0)), 2.0).due(S)
-    assert cell(told, "a", "b") == (0.693, 0.713, Tier.MEASURED)
-    assert cell(told, "b", "a")[2] == -Tier.UNKNOWN
+    told = saw(ObservedSlowdowns(InterferenceTable(0)), 2.0).due(S)
+    assert cell(told, "a", "b") == (0.693, 0.713, PredictionTier.MEASURED)
+    assert cell(told, "b", "a")[2] == -PredictionTier.UNKNOWN
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, 0.0, -1.0])
 def test_what_is_no_slowdown_teaches_nothing(number: float) -> None:
-    assert saw(Experience(base()), number, times=5).due(S) is None
+    assert saw(ObservedSlowdowns(base()), number, times=5).due(S) is None
 
 
 def test_who_is_alone_teaches_nothing() -> None:
-    assert saw(Experience(base()), 2.0, others=[]).due(S) is None
+    assert saw(ObservedSlowdowns(base()), 2.0, others=[]).due(S) is None
 
 
 def test_nothing_is_told_twice_nor_too_often() -> None:
-    seen = saw(Experience(base()), 2.0)
+    seen = saw(ObservedSlowdowns(base()), 2.0)
     assert seen.due(S) is not None
     assert seen.due(S + TELL_NS) is None
     saw(seen, 1.2)
@@ -153,26 +161,26 @@ def test_nothing_is_told_twice_nor_too_often() -> None:
 
 
 def test_other_predictions_are_patched_too() -> None:
-    seen = saw(Experience(base()), 2.0)
+    seen = saw(ObservedSlowdowns(base()), 2.0)
     assert seen.due(S) is not None
     seen.rebase(msgspec.structs.replace(base(), version=40))
     told = seen.due(S + 1)
     assert told is not None
-    assert (told.version, cell(told, "a", "b")[2]) == (41, Tier.MEASURED)
+    assert (told.version, cell(told, "a", "b")[2]) == (41, PredictionTier.MEASURED)
 
 
 # --- bans ---
 
 
 def test_a_ban_is_told_at_once_both_ways_and_ends() -> None:
-    seen = saw(Experience(base()), 1.1)
+    seen = saw(ObservedSlowdowns(base()), 1.1)
     seen.due(S)
     seen.ban("V100", "b", "a", 2 * S)
     told = seen.due(2 * S)
     assert cell(told, "a", "b")[1] == cell(told, "b", "a")[1] == math.inf
     assert cell(told, "a", "b", "A100")[1] == 0.2
     assert seen.due(2 * S + BAN_NS - 1) is None
-    assert cell(seen.due(2 * S + BAN_NS), "a", "b") == (0.095, 0.115, Tier.MEASURED)
+    assert cell(seen.due(2 * S + BAN_NS), "a", "b") == (0.095, 0.115, PredictionTier.MEASURED)
     assert seen.bans(2 * S + BAN_NS) == ()
 
 
@@ -191,7 +199,7 @@ def test_a_banned_pair_is_not_placed_together_for_30_minutes_and_is_afterwards()
     engine = Engine(
         [Profile("weft", [InterferencePolicy(patience=0.0)])], [node("n", gpus=1, model="V100")]
     )
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
 
     def tell(now_ns: int) -> None:
         told = seen.due(now_ns)
@@ -210,7 +218,7 @@ def test_a_banned_pair_is_not_placed_together_for_30_minutes_and_is_afterwards()
 
 
 def test_a_clock_that_went_back_makes_no_ban_longer() -> None:
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     seen.ban("V100", "a", "b", 90 * 60 * S)
     assert seen.bans(S) == (Ban("V100", "a", "b", S + BAN_NS),)
 
@@ -218,10 +226,10 @@ def test_a_clock_that_went_back_makes_no_ban_longer() -> None:
 @pytest.mark.parametrize("pair", [("", ""), ("", "a"), ("a", "")])
 def test_pods_without_an_application_are_not_kept_apart_by_name(pair: tuple[str, str]) -> None:
     """It would be all of them."""
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     seen.ban("V100", *pair, S)
     assert (seen.bans(S), seen.due(S)) == ((), None)
-    written = Experience(base(), Kept(bans=(Ban("V100", *pair, S + BAN_NS),)))
+    written = ObservedSlowdowns(base(), ObservationRecord(bans=(Ban("V100", *pair, S + BAN_NS),)))
     assert (written.bans(S), written.due(S)) == ((), None)
 
 
@@ -229,34 +237,42 @@ def test_pods_without_an_application_are_not_kept_apart_by_name(pair: tuple[str,
 
 
 def test_a_bound_that_was_told_is_never_lowered() -> None:
-    tier = Tier.TABLE
-    assert cell(saw(Experience(base(tier)), 0.5).due(S), "a", "b") == (0.1, 0.2, tier)
-    assert cell(saw(Experience(base(tier)), 2.0).due(S), "a", "b") == (0.693, 0.713, Tier.MEASURED)
+    tier = PredictionTier.TABLE
+    assert cell(saw(ObservedSlowdowns(base(tier)), 0.5).due(S), "a", "b") == (0.1, 0.2, tier)
+    assert cell(saw(ObservedSlowdowns(base(tier)), 2.0).due(S), "a", "b") == (
+        0.693,
+        0.713,
+        PredictionTier.MEASURED,
+    )
 
 
-@pytest.mark.parametrize("tier", [Tier.MEASURED, Tier.LEARNED])
-def test_one_that_was_measured_or_predicted_is_lowered(tier: Tier) -> None:
-    assert cell(saw(Experience(base(tier)), 1.0).due(S), "a", "b") == (0.0, 0.02, Tier.MEASURED)
+@pytest.mark.parametrize("tier", [PredictionTier.MEASURED, PredictionTier.LEARNED])
+def test_one_that_was_measured_or_predicted_is_lowered(tier: PredictionTier) -> None:
+    assert cell(saw(ObservedSlowdowns(base(tier)), 1.0).due(S), "a", "b") == (
+        0.0,
+        0.02,
+        PredictionTier.MEASURED,
+    )
 
 
 def test_a_spread_alone_raises_the_bound() -> None:
-    seen = Experience(base(Tier.TABLE))
+    seen = ObservedSlowdowns(base(PredictionTier.TABLE))
     for value in (-0.2, 0.0, 0.2):
         saw(seen, math.exp(value), times=1)
     mean, upper, tier = cell(seen.due(S), "a", "b")
-    assert (mean, upper > 0.2, tier) == (0.1, True, Tier.MEASURED)
+    assert (mean, upper > 0.2, tier) == (0.1, True, PredictionTier.MEASURED)
 
 
 def test_absurd_pairs_do_not_spread() -> None:
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     for victim in ("a", "c", "d", "e"):
         saw(seen, 100.0, victim=victim)
     mean, _, tier = cell(seen.due(S), "b", "b")
-    assert (0.1 < mean <= 0.1 + math.log(2), tier) == (True, Tier.LEARNED)
+    assert (0.1 < mean <= 0.1 + math.log(2), tier) == (True, PredictionTier.LEARNED)
 
 
 def test_made_up_names_do_not_make_the_table_large() -> None:
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     for number in range(500):
         saw(seen, 2.0, victim=f"run-{number}", others=[f"beside-{number}"])
         if number == 250:
@@ -266,14 +282,14 @@ def test_made_up_names_do_not_make_the_table_large() -> None:
     assert told is not None
     assert len(told.classes) == len(NAMES) + MOST_NAMES
     assert cell(told, "kept", "apart")[1] == math.inf
-    assert cell(told, "run-499", "beside-499")[2] == Tier.MEASURED
+    assert cell(told, "run-499", "beside-499")[2] == PredictionTier.MEASURED
     assert "run-0" not in told.classes
-    assert cell(told, "a", "b")[2] == Tier.MEASURED  # it needs no room
+    assert cell(told, "a", "b")[2] == PredictionTier.MEASURED  # it needs no room
     assert seen.due(S + TELL_NS) is None
 
 
 def test_bans_without_room_are_the_oldest() -> None:
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     for number in range(MOST_NAMES):
         seen.ban("V100", f"one-{number}", f"other-{number}", S)
     saw(seen, 2.0, victim="new")
@@ -286,25 +302,25 @@ def test_bans_without_room_are_the_oldest() -> None:
 
 
 def test_what_was_not_seen_for_a_week_is_forgotten() -> None:
-    seen = saw(Experience(base()), 2.0)
+    seen = saw(ObservedSlowdowns(base()), 2.0)
     assert seen.due(S) is not None
     saw(seen, 3.0, victim="c", times=1)
     assert [one.seen_ns for one in seen.kept(2 * S).pairs] == [S, 2 * S]
     (pair,) = seen.kept(S + KEEP_NS).pairs
     assert pair.victim == "c"
-    assert cell(seen.due(S + KEEP_NS), "a", "b") == (0.1, 0.2, Tier.LEARNED)
+    assert cell(seen.due(S + KEEP_NS), "a", "b") == (0.1, 0.2, PredictionTier.LEARNED)
     assert cell(saw(seen, 1.5).due(S + KEEP_NS + TELL_NS), "a", "b")[0] == round(math.log(1.5), 3)
 
 
 def test_so_is_what_was_kept_for_a_week() -> None:
-    kept = saw(Experience(base()), 2.0).kept(S)
-    assert Experience(base(), kept).due(S + KEEP_NS - 1) is not None
-    assert Experience(base(), kept).due(S + KEEP_NS) is None
-    assert Experience(base(), kept).kept(S + KEEP_NS).pairs == ()
+    kept = saw(ObservedSlowdowns(base()), 2.0).kept(S)
+    assert ObservedSlowdowns(base(), kept).due(S + KEEP_NS - 1) is not None
+    assert ObservedSlowdowns(base(), kept).due(S + KEEP_NS) is None
+    assert ObservedSlowdowns(base(), kept).kept(S + KEEP_NS).pairs == ()
 
 
 def test_a_clock_that_went_back_keeps_nothing_for_longer_than_a_week() -> None:
-    seen = Experience(base(), saw(Experience(base()), 2.0).kept(1_000 * KEEP_NS))
+    seen = ObservedSlowdowns(base(), saw(ObservedSlowdowns(base()), 2.0).kept(1_000 * KEEP_NS))
     assert [one.seen_ns for one in seen.kept(5 * S).pairs] == [5 * S]
     assert seen.kept(5 * S + KEEP_NS).pairs == ()
 
@@ -313,10 +329,10 @@ def test_a_clock_that_went_back_keeps_nothing_for_longer_than_a_week() -> None:
 
 
 def test_another_process_goes_on_from_what_was_kept() -> None:
-    seen = saw(Experience(base()), 2.0)
+    seen = saw(ObservedSlowdowns(base()), 2.0)
     saw(seen, 1.5, times=2, others=["c", "d"])
     seen.ban("A100", "c", "d", S)
-    other = Experience(base(), decode(encode(seen.kept(2 * S))))
+    other = ObservedSlowdowns(base(), decode(encode(seen.kept(2 * S))))
     assert other.kept(2 * S) == seen.kept(2 * S)
     mine, its = seen.due(3 * S), other.due(3 * S)
     assert mine is not None
@@ -348,7 +364,7 @@ def test_nonsense_is_an_error(text: str) -> None:
 def test_it_stays_small_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_slowdown, "MOST_PAIRS", 3)
     monkeypatch.setattr(observed_slowdown, "MOST_BANS", 3)
-    seen = Experience(base())
+    seen = ObservedSlowdowns(base())
     for victim in ("a", "b", "c", "a", "d"):
         saw(seen, 2.0, times=30, victim=victim, others=["d"])
         seen.ban("V100", victim, "d", S)
@@ -356,7 +372,7 @@ def test_it_stays_small_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> No
     assert [one.victim for one in kept.pairs] == ["c", "a", "d"]
     assert {len(one.values) for one in kept.pairs} == {observed_slowdown.MOST_VALUES}
     assert [one.one for one in kept.bans] == ["c", "a", "d"]
-    assert cell(seen.due(S), "b", "d")[2] == Tier.LEARNED
+    assert cell(seen.due(S), "b", "d")[2] == PredictionTier.LEARNED
 
 
 things = st.tuples(
@@ -369,7 +385,7 @@ things = st.tuples(
 
 @given(st.lists(things, max_size=40), st.lists(things, max_size=3))
 def test_whatever_is_seen_the_table_makes_sense_and_replays(seen: list, banned: list) -> None:
-    found = Experience(base())
+    found = ObservedSlowdowns(base())
     for model, victim, others, slowdown in seen:
         found.saw(model, victim, others, slowdown)
     for model, victim, others, _ in banned:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 
@@ -27,7 +27,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def client_of(
     server: FakeApiServer, clock: VirtualClock | None = None, **options: Any
 ) -> ApiClient:
-    credentials = Fixed.bearer(server.token) if server.token else Fixed()
+    credentials = FixedCredentials.bearer(server.token) if server.token else FixedCredentials()
     endpoint = Endpoint(server.url, credentials)
     return ApiClient(
         endpoint,

@@ -21,7 +21,7 @@ from weft.kube.bind import (
 from weft.kube.client import ApiClient
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Refusal
+from weft.testing.api_store import ApiRefusal
 
 BINDING = "pods/a/binding"
 
@@ -367,5 +367,5 @@ def test_never_two_bindings_of_one_pod_at_once() -> None:
 
 
 def test_the_object_is_as_the_test_says() -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(ApiRefusal):
         FakeApiServer().get("pods", "nobody")

@@ -8,7 +8,7 @@ from kube_world import pod
 
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome, Refused, Unknown
 from weft.testing.api_http import Request
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
@@ -19,7 +19,7 @@ async def bind(*, versioned: bool) -> tuple[Outcome, str]:
     """What the binder says of a binding that arrives after the first look at the pod, and where
     the pod is in the end."""
     server = FakeApiServer()
-    line = Line(server, delay=lambda: 0, lag=lambda: 0)
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
 
     async def leaving(request: Request) -> None:
         late = request.path.endswith("/binding")

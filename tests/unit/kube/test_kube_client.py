@@ -11,7 +11,7 @@ from weft.kube.client import ApiClient, RateLimit
 from weft.kube.clock import SystemClock
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
@@ -143,7 +143,10 @@ def test_an_answer_that_is_no_status_is_quoted() -> None:
 
         server = await asyncio.start_server(gateway, "127.0.0.1")
         port = server.sockets[0].getsockname()[1]
-        async with server, ApiClient(Endpoint(f"http://127.0.0.1:{port}", Fixed())) as client:
+        async with (
+            server,
+            ApiClient(Endpoint(f"http://127.0.0.1:{port}", FixedCredentials())) as client,
+        ):
             with pytest.raises(ApiError, match="403 proxy says n"):
                 await client.call("GET", "/")
             with pytest.raises(ApiError, match="403"):
@@ -172,7 +175,7 @@ def test_names_cannot_leave_their_place_in_the_path() -> None:
 
 def test_a_client_must_be_opened() -> None:
     async def scene() -> None:
-        client = ApiClient(Endpoint("http://127.0.0.1:1", Fixed()))
+        client = ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials()))
         with pytest.raises(RuntimeError, match="async with"):
             await client.send("GET", "/")
 
@@ -258,7 +261,7 @@ def test_tls_with_the_clusters_authority_and_a_client_certificate(pki: Path) -> 
             load_certificate(
                 context, (pki / "client.pem").read_bytes(), (pki / "client.key").read_bytes(), ""
             )
-            async with ApiClient(Endpoint(server.url, Fixed(), context)) as client:
+            async with ApiClient(Endpoint(server.url, FixedCredentials(), context)) as client:
                 assert b"weft-fake" in await client.call("GET", "/version")
 
     run(scene())
@@ -272,7 +275,7 @@ def test_a_server_of_another_authority_or_name_is_not_spoken_to(pki: Path) -> No
                 (client_tls(b"", ""), ""),
                 (client_tls(authority, ""), "other.example"),
             ):
-                endpoint = Endpoint(server.url, Fixed(), context, name)
+                endpoint = Endpoint(server.url, FixedCredentials(), context, name)
                 async with ApiClient(endpoint) as client:
                     with pytest.raises(NotSentError):
                         await client.call("GET", "/version", attempts=1)
@@ -280,7 +283,7 @@ def test_a_server_of_another_authority_or_name_is_not_spoken_to(pki: Path) -> No
                 (client_tls(authority, ""), "kube.example"),
                 (client_tls(b"", "", verify=False), ""),
             ):
-                endpoint = Endpoint(server.url, Fixed(), context, name)
+                endpoint = Endpoint(server.url, FixedCredentials(), context, name)
                 async with ApiClient(endpoint) as client:
                     assert msgspec.json.decode(await client.call("GET", "/version"))
 

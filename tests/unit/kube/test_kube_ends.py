@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft.kube.oom_ends import End, out_of_memory
+from weft.kube.oom_ends import OomEnd, out_of_memory
 from weft.kube.pods import Pod
 
 CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB"
@@ -43,7 +43,7 @@ def pod(*containers: Json, init: tuple[Json, ...] = (), mark: str = "") -> Pod:
     ],
 )
 def test_last_words_that_tell(words: str) -> None:
-    assert out_of_memory(pod(container(state=ended(words)))) == [End("u/main/0")]
+    assert out_of_memory(pod(container(state=ended(words)))) == [OomEnd("u/main/0")]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_ends_that_are_none(state: Json) -> None:
 def test_an_end_has_one_name_before_and_after_the_restart() -> None:
     first = out_of_memory(pod(container(restarts=0, state=ended())))
     then = out_of_memory(pod(container(restarts=1, lastState=ended(), state={"running": {}})))
-    assert first == then == [End("u/main/0")]
+    assert first == then == [OomEnd("u/main/0")]
     again = out_of_memory(pod(container(restarts=1, lastState=ended(), state=ended())))
-    assert again == [End("u/main/0"), End("u/main/1")]
+    assert again == [OomEnd("u/main/0"), OomEnd("u/main/1")]
 
 
 def test_the_containers_own_id_is_the_better_name() -> None:
     made = pod(container(restarts=3, state=ended(containerID="containerd://ab")))
-    assert out_of_memory(made) == [End("u/containerd://ab")]
+    assert out_of_memory(made) == [OomEnd("u/containerd://ab")]
 
 
 def test_every_container_is_looked_at() -> None:
@@ -86,12 +86,12 @@ def test_every_container_is_looked_at() -> None:
 
 def test_an_agents_mark_takes_the_place_of_last_words() -> None:
     mark = json.dumps({"end": "7", "peak_mib": 9_000, "by": "somebody later"})
-    assert out_of_memory(pod(container(state=ended()), mark=mark)) == [End("u/7", 9_000)]
+    assert out_of_memory(pod(container(state=ended()), mark=mark)) == [OomEnd("u/7", 9_000)]
 
 
 @pytest.mark.parametrize("mark", ["yes", '{"end": 7}', '{"end": ""}', '{"end":"a","peak_mib":-1}'])
 def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
-    assert out_of_memory(pod(container(state=ended()), mark=mark)) == [End("u/main/0")]
+    assert out_of_memory(pod(container(state=ended()), mark=mark)) == [OomEnd("u/main/0")]
 
 
 def test_a_pod_without_a_status_has_no_ends() -> None:
@@ -114,5 +114,7 @@ def test_a_mark_that_no_agent_writes_is_none(mark: str) -> None:
 def test_a_mark_whose_end_is_no_name_is_not_looked_at() -> None:
     """It is kept, with others', where only so much fits."""
     last = container(state=ended())
-    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 253}))) == [End(f"u/{'e' * 253}")]
-    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 254}))) == [End("u/main/0")]
+    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 253}))) == [
+        OomEnd(f"u/{'e' * 253}")
+    ]
+    assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 254}))) == [OomEnd("u/main/0")]

@@ -6,10 +6,10 @@ import sys
 import pytest
 from kube_world import client_of, node, pod, run, world
 
-from weft.kube.client import Answer, ApiClient
+from weft.kube.client import ApiClient, ApiResponse
 from weft.kube.codec import LEASES, NODES, PODS
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, UnauthorizedError
 from weft.testing.api_behaviours import BEHAVIOURS, Behaviour, check, difference
 from weft.testing.api_server import FakeApiServer
@@ -26,7 +26,7 @@ def test_the_fake_behaves_as_the_table_says(behaviour: Behaviour) -> None:
 
 
 def test_adifference_is_told() -> None:
-    wrong = Answer(409, b'{"reason":"Other","message":"x"}')
+    wrong = ApiResponse(409, b'{"reason":"Other","message":"x"}')
     told = {
         difference(Behaviour("", BEHAVIOURS[0].request, code, reason, text), wrong)
         for code, reason, text in ((201, "", ""), (409, "Conflict", ""), (409, "Other", "y"))
@@ -62,7 +62,7 @@ def test_a_token_that_is_asked_for_must_be_right() -> None:
         async with FakeApiServer(token="secret") as server:
             async with client_of(server) as client:
                 await client.call("GET", NODES.of(""))
-            endpoint = Endpoint(server.url, Fixed())
+            endpoint = Endpoint(server.url, FixedCredentials())
             async with ApiClient(endpoint) as stranger:
                 with pytest.raises(UnauthorizedError):
                     await stranger.call("GET", NODES.of(""))

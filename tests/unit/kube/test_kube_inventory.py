@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
 from weft.kube.inventory import UNLIMITED, inventory, unhealthy_name
-from weft.kube.sources import INVENTORY, Rule, write_own
+from weft.kube.sources import INVENTORY, InventoryFallback, write_own
 from weft.kube.structs import ConfigMap, KubeNode
-from weft.model import Gpu, Memory, Node
+from weft.model import Gpu, GpuMemoryRequest, Node
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -101,9 +101,9 @@ def test_elastics_allocatable() -> None:
 
 def test_the_configuration_by_name_and_label() -> None:
     rules = [
-        Rule(1, 1, labels={"pool": "other"}),
-        Rule(1, 2, nodes="m*"),
-        Rule(4, 32_510, "V100", nodes="n?", labels={"pool": "gpu"}),
+        InventoryFallback(1, 1, labels={"pool": "other"}),
+        InventoryFallback(1, 2, nodes="m*"),
+        InventoryFallback(4, 32_510, "V100", nodes="n?", labels={"pool": "gpu"}),
     ]
     found, warnings = inventory(kube_node(labels={"pool": "gpu"}), rules=rules)
     assert found.gpus == tuple(Gpu(i, 32_510, "V100") for i in range(4))
@@ -135,8 +135,8 @@ def test_sources_that_agree_within_their_rounding_give_no_warning() -> None:
 def test_rounded_sources_together_mean_the_least_that_all_can_mean() -> None:
     found, warnings = inventory(kube_node(alnair(1, "16"), capacity=gpushare(15, 1)))
     (card,) = found.gpus
-    assert Memory("units", 1, 1024, half_up=True).units_on(card.memory_mib) == 16
-    assert Memory("units", 1, 1024).units_on(card.memory_mib) == 15
+    assert GpuMemoryRequest("units", 1, 1024, half_up=True).units_on(card.memory_mib) == 16
+    assert GpuMemoryRequest("units", 1, 1024).units_on(card.memory_mib) == 15
     assert warnings == ()
 
 

@@ -5,13 +5,13 @@ import pytest
 from kube_world import run, world
 
 from weft.kube.client import ApiClient
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import ApiError, ConflictError, LostError
 from weft.testing.api_server import FakeApiServer
 
 
-def kept(client: ApiClient) -> Kept:
-    return Kept(client, "kube-system", "notes")
+def kept(client: ApiClient) -> OwnConfigMap:
+    return OwnConfigMap(client, "kube-system", "notes")
 
 
 def data(server: FakeApiServer) -> dict[str, str]:

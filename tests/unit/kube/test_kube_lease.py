@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kube_world import client_of, run
 
-from weft.kube.lease import Elector, LeaseOptions, Observed
+from weft.kube.lease import Elector, LeaseObservation, LeaseOptions
 from weft.kube.structs import Lease, LeaseSpec
 from weft.model import BadInputError, ObjectMeta
 from weft.testing.api_clock import VirtualClock
@@ -297,7 +297,7 @@ def test_only_one_of_two_gets_a_free_lease() -> None:
 
 def test_a_foreign_holders_own_duration_counts() -> None:
     meta = ObjectMeta(resource_version="1")
-    seen = Observed(0.5)
+    seen = LeaseObservation(0.5)
     seen.see(Lease(meta, LeaseSpec("x", lease_duration_seconds=15)), 100)
     seen.see(Lease(meta, LeaseSpec("x", lease_duration_seconds=15)), 110)
     assert seen.free_in_s(110) == 5.5

@@ -11,7 +11,7 @@ from kube_world import pod
 from weft.kube.codec import PODS
 from weft.kube.errors import LostError, NotSentError
 from weft.testing.api_behaviours import BEHAVIOURS, check
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, NothingLeftError, run
 
@@ -19,7 +19,7 @@ from weft.testing.api_time import LoopClock, NothingLeftError, run
 @asynccontextmanager
 async def world() -> AsyncIterator[tuple[FakeApiServer, MemoryClient]]:
     server = FakeApiServer()
-    line = Line(server, delay=lambda: 0.01, lag=lambda: 0.01)
+    line = MemoryLine(server, delay=lambda: 0.01, lag=lambda: 0.01)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         yield server, client
 

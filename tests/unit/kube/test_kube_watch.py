@@ -9,12 +9,12 @@ from kube_world import node, pod, run, world
 
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.codec import NODES, PODS, Skips
+from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.errors import ExpiredError, LostError, api_error
 from weft.kube.list_diff import Added, Change, Deleted, Modified, Synced
 from weft.kube.pods import Pod
-from weft.kube.structs import Status
-from weft.kube.watch import Lines, ListWatch, Next, Plan, WatchOptions
+from weft.kube.structs import ApiStatus
+from weft.kube.watch import LineSplitter, ListWatch, WatchOptions, WatchPlan, WatchStep
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 
@@ -277,18 +277,18 @@ def test_cluster_wide_objects_are_followed_too() -> None:
 # --- the pure parts ------------------------------------------------------------------------------
 
 
-def plan() -> Plan:
-    return Plan(WatchOptions(), Backoff(1, 8, random.Random(0)))
+def plan() -> WatchPlan:
+    return WatchPlan(WatchOptions(), Backoff(1, 8, random.Random(0)))
 
 
 def test_plan_lists_again_after_410_at_once_but_not_in_a_tight_loop() -> None:
-    gone = ExpiredError(Status(code=410))
+    gone = ExpiredError(ApiStatus(code=410))
     it = plan()
     it.listed("5")
-    assert it.failed(gone) == Next("list")
+    assert it.failed(gone) == WatchStep("list")
     assert it.failed(gone).delay_s > 0
     it.listed("9")
-    assert it.failed(gone) == Next("list")
+    assert it.failed(gone) == WatchStep("list")
 
 
 def test_plan_resumes_after_other_failures_until_there_are_too_many() -> None:
@@ -303,14 +303,14 @@ def test_plan_waits_as_long_as_the_server_asks() -> None:
     it = plan()
     it.listed("5")
     asked = it.failed(api_error(429, b"{}", "", "20"))
-    assert asked == Next("watch", "5", 20)
+    assert asked == WatchStep("watch", "5", 20)
 
 
 def test_plan_takes_a_watch_that_ends_at_once_for_a_failure() -> None:
     it = plan()
     it.listed("5")
-    assert it.ended(300, told=False) == Next("watch", "5")
-    assert it.ended(0.1, told=True) == Next("watch", "5")
+    assert it.ended(300, told=False) == WatchStep("watch", "5")
+    assert it.ended(0.1, told=True) == WatchStep("watch", "5")
     assert it.ended(0.1, told=False).delay_s > 0
     it.progress("6")
     assert it.failures == 0
@@ -319,7 +319,7 @@ def test_plan_takes_a_watch_that_ends_at_once_for_a_failure() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_lines_come_out_whole_however_they_are_cut(size: int) -> None:
     text = b"one\n\ntwo\nthree\nrest"
-    lines = Lines()
+    lines = LineSplitter()
     found = [line for i in range(0, len(text), size) for line in lines.feed(text[i : i + size])]
     assert found == [b"one", b"two", b"three"]
     assert lines.feed(b"!\n") == [b"rest!"]
@@ -329,7 +329,7 @@ def test_a_list_with_one_bad_object_keeps_the_others() -> None:
     page = PODS.decode_page(
         b'{"metadata":{"resourceVersion":"7","continue":"t"},"items":['
         b'{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"spec":3},{"metadata":3},{"spec":{}}]}',
-        Skips(),
+        SkippedObjects(),
     )
     assert [one.metadata.name for one in page.items] == ["a"]
     assert [meta.name for meta in page.unreadable] == ["b"]
@@ -338,7 +338,7 @@ def test_a_list_with_one_bad_object_keeps_the_others() -> None:
 
 
 def test_an_object_that_is_no_utf_8_is_set_aside_in_lists_and_watches() -> None:
-    skips = Skips()
+    skips = SkippedObjects()
     bad = b'{"metadata":{"name":"b","namespace":"d"},"spec":{"nodeName":"\xff"}}'
     page = PODS.decode_page(b'{"items":[{"metadata":{"name":"a"}},%b]}' % bad, skips)
     assert [one.metadata.name for one in page.items] == ["a"]

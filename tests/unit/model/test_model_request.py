@@ -2,18 +2,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.model import Code, DeviceRule, Memory, Reason
+from weft.model import Code, DeviceRule, GpuMemoryRequest, Reason
 from weft.model.slowdown_limit import percent_on
 
 GIB = 1024
 
 
 def alnair(value):
-    return Memory("units", value, unit_mib=GIB, half_up=True)
+    return GpuMemoryRequest("units", value, unit_mib=GIB, half_up=True)
 
 
 def gpushare(value):
-    return Memory("units", value, unit_mib=GIB)
+    return GpuMemoryRequest("units", value, unit_mib=GIB)
 
 
 @pytest.mark.parametrize(
@@ -34,29 +34,29 @@ def test_all_units_together_are_the_whole_card():
 def test_a_unit_too_many_never_fits():
     assert alnair(17).mib_on(16160) > 16160
     assert gpushare(16).mib_on(16160) > 16160
-    assert Memory("percent", 101).mib_on(16160) > 16160
+    assert GpuMemoryRequest("percent", 101).mib_on(16160) > 16160
     assert gpushare(1).mib_on(1000) > 1000
 
 
 def test_units_of_the_node_are_whatever_it_counts_in():
-    asked = Memory("node-units", 8, unit_mib=GIB)
+    asked = GpuMemoryRequest("node-units", 8, unit_mib=GIB)
     assert asked.on_node(GIB) == asked.on_node(0) == gpushare(8)
-    assert asked.on_node(1) == Memory("mib", 8)
+    assert asked.on_node(1) == GpuMemoryRequest("mib", 8)
     assert asked.mib_on(16160) == gpushare(8).mib_on(16160)
     assert gpushare(8).on_node(1) == gpushare(8), "what is decided stays"
 
 
 def test_the_other_kinds():
-    assert Memory("mib", 300).mib_on(16160) == 300
-    assert Memory("percent", 50).mib_on(16161) == 8080
-    assert Memory("whole").mib_on(16160) == 16160
-    assert Memory().mib_on(16160) == 0
+    assert GpuMemoryRequest("mib", 300).mib_on(16160) == 300
+    assert GpuMemoryRequest("percent", 50).mib_on(16161) == 8080
+    assert GpuMemoryRequest("whole").mib_on(16160) == 16160
+    assert GpuMemoryRequest().mib_on(16160) == 0
 
 
 @given(st.integers(1, 400_000), st.integers(0, 500), st.integers(0, 500), st.sampled_from([0, 1]))
 def test_parts_that_fit_in_units_fit_in_mib(card, a, b, half_up):
-    first = Memory("units", a, GIB, bool(half_up))
-    second = Memory("units", b, GIB, bool(half_up))
+    first = GpuMemoryRequest("units", a, GIB, bool(half_up))
+    second = GpuMemoryRequest("units", b, GIB, bool(half_up))
     units = first.units_on(card)
     if units and a + b <= units:
         assert first.mib_on(card) + second.mib_on(card) <= card

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.framework.signals import SignalsView
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 from weft.model import Gpu, Node
-from weft.telemetry.feed.snapshot import Now, Refresher, Settings
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.doubts import Residents
+from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.doubts import GpuPods
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer, decode
+from weft.telemetry.sources.answers import QueryResult, decode
 
 NOW_S = 1_700_000_000.0
 CARD_MIB = 16_000
@@ -38,7 +38,7 @@ def body(*series: Series) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 
-def answer(*series: Series) -> Answer:
+def answer(*series: Series) -> QueryResult:
     return decode(body(*series), "test")
 
 
@@ -58,14 +58,14 @@ class Scene:
         samples: int = 20,
     ) -> None:
         self.nodes, self.devices = nodes, Devices(nodes)
-        window = Window(metrics, len(self.devices), samples, step_s, NOW_S)
-        self.refresher = Refresher(window, self.devices, Settings(step_s, 4))
+        window = MetricWindow(metrics, len(self.devices), samples, step_s, NOW_S)
+        self.refresher = SnapshotBuilder(window, self.devices, SnapshotSettings(step_s, 4))
         self.pods = [0] * len(self.devices)
         self.warm = [0] * len(self.devices)
         self.promised = [0] * len(self.devices)
 
     @property
-    def window(self) -> Window:
+    def window(self) -> MetricWindow:
         return self.refresher.window
 
     def put(self, metric: Metric, row: int, at_s: float, value: float, now_s: float) -> None:
@@ -73,11 +73,11 @@ class Scene:
         self.window.put(metric, np.array([row]), np.array([at_s]), np.array([value]), now_s)
 
     def look(self, now_s: float, alone: dict[int, str] | None = None) -> SignalsView:
-        residents = Residents(*(np.array(one) for one in (self.pods, self.warm, self.promised)))
-        now = Now(now_s, int(now_s * 1e9), residents, alone or {})
+        residents = GpuPods(*(np.array(one) for one in (self.pods, self.warm, self.promised)))
+        now = SnapshotTime(now_s, int(now_s * 1e9), residents, alone or {})
         return SignalsView(self.refresher.refresh(now))
 
     def of(self, view: SignalsView, column: str) -> tuple[list[float], list[int]]:
         """(values, freshness) of all GPUs."""
-        values, fresh = view.over(Table(self.nodes), column)
+        values, fresh = view.over(LedgerTable(self.nodes), column)
         return values.tolist(), fresh.tolist()

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.telemetry.feed.load_correlation import MOST_APPLICATIONS, SAMPLES, Alone, Company
+from weft.telemetry.feed.load_correlation import (
+    MOST_APPLICATIONS,
+    SAMPLES,
+    LoadCorrelation,
+    SoleTenants,
+)
 from weft.telemetry.forecast.rank_correlation import spearman
 
 METRICS = ("memory", "sm", "bandwidth")
@@ -18,7 +23,7 @@ def series(seed: int, gpus: int) -> dict[str, np.ndarray]:
 
 @given(st.integers(0, 10_000))
 def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
-    company, before, now = Company(), series(seed, 3), series(seed + 1, 5)
+    company, before, now = LoadCorrelation(), series(seed, 3), series(seed + 1, 5)
     now["memory"][1] = 7.0  # a series that does not vary
     company.look(before, {0: "a", 2: "b"})
     found = company.look(now, {})
@@ -31,7 +36,7 @@ def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
 
 
 def test_gaps_and_short_windows_say_nothing():
-    company, before, now = Company(), series(1, 2), series(2, 2)
+    company, before, now = LoadCorrelation(), series(1, 2), series(2, 2)
     now["sm"][0, 4] = np.nan
     assert list(company.look(before, {0: "a"})) == ["a"]
     assert list(company.look(now, {0: "gap"})) == ["a"]
@@ -42,13 +47,13 @@ def test_gaps_and_short_windows_say_nothing():
 
 
 def test_what_was_learnt_of_other_metrics_is_forgotten():
-    company, now = Company(), series(1, 2)
+    company, now = LoadCorrelation(), series(1, 2)
     company.look(now, {0: "a"})
     assert company.look({"memory": now["memory"]}, {}) == {}
 
 
 def test_whoever_was_not_alone_for_longest_is_forgotten():
-    company, one = Company(), series(1, 1)
+    company, one = LoadCorrelation(), series(1, 1)
     names = [f"application-{number}" for number in range(MOST_APPLICATIONS)]
     for name in [*names, names[0], "newest"]:
         found = company.look(one, {0: name})
@@ -56,7 +61,7 @@ def test_whoever_was_not_alone_for_longest_is_forgotten():
 
 
 def test_a_pod_is_alone_once_it_has_been_so_for_the_whole_window():
-    alone, one, two = Alone(), ("n", 3), ("n", 4)
+    alone, one, two = SoleTenants(), ("n", 3), ("n", 4)
     assert alone.look({one: "a", two: "b"}, 100.0, 60.0) == {}
     assert alone.look({one: "a", two: "c"}, 160.0, 60.0) == {one: "a"}
     assert alone.look({two: "c"}, 220.0, 60.0) == {two: "c"}

@@ -12,7 +12,7 @@ import pytest
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.forecasters import Floats, LagLine, Peak, stays_bounded
+from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, stays_bounded
 from weft.telemetry.forecast.kube_knots_rules import decide
 from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
 
@@ -146,7 +146,7 @@ def test_interpolated_quantile_is_numpys(share: float) -> None:
     history[::2, 4:9] = np.nan
     expected = np.nanquantile(history, share, axis=1)
     close(stats.quantile_interpolated(stats.pack(history), share), expected)
-    close(Peak(share).means(history, 2)[:, 1], expected)
+    close(PeakForecaster(share).means(history, 2)[:, 1], expected)
 
 
 def test_the_root_test_is_that_of_the_companion_matrix() -> None:

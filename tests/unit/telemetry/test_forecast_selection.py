@@ -6,9 +6,18 @@ import pytest
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Selector
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.backtest import mean_squares, rolling_errors
-from weft.telemetry.forecast.forecasters import Floats, Forecaster, LagLine, Peak, newest
+from weft.telemetry.forecast.forecasters import Floats, Forecaster, LagLine, PeakForecaster, newest
 
-EVERY = (Last(), Ewma(), Ar(1), Ar(3), SeasonalNaive(6), LagLine(4), FourierAr(6, 2), Peak(0.8))
+EVERY = (
+    Last(),
+    Ewma(),
+    Ar(1),
+    Ar(3),
+    SeasonalNaive(6),
+    LagLine(4),
+    FourierAr(6, 2),
+    PeakForecaster(0.8),
+)
 NAN = float("nan")
 
 
@@ -104,8 +113,8 @@ def test_ewma_keeps_its_level_over_a_gap() -> None:
 
 def test_percentile_by_index_and_interpolated_differ_as_documented() -> None:
     history = np.arange(10.0)[None]
-    assert Peak(0.8, indexed=True).means(history, 1).tolist() == [[8.0]]
-    assert Peak(0.8).means(history, 1).tolist() == [[pytest.approx(7.2)]]
+    assert PeakForecaster(0.8, indexed=True).means(history, 1).tolist() == [[8.0]]
+    assert PeakForecaster(0.8).means(history, 1).tolist() == [[pytest.approx(7.2)]]
     assert stats.quantile_at_index(stats.pack(history), 1.0).tolist() == [9.0]
 
 

@@ -11,9 +11,9 @@ from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.core.ledger import Ledger
 from weft.model import Share
 from weft.telemetry.feed.memory_needs import (
-    Cards,
-    Holds,
-    Residents,
+    GpuMemory,
+    MemoryNeeds,
+    ResidentRows,
     WarmUp,
     holds,
     idle_by_uid,
@@ -32,10 +32,10 @@ def flat(mib: float) -> Series:
 
 def ask(
     gpus: list[list[Pod]], used: list[Series], freshness: list[int], ages: list[float]
-) -> Holds:
+) -> MemoryNeeds:
     """The fast answer for GPUs of `C` MiB each."""
     pods = [(row, pod) for row, there in enumerate(gpus) for pod in there]
-    residents = Residents(
+    residents = ResidentRows(
         np.array([row for row, _ in pods], dtype=np.int64),
         np.array([pod.asked for _, pod in pods], dtype=np.int64),
         np.array([np.nan if pod.age_s is None else pod.age_s for _, pod in pods]),
@@ -45,7 +45,7 @@ def ask(
         np.array([pod.asked if pod.expected is None else pod.expected for _, pod in pods], int),
         np.array([pod.watched for _, pod in pods], dtype=np.float64),
     )
-    cards = Cards(
+    cards = GpuMemory(
         np.full(len(gpus), C),
         np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
         np.array(freshness, dtype=np.int8),
@@ -219,7 +219,7 @@ def test_shares_become_rows_and_rows_become_shares() -> None:
 
 def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
     """What a pod of 4,500 MiB that uses 2,000 leaves idle of its GPU, which it has for so long."""
-    residents = Residents(
+    residents = ResidentRows(
         np.array([0]),
         np.array([4_500]),
         np.array([age_s]),
@@ -228,7 +228,7 @@ def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
         np.array([flat(2_000.0)], dtype=np.float64),
         watched_s=np.array([watched]),
     )
-    cards = Cards(np.array([C]), np.array([flat(2_000.0)]), np.array([FRESH], dtype=np.int8))
+    cards = GpuMemory(np.array([C]), np.array([flat(2_000.0)]), np.array([FRESH], dtype=np.int8))
     return int(holds(residents, cards, np.array(AGES), warm_up).idle_mib[0])
 
 

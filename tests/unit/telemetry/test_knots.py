@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.telemetry.forecast import kube_knots_rules
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED, Rules, Why, decide
+from weft.telemetry.forecast.kube_knots_rules import PUBLISHED, KnotsRule, Rules, decide
 from weft.telemetry.forecast.rank_correlation import ranks, spearman
 
 STEADY = [20_000.0] * 30
@@ -39,8 +39,8 @@ def by_hand(values: list[float], lag: int) -> tuple[float, float, float, float]:
 
 
 def test_a_request_within_what_was_not_requested_looks_at_no_series() -> None:
-    assert decide(100, 100, [], []) == kube_knots_rules.Verdict(Why.REQUESTS)
-    assert decide(101, 100, [], []).why is Why.FEW_SAMPLES
+    assert decide(100, 100, [], []) == kube_knots_rules.KnotsDecision(KnotsRule.REQUESTS)
+    assert decide(101, 100, [], []).why is KnotsRule.FEW_SAMPLES
 
 
 @pytest.mark.parametrize("short", ["free", "used"])
@@ -51,7 +51,7 @@ def test_nineteen_samples_admit_nothing(short: str) -> None:
         free = free[:19]
     else:
         used = used[:19]
-    assert decide(1, 0, free, used).why is Why.FEW_SAMPLES
+    assert decide(1, 0, free, used).why is KnotsRule.FEW_SAMPLES
 
 
 def test_correlation_rule_takes_the_sorted_sample_at_eight_tenths() -> None:
@@ -59,7 +59,7 @@ def test_correlation_rule_takes_the_sorted_sample_at_eight_tenths() -> None:
     free = [32_509.0 - value for value in used]
     verdict = decide(32_510 - 1_024, 0, free, used)
     assert (verdict.index, verdict.percentile, verdict.harvested_mib) == (24, 1_024.0, 31_486)
-    assert verdict.why is Why.CORRELATION
+    assert verdict.why is KnotsRule.CORRELATION
     assert not decide(32_510 - 1_023, 0, free, used).admits
 
 
@@ -69,12 +69,12 @@ def test_peak_rule_on_the_worked_example_of_a_trend() -> None:
     free = [1_000.0 * (i + 1) for i in range(40)]
     cov, trend, intercept, slope = by_hand(free, 10)
     verdict = decide(50_000, 0, free, free, rules)
-    assert verdict.why is Why.PEAK
+    assert verdict.why is KnotsRule.PEAK
     assert (verdict.cov, verdict.autocorrelation) == (cov, trend)
     assert (verdict.intercept, verdict.slope) == (intercept, slope)
     assert verdict.predicted_mib == 50_000
     assert verdict.percentile is None
-    assert decide(50_001, 0, free, free, rules).why is Why.REFUSED
+    assert decide(50_001, 0, free, free, rules).why is KnotsRule.REFUSED
 
 
 def test_every_number_is_the_loops_to_the_last_bit() -> None:
@@ -92,7 +92,7 @@ def test_every_number_is_the_loops_to_the_last_bit() -> None:
 
 def test_a_constant_series_has_no_trend_and_is_refused_if_it_does_not_fit() -> None:
     verdict = decide(30_000, 0, STEADY, USED)
-    assert verdict.why is Why.REFUSED
+    assert verdict.why is KnotsRule.REFUSED
     assert verdict.cov == 0.0
     assert math.isnan(verdict.autocorrelation or 0.0)
     assert verdict.slope is None
@@ -105,7 +105,7 @@ def test_where_rounding_makes_the_variance_negative_cov_admits_nothing() -> None
     )
     verdict = decide(1, 0, [value] * 30, USED)
     assert math.isnan(verdict.cov or 0.0)
-    assert verdict.why is Why.REFUSED
+    assert verdict.why is KnotsRule.REFUSED
 
 
 def _negative(values: list[float]) -> bool:
@@ -117,7 +117,7 @@ def _negative(values: list[float]) -> bool:
 
 
 def test_a_free_series_of_zeros_divides_by_zero_and_admits_nothing() -> None:
-    assert decide(1, 0, [0.0] * 30, USED).why is Why.REFUSED
+    assert decide(1, 0, [0.0] * 30, USED).why is KnotsRule.REFUSED
 
 
 def test_truncation_is_towards_zero_and_of_the_impossible_the_least_integer() -> None:
@@ -131,7 +131,7 @@ def test_a_regression_on_equal_samples_predicts_nothing() -> None:
     free = [5_000.0] * 12 + [9_000.0] * 10
     verdict = decide(0, -1, free, free, Rules(steady_below=0.0, trend_above=-1.0))
     assert verdict.predicted_mib == -(2**63)
-    assert verdict.why is Why.REFUSED
+    assert verdict.why is KnotsRule.REFUSED
 
 
 def test_window_reaches_to_the_last_bind_but_at_least_twenty_seconds() -> None:

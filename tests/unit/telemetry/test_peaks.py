@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
-from weft.telemetry.feed.memory_needs import Holds, Residents
-from weft.telemetry.feed.peaks import Watch
+from weft.telemetry.feed.memory_needs import MemoryNeeds, ResidentRows
+from weft.telemetry.feed.peaks import PeakWatch
 
 
 class Life:
     """One GPU or two, and looks at the pods on them: UID → (age s, most MiB, warm, GPU)."""
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.watch = PeakWatch()
 
     def look(self, pods: dict[str, tuple[float, int, bool]], age: int = FRESH) -> dict[str, int]:
         return self.rows([(uid, 0, *pod) for uid, pod in pods.items()], age)
@@ -24,7 +24,7 @@ class Life:
         count = len(rows)
         nothing = np.zeros(count, dtype=np.int64)
         yes = np.ones(count, dtype=np.bool_)
-        residents = Residents(
+        residents = ResidentRows(
             np.array([gpu for _, gpu, *_ in rows], dtype=np.int64),
             nothing,
             np.array([age_s for _, _, age_s, *_ in rows]),
@@ -32,7 +32,7 @@ class Life:
             yes,
             np.zeros((count, 0)),
         )
-        answer = Holds(
+        answer = MemoryNeeds(
             nothing,
             nothing,
             np.array([warm for *_, warm in rows], dtype=np.bool_),

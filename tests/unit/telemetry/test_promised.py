@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from weft.telemetry.feed.promised_memory import Promised
+from weft.telemetry.feed.promised_memory import PromisedMemory
 
 
 def mib(*values: int) -> np.ndarray:
@@ -15,7 +15,7 @@ def at(*seconds: float) -> np.ndarray:
 
 def test_who_left_after_the_sample_still_counts_and_who_left_before_does_not() -> None:
     """The first GPU's pod left between 15 and 30 s, the second one's came then."""
-    kept = Promised(300)
+    kept = PromisedMemory(300)
     for wall_s, promised in ((15, mib(8_000, 0)), (30, mib(0, 6_000)), (45, mib(0, 6_000))):
         kept.note(wall_s, promised)
     assert kept.since(at(29, 29)).tolist() == [8_000, 6_000]
@@ -24,7 +24,7 @@ def test_who_left_after_the_sample_still_counts_and_who_left_before_does_not() -
 
 
 def test_nothing_is_known_before_the_first_look_and_old_looks_are_forgotten() -> None:
-    kept = Promised(60)
+    kept = PromisedMemory(60)
     assert np.isnan(kept.since(at(0))).all()
     for wall_s, promised in ((0, 9_000), (30, 1_000), (60, 2_000), (90, 500)):
         kept.note(wall_s, mib(promised))
@@ -34,14 +34,14 @@ def test_nothing_is_known_before_the_first_look_and_old_looks_are_forgotten() ->
 
 
 def test_other_gpus_keep_what_was_promised_of_them() -> None:
-    kept = Promised(60)
+    kept = PromisedMemory(60)
     kept.note(0, mib(1_000, 2_000))
     kept.realign(mib(1, -1, 0))
     assert kept.since(at(0, 0, 0)).tolist() == [2_000, 0, 1_000]
 
 
 def test_gpus_may_all_go_and_come_back() -> None:
-    kept = Promised(60)
+    kept = PromisedMemory(60)
     kept.note(0, mib(1_000, 2_000))
     kept.realign(mib())
     kept.note(10, mib())

@@ -15,10 +15,10 @@ from telemetry_world import NOW_S
 
 from weft.model import BadInputError
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.exporters import Exporters
+from weft.telemetry.sources.exporters import ExporterSource
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.telemetry.sources.source import Reading
-from weft.telemetry.sources.transport import Access
+from weft.telemetry.sources.source import SourceReading
+from weft.telemetry.sources.transport import ServerCredentials
 
 USED = Metric.MEMORY_USED_MIB
 SERIES = {"metric": {"__name__": "DCGM_FI_DEV_FB_USED", "UUID": "GPU-1"}, "values": [[NOW_S, "5"]]}
@@ -101,14 +101,14 @@ def mutual(pem: Path) -> ssl.SSLContext:
     return context
 
 
-async def read(source: Prometheus | Exporters) -> Reading:
+async def read(source: Prometheus | ExporterSource) -> SourceReading:
     try:
         return await source.read([USED], 45)
     finally:
         await source.close()
 
 
-def kind(reading: Reading) -> str:
+def kind(reading: SourceReading) -> str:
     """What was wrong; "" where the samples came."""
     (asked,) = reading.asked
     assert bool(reading.answers) is (asked.error is None)
@@ -182,7 +182,7 @@ def test_exporters_are_asked_with_the_same_credentials(pem: Path, tmp_path: Path
     async def story() -> None:
         async with guarded(mutual(pem)) as server:
             server.wants = "Bearer abc"
-            access = Access(
+            access = ServerCredentials(
                 bearer_token_file=str(tmp_path / "token"),
                 authority_file=str(pem / "server.pem"),
                 certificate_file=str(pem / "client.pem"),
@@ -192,10 +192,10 @@ def test_exporters_are_asked_with_the_same_credentials(pem: Path, tmp_path: Path
             def targets() -> dict[str, str]:
                 return {"a": f"{server.url}/metrics"}
 
-            assert kind(await read(Exporters(targets, access=access))) == ""
+            assert kind(await read(ExporterSource(targets, access=access))) == ""
             server.wants = "Bearer other"
-            assert kind(await read(Exporters(targets, access=access))) == "refused"
-            assert kind(await read(Exporters(targets))) == "unreachable"
+            assert kind(await read(ExporterSource(targets, access=access))) == "refused"
+            assert kind(await read(ExporterSource(targets))) == "unreachable"
 
     asyncio.run(story())
 

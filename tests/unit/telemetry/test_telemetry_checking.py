@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from weft.model import Gpu, Node
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.completeness import Looked, check
-from weft.telemetry.meaning.join import Devices, Joiner
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.completeness import ScrapeReport, check
+from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 
 ASKED_S = 1_000.0
 SCRAPE_S = 1.0
@@ -16,19 +16,21 @@ USED = b'{"__name__":"DCGM_FI_DEV_FB_USED","Hostname":"a","gpu":"0","UUID":"GPU-
 UTIL = b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"a","gpu":"0","UUID":"GPU-0"}'
 
 
-def looked(sample_s: float, took_s: float) -> Looked:
+def looked(sample_s: float, took_s: float) -> ScrapeReport:
     """A look at one GPU, scraped each second until `sample_s`; the answers took so long."""
     devices, now_s = Devices([Node("a", (Gpu(0, 16_000, "T4", "GPU-0"),))]), ASKED_S + took_s
     times = np.array([sample_s - 1, sample_s] * 2)
-    answer = Answer([USED, UTIL], np.array([2, 2]), times, np.array([700.0, 700.0, 50.0, 50.0]))
-    joiner = Joiner(devices)
-    window = Window([Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO], 1, 20, 1.0, now_s)
+    answer = QueryResult(
+        [USED, UTIL], np.array([2, 2]), times, np.array([700.0, 700.0, 50.0, 50.0])
+    )
+    joiner = SeriesJoiner(devices)
+    window = MetricWindow([Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO], 1, 20, 1.0, now_s)
     for one in joiner.join(answer):
         window.put(one.metric, one.rows, one.times, one.values, now_s)
-    return Looked([answer], joiner, window, ASKED_S, now_s, SCRAPE_S)
+    return ScrapeReport([answer], joiner, window, ASKED_S, now_s, SCRAPE_S)
 
 
-def wrong(found: Looked) -> list[str]:
+def wrong(found: ScrapeReport) -> list[str]:
     return [one.text for one in check(found) if one.level == "wrong"]
 
 

@@ -6,11 +6,11 @@ import json
 import pytest
 from telemetry_world import NOW_S, node
 
-from weft.telemetry.meaning.join import Devices, Joiner, Why
+from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import TelemetryError
-from weft.telemetry.sources.exporters import Exporters, Known, parse
-from weft.telemetry.sources.source import Reading
+from weft.telemetry.sources.exporters import ExporterSource, NameIndex, parse
+from weft.telemetry.sources.source import SourceReading
 from weft.testing.exporter import FakeExporter, PlayedGpu
 
 USED = "DCGM_FI_DEV_FB_USED"
@@ -25,7 +25,7 @@ def test_a_page_becomes_series_of_its_node() -> None:
     found = parse(page, "a", NOW_S, WANTED, "u")
     assert found.values.tolist() == [12.5, 300.0]
     assert found.times.tolist() == [NOW_S, 1700000000.5]
-    (joined,) = Joiner(Devices([node("a", uuids=False)])).join(found)
+    (joined,) = SeriesJoiner(Devices([node("a", uuids=False)])).join(found)
     assert joined.rows.tolist() == [1, 0]
 
 
@@ -38,8 +38,8 @@ def test_a_page_that_is_none_is_an_error() -> None:
 def test_one_exporter_that_is_gone_leaves_the_others() -> None:
     gpus = [PlayedGpu("a", index, used_mib=100 * index) for index in range(2)]
 
-    async def story(url: str) -> Reading:
-        source = Exporters(lambda: {"a": url, "b": "http://127.0.0.1:1/metrics"})
+    async def story(url: str) -> SourceReading:
+        source = ExporterSource(lambda: {"a": url, "b": "http://127.0.0.1:1/metrics"})
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)
         finally:
@@ -59,15 +59,15 @@ def test_a_page_is_about_the_node_it_was_read_from_whatever_it_says(label: str) 
     page = f'{USED}{{gpu="0",{label}="b"}} 9000\n'.encode()
     found = parse(page, "a", NOW_S, WANTED, "u")
     devices = Devices([node("a", uuids=False), node("b", uuids=False)])
-    (joined,) = Joiner(devices).join(found)
+    (joined,) = SeriesJoiner(devices).join(found)
     assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
 
 
-def read_of(gpus: list[PlayedGpu], devices: Devices) -> Reading:
+def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
     """What the exporter of node a says."""
 
-    async def story(url: str) -> Reading:
-        source = Exporters(lambda: {"a": url}, known=Known(devices=lambda: devices))
+    async def story(url: str) -> SourceReading:
+        source = ExporterSource(lambda: {"a": url}, known=NameIndex(devices=lambda: devices))
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)
         finally:
@@ -92,11 +92,11 @@ def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) ->
         ours = next(uuid for uuid, row in devices.by_uuid.items() if devices.gpus[row] == ("a", 0))
         gpus[0] = PlayedGpu("a", 0, uuid=ours, used_mib=1)
     found = read_of(gpus, devices)
-    joiner = Joiner(devices)
+    joiner = SeriesJoiner(devices)
     (joined,) = [one for answer in found.answers for one in joiner.join(answer)]
     assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
-    assert joiner.unjoined == {Why.NODE: 1}
-    told = json.loads(joiner.examples[Why.NODE])
+    assert joiner.unjoined == {JoinFailure.NODE: 1}
+    told = json.loads(joiner.examples[JoinFailure.NODE])
     assert (told["page"], told["refused"]) == ("a", f"{uuid} is of node b")
 
 
@@ -107,7 +107,9 @@ def test_a_page_that_trips_the_reader_is_that_pages_error() -> None:
         return 200, f'{USED}{{gpu="0"}} 5'.encode()
 
     found = asyncio.run(
-        Exporters(lambda: {"a": "bad", "b": "good"}, fetch=fetch).read([Metric.MEMORY_USED_MIB], 45)
+        ExporterSource(lambda: {"a": "bad", "b": "good"}, fetch=fetch).read(
+            [Metric.MEMORY_USED_MIB], 45
+        )
     )
     assert [answer.values.tolist() for answer in found.answers] == [[5.0]]
     (wrong,) = [asked for asked in found.asked if asked.error]
@@ -175,5 +177,5 @@ def test_a_series_whose_labels_or_value_do_not_end_is_no_series(tail: str) -> No
 def test_a_byte_that_is_no_text_costs_its_own_line_at_most(line: bytes) -> None:
     page = line % USED.encode() + f'\n{USED}{{gpu="1"}} 7\n'.encode()
     found = parse(page, "a", NOW_S, WANTED, "u")
-    (joined,) = Joiner(Devices([node("a", uuids=False)])).join(found)
+    (joined,) = SeriesJoiner(Devices([node("a", uuids=False)])).join(found)
     assert dict(zip(joined.rows.tolist(), joined.values.tolist(), strict=True))[1] == 7

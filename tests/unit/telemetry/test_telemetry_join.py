@@ -5,7 +5,7 @@ import pytest
 from telemetry_world import NOW_S, answer, node, one
 
 from weft.model import Gpu, Node
-from weft.telemetry.meaning.join import Devices, Joiner, Why
+from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import decode, labels_of, readable
 
@@ -27,14 +27,14 @@ def devices(*, uuids: bool = True) -> Devices:
         ({"kubernetes_node": "b", "id": "1"}, 3),
         ({"instance": "10.0.0.2:9400", "device": "nvidia1"}, 3),
         ({"nodeName": "a", "minor_number": "1"}, 1),
-        ({"Hostname": "a", "gpu": "7"}, Why.GPU),
-        ({"Hostname": "a", "gpu": "0", "UUID": "GPU-that-was-replaced"}, Why.GPU),
-        ({"instance": "10.9.9.9:9400", "gpu": "0"}, Why.NODE),
-        ({"gpu": "0"}, Why.NODE),
-        ({"UUID": "GPU-a-0", "GPU_I_ID": "3", "GPU_I_PROFILE": "1g.5gb"}, Why.MIG),
+        ({"Hostname": "a", "gpu": "7"}, JoinFailure.GPU),
+        ({"Hostname": "a", "gpu": "0", "UUID": "GPU-that-was-replaced"}, JoinFailure.GPU),
+        ({"instance": "10.9.9.9:9400", "gpu": "0"}, JoinFailure.NODE),
+        ({"gpu": "0"}, JoinFailure.NODE),
+        ({"UUID": "GPU-a-0", "GPU_I_ID": "3", "GPU_I_PROFILE": "1g.5gb"}, JoinFailure.MIG),
     ],
 )
-def test_labels_in_all_spellings(labels: dict[str, str], row: int | Why) -> None:
+def test_labels_in_all_spellings(labels: dict[str, str], row: int | JoinFailure) -> None:
     assert devices().find(labels) == row
 
 
@@ -45,13 +45,13 @@ def test_without_uuids_of_its_own_a_nodes_gpus_go_by_index() -> None:
 def test_a_mig_instance_is_found_by_its_own_uuid_only() -> None:
     found = Devices([Node("a", (Gpu(0, 1000, uuid="GPU-0"), Gpu(1, 500, uuid="MIG-1", parent=0)))])
     mig = {"GPU_I_ID": "3", "UUID": "GPU-0"}
-    assert found.find(mig) is Why.MIG
+    assert found.find(mig) is JoinFailure.MIG
     assert found.find(mig | {"dra_mig_device_uuid": "MIG-1"}) == 1
     assert found.find({"GPU_I_ID": "3", "UUID": "MIG-1"}) == 1
 
 
 def joined(*series: object) -> dict[Metric, list[tuple[int, float, float]]]:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     found = {}
     for told in joiner.join(answer(*series)):  # type: ignore[arg-type]
         columns = told.rows.tolist(), told.times.tolist(), told.values.tolist()
@@ -91,7 +91,7 @@ def test_of_two_exporters_the_preferred_name_counts_gpu_by_gpu() -> None:
 
 
 def test_blanks_and_unjoined_series_bring_nothing_and_are_counted() -> None:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     found = joiner.join(
         answer(
             one(USED, 9223372036854775794, UUID="GPU-a-0"),
@@ -103,17 +103,17 @@ def test_blanks_and_unjoined_series_bring_nothing_and_are_counted() -> None:
         )
     )
     assert [(one.rows.tolist(), one.values.tolist()) for one in found] == [([3], [6.0])]
-    assert joiner.unjoined == {Why.NODE: 1, Why.NAME: 1}
-    assert "nowhere" in joiner.examples[Why.NODE]
+    assert joiner.unjoined == {JoinFailure.NODE: 1, JoinFailure.NAME: 1}
+    assert "nowhere" in joiner.examples[JoinFailure.NODE]
 
 
 def test_two_looks_join_alike_and_count_afresh() -> None:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     told = answer(one(USED, 5, UUID="GPU-a-1", Hostname="a"), one(USED, 5, Hostname="x"))
     for _ in range(2):
         joiner.begin()
         assert [one.rows.tolist() for one in joiner.join(told)] == [[1]]
-        assert joiner.unjoined == {Why.NODE: 1}
+        assert joiner.unjoined == {JoinFailure.NODE: 1}
 
 
 def residents(row: int, namespace: str, pod: str) -> str:
@@ -121,7 +121,7 @@ def residents(row: int, namespace: str, pod: str) -> str:
 
 
 def test_pods_own_values_are_told_where_the_ledger_knows_the_pod() -> None:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     told = answer(
         one(USED, 700, UUID="GPU-a-0", pod="dcgm-exporter-x", namespace="monitoring"),
         one(USED, 300, UUID="GPU-a-0", exported_pod="p", exported_namespace="d", pod="dcgm-e"),
@@ -138,7 +138,7 @@ def test_pods_own_values_are_told_where_the_ledger_knows_the_pod() -> None:
 def test_a_device_value_under_a_pods_name_is_no_value_of_the_pod() -> None:
     """Older exporters tell the device's value once for each pod and nothing without a pod."""
     pods = [one(USED, 500, UUID="GPU-a-0", pod=pod, namespace="d") for pod in "pq"]
-    assert Joiner(devices()).pods(answer(*pods), residents) == []
+    assert SeriesJoiner(devices()).pods(answer(*pods), residents) == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_pods_sample_that_says_nothing_is_left_out(value: float, at_s: float) 
         one(USED, 400, UUID="GPU-a-0", pod="q", namespace="d"),
     )
     told = told._replace(times=np.array([NOW_S, at_s, NOW_S]))
-    found = Joiner(devices()).pods(told, residents)
+    found = SeriesJoiner(devices()).pods(told, residents)
     assert [(one.pod, one.value) for one in found] == [("uid-q", 400.0)]
 
 
@@ -166,12 +166,12 @@ def test_of_two_cards_with_one_uuid_node_and_index_decide() -> None:
     twins = Devices([Node(name, (Gpu(0, 1000, uuid="GPU-x"),)) for name in "ab"])
     assert twins.find({"UUID": "GPU-x", "Hostname": "a", "gpu": "0"}) == 0
     assert twins.find({"UUID": "gpu-x", "Hostname": "b", "gpu": "0"}) == 1
-    assert twins.find({"UUID": "GPU-x"}) is Why.NODE
-    assert twins.find({"UUID": "GPU-y", "Hostname": "b", "gpu": "0"}) is Why.GPU
+    assert twins.find({"UUID": "GPU-x"}) is JoinFailure.NODE
+    assert twins.find({"UUID": "GPU-y", "Hostname": "b", "gpu": "0"}) is JoinFailure.GPU
 
 
 def test_labels_that_are_not_met_any_more_are_forgotten() -> None:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     steady = [one(USED, 5, UUID="GPU-a-0", Hostname="a")]
     for look in range(200):
         joiner.begin()
@@ -181,19 +181,19 @@ def test_labels_that_are_not_met_any_more_are_forgotten() -> None:
 
 
 def test_what_is_kept_of_one_look_is_bounded() -> None:
-    joiner = Joiner(devices(), most_kept=10)
+    joiner = SeriesJoiner(devices(), most_kept=10)
     told = answer(*(one(USED, 5, Hostname=f"x{n}") for n in range(100)))
     for _ in range(30):
         joiner.begin()
         joiner.join(told)
-        assert joiner.unjoined == {Why.NODE: 100}
+        assert joiner.unjoined == {JoinFailure.NODE: 100}
         assert joiner.kept <= 20
 
 
 def test_an_example_is_fit_to_be_printed() -> None:
-    joiner = Joiner(devices())
+    joiner = SeriesJoiner(devices())
     joiner.join(answer(one(USED, 5, Hostname="x\u202e\x9b")))
-    assert joiner.examples[Why.NODE].isprintable()
+    assert joiner.examples[JoinFailure.NODE].isprintable()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_is_no_text_in_a_label_costs_no_other_series(bad: bytes) -> None:
     )
     told = b'{"status":"success","warnings":["%b"],"data":{"resultType":"matrix","result":[%b]}}'
     found = decode(told % (bad, series), "w")
-    joiner = Joiner(devices(uuids=False))
+    joiner = SeriesJoiner(devices(uuids=False))
     (joined,) = joiner.join(found)
     assert joined.rows.tolist() == [0, 1]
     assert joiner.unjoined == {}

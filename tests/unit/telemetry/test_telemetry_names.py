@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import ALIASES, EITHER, LARGEST, Alias, Metric, Subject
+from weft.telemetry.meaning.metric_names import (
+    ALIASES,
+    EITHER,
+    LARGEST,
+    Alias,
+    Metric,
+    SeriesSubject,
+)
 
 BLANKS = (
     2.0**31 - 16,
@@ -111,7 +118,7 @@ def test_own_names_win_and_unknown_metrics_are_refused() -> None:
                 "container": "c",
                 "instance": "10.0.0.7:9400",
             },
-            Subject("n1", "GPU-a", 3, "d", "p", "c"),
+            SeriesSubject("n1", "GPU-a", 3, "d", "p", "c"),
         ),
         (
             {
@@ -123,20 +130,20 @@ def test_own_names_win_and_unknown_metrics_are_refused() -> None:
                 "namespace": "monitoring",
                 "exported_namespace": "d",
             },
-            Subject("n1", "GPU-a", 0, "d", "p"),
+            SeriesSubject("n1", "GPU-a", 0, "d", "p"),
         ),
-        ({"id": "1", "uuid": "GPU-b", "kubernetes_node": "n2"}, Subject("n2", "GPU-b", 1)),
+        ({"id": "1", "uuid": "GPU-b", "kubernetes_node": "n2"}, SeriesSubject("n2", "GPU-b", 1)),
         (
             {"gpu_uuid": "GPU-c", "gpu_idx": "2", "nodeName": "n3", "pod_name": "q"},
-            Subject("n3", "GPU-c", 2, pod="q"),
+            SeriesSubject("n3", "GPU-c", 2, pod="q"),
         ),
-        ({"node": "n4", "card": "5"}, Subject("n4", "", 5)),
-        ({"instance": "10.0.0.7:9400", "gpu": ""}, Subject("10.0.0.7")),
-        ({"gpu": "MIG-1", "GPU_I_ID": "7", "exported_pod": ""}, Subject(mig="7")),
-        ({}, Subject()),
+        ({"node": "n4", "card": "5"}, SeriesSubject("n4", "", 5)),
+        ({"instance": "10.0.0.7:9400", "gpu": ""}, SeriesSubject("10.0.0.7")),
+        ({"gpu": "MIG-1", "GPU_I_ID": "7", "exported_pod": ""}, SeriesSubject(mig="7")),
+        ({}, SeriesSubject()),
     ],
 )
-def test_labels_in_all_their_spellings(labels: dict[str, str], expected: Subject) -> None:
+def test_labels_in_all_their_spellings(labels: dict[str, str], expected: SeriesSubject) -> None:
     assert metric_names.subject(labels) == expected
 
 

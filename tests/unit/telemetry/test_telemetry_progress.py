@@ -10,14 +10,14 @@ from telemetry_world import answer
 from weft.telemetry.meaning.progress_counters import (
     MANY,
     MOST_PARTS,
-    Part,
+    CounterKey,
+    CounterReader,
     Rate,
     Rates,
-    Reader,
     Samples,
     latencies,
 )
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 
 COUNTER, P99 = "weft_progress_total", "p99_seconds"
 POD = ("d", "a")
@@ -34,7 +34,7 @@ class Story:
     """Looks at one pod, every 15 s; `company` is who is beside it."""
 
     def __init__(self) -> None:
-        self.rates, self.reader = Rates(LOOK_S, LOOK_S), Reader()
+        self.rates, self.reader = Rates(LOOK_S, LOOK_S), CounterReader()
         self.at_s, self.value, self.company = 0.0, 1_000.0, "alone"
         self.samples: Samples = []
 
@@ -99,16 +99,16 @@ def test_a_counter_that_fell_begins_anew_and_is_left_alone_while_it_starts() -> 
 def test_a_fall_between_two_looks_is_seen_though_the_counter_is_higher_again() -> None:
     rates = Rates(LOOK_S, LOOK_S)
     pods = {POD: ""}
-    rates.look({POD: {Part(): [(0.0, 10.0)]}}, pods, 0.0)
+    rates.look({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
     samples = [(0.0, 10.0), (5.0, 3.0), (15.0, 500.0)]
-    assert rates.look({POD: {Part(): samples}}, pods, 15.0) == {}
+    assert rates.look({POD: {CounterKey(): samples}}, pods, 15.0) == {}
 
 
 def test_a_counter_that_begins_while_we_look_is_left_alone_at_first() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
     rates.look({}, pods, 0.0)
     told = [
-        rates.look({POD: {Part(): [(at, 10.0 * at)]}}, pods, at).get(POD)
+        rates.look({POD: {CounterKey(): [(at, 10.0 * at)]}}, pods, at).get(POD)
         for at in (15.0, 30.0, 45.0, 60.0, 75.0)
     ]
     assert [one is not None for one in told] == [False, False, False, True, True]
@@ -134,12 +134,12 @@ def test_long_silence_begins_anew() -> None:
 
 def test_nobody_knows_what_was_while_nobody_asked() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
-    rates.look({POD: {Part(): [(0.0, 10.0)]}}, pods, 0.0)
-    assert rates.look({POD: {Part(): [(300.0, 4_000.0)]}}, pods, 300.0) == {}
+    rates.look({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
+    assert rates.look({POD: {CounterKey(): [(300.0, 4_000.0)]}}, pods, 300.0) == {}
 
 
 def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() -> None:
-    reader, rates, pods = Reader(), Rates(LOOK_S, LOOK_S), {POD: ""}
+    reader, rates, pods = CounterReader(), Rates(LOOK_S, LOOK_S), {POD: ""}
 
     def look(at_s: float) -> dict[Any, Rate]:
         series = [
@@ -181,7 +181,7 @@ PODS = {"job": "kubernetes-pods", "app": "x", "pod_template_hash": "z", "instanc
     ],
 )
 def test_what_is_read_twice_counts_once(targets: list[dict[str, str]], per_s: float) -> None:
-    reader, rates, pods = Reader(), Rates(LOOK_S, LOOK_S), {POD: ""}
+    reader, rates, pods = CounterReader(), Rates(LOOK_S, LOOK_S), {POD: ""}
     for at_s in (0.0, 15.0):
         series = [counted((at_s, 10 * at_s), **labels) for labels in targets]
         found = reader.read(answer(*series), pods, BEGAN_S + at_s)[COUNTER]
@@ -193,7 +193,7 @@ def test_a_container_that_went_is_no_slowdown() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
 
     def parts(at_s: float, *names: str) -> dict[Any, Any]:
-        return {POD: {Part(own=name): [(at_s, 100 * at_s)] for name in names}}
+        return {POD: {CounterKey(own=name): [(at_s, 100 * at_s)] for name in names}}
 
     rates.look(parts(0.0, "x", "y"), pods, 0.0)
     assert rates.look(parts(15.0, "x", "y"), pods, 15.0)[POD].per_s == 200.0
@@ -203,25 +203,25 @@ def test_a_container_that_went_is_no_slowdown() -> None:
 @pytest.mark.parametrize("value", ["NaN", "-Inf", "+Inf", "-5", "nonsense"])
 def test_numbers_that_can_not_be_counts_are_no_samples(value: str) -> None:
     if value == "nonsense":
-        told = Answer(
+        told = QueryResult(
             [b'{"namespace":"d","pod":"a"}'], np.array([1]), np.array([math.nan]), np.array([1.0])
         )
     else:
         told = answer(counted((0.0, value)))
-    reader = Reader()
+    reader = CounterReader()
     assert reader.read(told, {POD: ""}, BEGAN_S) == {}
     assert reader.unjoined == {"value": 1}
 
 
 def test_a_sample_from_the_future_is_none() -> None:
-    reader = Reader()
+    reader = CounterReader()
     found = reader.read(answer(counted((0.0, 1), (60.0, 2))), {POD: ""}, BEGAN_S)
-    assert found[COUNTER][POD] == {Part(): [(BEGAN_S, 1.0)]}
+    assert found[COUNTER][POD] == {CounterKey(): [(BEGAN_S, 1.0)]}
 
 
 def test_nobody_speaks_for_another_pod() -> None:
     """Labels that an application made up come as exported_…, and count for nothing."""
-    reader = Reader()
+    reader = CounterReader()
     forged = counted((0.0, 1), exported_pod="a", exported_namespace="d", pod="evil")
     unknown = counted((0.0, 1), pod="gone")
     nameless = {"__name__": COUNTER, "pod": "a"}, [(BEGAN_S, 1)]
@@ -232,8 +232,8 @@ def test_nobody_speaks_for_another_pod() -> None:
 def test_labels_that_are_none_and_too_many_counters_cost_only_themselves() -> None:
     labels = [b"[]", b"{", b'{"namespace":1}', b"\xff", b"[" * 5000, b'{"pod":"a"}']
     count = len(labels)
-    told = Answer(labels, np.ones(count, np.int64), np.full(count, BEGAN_S), np.ones(count))
-    reader = Reader()
+    told = QueryResult(labels, np.ones(count, np.int64), np.full(count, BEGAN_S), np.ones(count))
+    reader = CounterReader()
     assert reader.read(told, {POD: ""}, BEGAN_S) == {}
     assert reader.unjoined == {"labels": count}
     many = [counted((0.0, 1), rank=str(n)) for n in range(MOST_PARTS + 5)]
@@ -243,14 +243,20 @@ def test_labels_that_are_none_and_too_many_counters_cost_only_themselves() -> No
 
 
 def test_what_is_remembered_of_labels_is_bounded() -> None:
-    reader = Reader(most_kept=10)
+    reader = CounterReader(most_kept=10)
     for number in range(50):
         reader.read(answer(counted((0.0, 1), rank=str(number))), {POD: ""}, BEGAN_S)
     assert len(reader._known) <= 11
 
 
 def test_p99_is_in_seconds_unless_its_name_says_otherwise() -> None:
-    found = {POD: {Part("x"): [(0.0, 0.08)], Part("y"): [(0.0, 0.09)], Part("z"): [(-99.0, 7.0)]}}
+    found = {
+        POD: {
+            CounterKey("x"): [(0.0, 0.08)],
+            CounterKey("y"): [(0.0, 0.09)],
+            CounterKey("z"): [(-99.0, 7.0)],
+        }
+    }
     assert latencies(found, P99, 1.0, 45.0) == {POD: pytest.approx(90.0)}
     assert latencies(found, "p99_ms", 1.0, 45.0) == {POD: 0.09}
     assert latencies(found, P99, 200.0, 45.0) == {}
@@ -258,6 +264,6 @@ def test_p99_is_in_seconds_unless_its_name_says_otherwise() -> None:
 
 @pytest.mark.parametrize("told", [1e308, 1e10])
 def test_a_p99_that_cannot_be_true_is_none(told: float) -> None:
-    assert latencies({POD: {Part(): [(0.0, told)]}}, P99, 1.0, 45.0) == {}
-    found = {POD: {Part("x"): [(0.0, told)], Part("y"): [(0.0, 0.09)]}}
+    assert latencies({POD: {CounterKey(): [(0.0, told)]}}, P99, 1.0, 45.0) == {}
+    found = {POD: {CounterKey("x"): [(0.0, told)], CounterKey("y"): [(0.0, 0.09)]}}
     assert latencies(found, P99, 1.0, 45.0) == {POD: pytest.approx(90.0)}

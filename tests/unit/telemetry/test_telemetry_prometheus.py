@@ -14,7 +14,7 @@ from weft.model import BadInputError
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.telemetry.sources.source import Reading
+from weft.telemetry.sources.source import SourceReading
 
 USED, SM = Metric.MEMORY_USED_MIB, Metric.SM_ACTIVE_RATIO
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -35,11 +35,11 @@ class Server:
         return await self._answering(request)
 
 
-def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[Reading, Server]:
+def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[SourceReading, Server]:
     """What one tick reads from such a server."""
     prefix = options.pop("prefix", "")
 
-    async def story(server: Server, url: str) -> Reading:
+    async def story(server: Server, url: str) -> SourceReading:
         async with Prometheus(PrometheusOptions(url + prefix, **options)) as client:
             return await client.read(metrics or (USED,), 45)
 
@@ -47,11 +47,11 @@ def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[Rea
 
 
 def asked_of(
-    answering: Answering, asking: Callable[[Server, str], Awaitable[Reading]]
-) -> tuple[Reading, Server]:
+    answering: Answering, asking: Callable[[Server, str], Awaitable[SourceReading]]
+) -> tuple[SourceReading, Server]:
     """What is read from such a server, at its address."""
 
-    async def story() -> tuple[Reading, Server]:
+    async def story() -> tuple[SourceReading, Server]:
         server = Server(answering)
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", server.handle)
@@ -94,7 +94,7 @@ def test_one_query_a_metric_asks_for_all_names_and_the_samples_themselves() -> N
 
 
 def test_metrics_of_applications_are_one_question_by_name() -> None:
-    async def story(server: Server, url: str) -> Reading:
+    async def story(server: Server, url: str) -> SourceReading:
         async with Prometheus(PrometheusOptions(url, selector='cluster="a"')) as client:
             return await client.series(("weft_progress_total", "p99"), 45)
 
@@ -215,7 +215,7 @@ def test_one_metric_that_fails_leaves_the_others() -> None:
 
 
 def test_nobody_listens() -> None:
-    async def story() -> Reading:
+    async def story() -> SourceReading:
         async with Prometheus(PrometheusOptions("http://127.0.0.1:1")) as client:
             return await client.read([USED], 45)
 

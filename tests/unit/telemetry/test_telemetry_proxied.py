@@ -10,12 +10,12 @@ from aiohttp import web
 
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.telemetry.sources.answers import TelemetryError
-from weft.telemetry.sources.api_proxy import Proxied
-from weft.telemetry.sources.transport import MIB, Access, Direct, Limits
+from weft.telemetry.sources.api_proxy import ApiProxyTransport
+from weft.telemetry.sources.transport import MIB, Direct, ResponseLimits, ServerCredentials
 
-LIMITS = Limits(timeout_s=10, most_mib=1)
+LIMITS = ResponseLimits(timeout_s=10, most_mib=1)
 PIECE = b"0" * (1 << 16)
 
 
@@ -62,9 +62,9 @@ async def served(server: Endless) -> AsyncIterator[str]:
 async def ask(url: str, proxied: bool) -> tuple[int, bytes]:
     """The page, through the API server's client or straight."""
     if proxied:
-        async with ApiClient(Endpoint(url, Fixed())) as client:
-            return await Proxied(client, "", limits=LIMITS).get("/page")
-    direct = Direct(url, Access(), LIMITS)
+        async with ApiClient(Endpoint(url, FixedCredentials())) as client:
+            return await ApiProxyTransport(client, "", limits=LIMITS).get("/page")
+    direct = Direct(url, ServerCredentials(), LIMITS)
     try:
         return await direct.get(f"{url}/page")
     finally:

@@ -5,7 +5,7 @@ import pytest
 from telemetry_world import CARD_MIB, NOW_S, Scene, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
-from weft.telemetry.feed.snapshot import Settings
+from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.forecast import kube_knots_rules
 from weft.telemetry.meaning.metric_names import Metric
 
@@ -282,7 +282,7 @@ def test_gpus_may_all_go_and_come_back() -> None:
 
 def test_an_empty_cluster_has_an_empty_snapshot() -> None:
     assert Scene().look(NOW_S).source.gpus == ()
-    assert Settings().horizon == 4
+    assert SnapshotSettings().horizon == 4
 
 
 def test_applications_are_compared_with_gpus_by_what_they_did_alone() -> None:

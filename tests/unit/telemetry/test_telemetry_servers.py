@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from weft.kube.services import Service
-from weft.telemetry.sources.server_candidates import MOST_TRIED, Server, offers, to_try
+from weft.telemetry.sources.server_candidates import MOST_TRIED, MetricsServer, offers, to_try
 
 
 def service(
@@ -149,8 +149,8 @@ def test_an_annotation_is_shown_short_and_escaped() -> None:
     assert problem.isprintable()
 
 
-def server(namespace: str, name: str, rank: int = 0) -> Server:
-    return Server(rank, namespace, name, "http", "9090", "", "")
+def server(namespace: str, name: str, rank: int = 0) -> MetricsServer:
+    return MetricsServer(rank, namespace, name, "http", "9090", "", "")
 
 
 def test_many_offers_of_one_namespace_hide_nobody_elses() -> None:

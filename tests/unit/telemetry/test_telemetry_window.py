@@ -6,17 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_world import NOW_S
 
-from weft.telemetry.feed.window import Window
+from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.metric_names import Metric
 
 M = Metric.MEMORY_USED_MIB
 
 
-def window(gpus: int = 1, samples: int = 4) -> Window:
-    return Window([M], gpus, samples, 10.0, NOW_S)
+def window(gpus: int = 1, samples: int = 4) -> MetricWindow:
+    return MetricWindow([M], gpus, samples, 10.0, NOW_S)
 
 
-def put(to: Window, *samples: tuple[float, float], row: int = 0, now: float | None = None) -> None:
+def put(
+    to: MetricWindow, *samples: tuple[float, float], row: int = 0, now: float | None = None
+) -> None:
     """(seconds after the start, value)."""
     at = np.array([NOW_S + when for when, _ in samples])
     now_s = NOW_S + now if now is not None else float(at.max())
@@ -24,7 +26,7 @@ def put(to: Window, *samples: tuple[float, float], row: int = 0, now: float | No
     to.put(M, np.full(len(at), row), at, np.array([value for _, value in samples]), now_s)
 
 
-def history(of: Window, row: int = 0) -> list[float | None]:
+def history(of: MetricWindow, row: int = 0) -> list[float | None]:
     return [None if np.isnan(value) else value for value in of.history(M)[row].tolist()]
 
 
@@ -135,7 +137,7 @@ def test_values_are_kept_as_float32_and_memory_in_mib_is_exact() -> None:
 def test_a_look_at_all_gpus_is_as_good_as_sample_by_sample(ahead_s: float) -> None:
     """Looks of a sound clock, of late ones and of ones ahead; some samples lost, some repeated."""
     metrics, chance = [M, Metric.SM_ACTIVE_RATIO], np.random.default_rng(0)
-    one, other = (Window(metrics, 3, 4, 10.0, NOW_S) for _ in range(2))
+    one, other = (MetricWindow(metrics, 3, 4, 10.0, NOW_S) for _ in range(2))
     for now_s in NOW_S + 4.0 * np.arange(20):
         at_s = float(now_s + ahead_s * (chance.random() < 0.5))
         values = np.where(chance.random((2, 3)) < 0.3, np.nan, chance.random((2, 3)))

@@ -10,9 +10,9 @@ import pytest
 from hollow_scene import CARD_MIB, node_json, pod_json
 
 from weft.kube.codec import NODES, PODS
-from weft.testing.api_memory import Line, MemoryClient
+from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import Change
+from weft.testing.api_store import StoredWrite
 from weft.testing.api_time import LoopClock, run
 from weft.testing.hollow_kubelet import HollowKubelet, HollowOptions
 
@@ -29,7 +29,7 @@ class Cluster:
         self.server.store.listeners.append(self._see)
         self.phases: dict[str, list[str]] = {}
         self.ready: dict[str, list[str]] = {}
-        line = Line(self.server, delay=lambda: 0.01, lag=lambda: 0.01)
+        line = MemoryLine(self.server, delay=lambda: 0.01, lag=lambda: 0.01)
         self.client = MemoryClient(line, "hollow", clock=self.clock, rng=random.Random(1))
 
     @asynccontextmanager
@@ -55,7 +55,7 @@ class Cluster:
         state: Json = pod["status"]["containerStatuses"][0]["state"]
         return state
 
-    def _see(self, change: Change) -> None:
+    def _see(self, change: StoredWrite) -> None:
         name, status = change.new["metadata"]["name"], change.new.get("status", {})
         if change.kind.resource == "pods" and change.type != "DELETED":
             seen, word = self.phases.setdefault(name, []), status["phase"]

@@ -5,25 +5,25 @@ import math
 import pytest
 
 from weft.model import BadInputError
-from weft.testing.hollow_profile import Profile, read_profile
+from weft.testing.hollow_profile import HollowProfile, read_profile
 
 
-def read(**marks: str) -> Profile:
+def read(**marks: str) -> HollowProfile:
     return read_profile({f"weft.dev/hollow-{k.replace('_', '-')}": v for k, v in marks.items()})
 
 
 def test_nothing_said_runs_for_ever_with_all_it_was_given() -> None:
     for silent in (None, {}, {"example.com/other": "x"}):
-        assert read_profile(silent) == Profile()
-    assert Profile().memory_at(5, 3000) == 3000
-    assert Profile().next_change_s(0) == math.inf
+        assert read_profile(silent) == HollowProfile()
+    assert HollowProfile().memory_at(5, 3000) == 3000
+    assert HollowProfile().next_change_s(0) == math.inf
 
 
 def test_everything_said() -> None:
     profile = read(
         start_up_s="4.5", run_s="60", memory_mib="0:500, 10:3000", exit_code="1", stop_s="5"
     )
-    assert profile == Profile(4.5, 60, ((0, 500), (10, 3000)), 1, 5)
+    assert profile == HollowProfile(4.5, 60, ((0, 500), (10, 3000)), 1, 5)
     assert read(stop_s="never").stop_s is None
     assert read(memory_mib="3000").memory_mib == ((0, 3000),)
 

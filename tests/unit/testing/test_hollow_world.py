@@ -6,7 +6,7 @@ from hollow_scene import CARD_MIB, MEMORY, T0, Scene, hollow, node_json, pod_jso
 
 from weft.kube.structs import KubeNode
 from weft.testing.hollow_pod import time_text
-from weft.testing.hollow_profile import Profile
+from weft.testing.hollow_profile import HollowProfile
 from weft.testing.hollow_world import WorldOptions
 
 
@@ -60,7 +60,7 @@ def test_restarts_come_later_and_later_and_promptly_after_a_sound_run() -> None:
     assert set(scene.phases("a")) == {"Running"}
     assert scene.told["a"][-1]["containerStatuses"][0]["restartCount"] == 7
 
-    sound = Scene(WorldOptions(profile=lambda _: Profile(run_s=600, exit_code=1)))
+    sound = Scene(WorldOptions(profile=lambda _: HollowProfile(run_s=600, exit_code=1)))
     sound.put(pod_json("b", policy="Always"))
     sound.at(1800)
     assert sound.state("b") == {"running": {"startedAt": time_text(T0 + 1800)}}
@@ -106,7 +106,7 @@ def test_what_ends_makes_room_for_what_grows_at_the_same_moment() -> None:
 
 
 def test_memory_may_be_a_function_of_time() -> None:
-    scene = Scene(WorldOptions(profile=lambda _: Profile(memory_mib=lambda s: int(100 * s))))
+    scene = Scene(WorldOptions(profile=lambda _: HollowProfile(memory_mib=lambda s: int(100 * s))))
     scene.put(pod_json("a"))
     scene.at(50.5)
     assert scene.used() == 5000

@@ -18,7 +18,7 @@ _LARGEST = 2**63 - 1
 _ORIGINAL_PORTS = (39_999, 12_345)
 
 
-class Bound(NamedTuple):
+class Limit(NamedTuple):
     """A setting's value and what it may be; `above` instead of `least` where 0 itself is wrong."""
 
     field: str
@@ -50,26 +50,26 @@ def check_bounds(found: Configuration) -> None:
     _check_door(found.extender)
 
 
-def _bounds(found: Configuration) -> Iterator[Bound]:
+def _bounds(found: Configuration) -> Iterator[Limit]:
     client, lease = found.client, found.lease
-    yield Bound("client.qps", client.qps, 0, 1_000_000, above=True)
-    yield Bound("client.burst", client.burst, 1, 1_000_000)
-    yield Bound("client.bindsInFlight", client.binds_in_flight, 1, 10_000)
-    yield Bound("client.requestTimeoutSeconds", client.request_timeout_seconds, 1, 3_600)
-    yield Bound("lease.durationSeconds", lease.duration_seconds, 1, 10)
-    yield Bound("lease.renewSeconds", lease.renew_seconds, 0, 10, above=True)
+    yield Limit("client.qps", client.qps, 0, 1_000_000, above=True)
+    yield Limit("client.burst", client.burst, 1, 1_000_000)
+    yield Limit("client.bindsInFlight", client.binds_in_flight, 1, 10_000)
+    yield Limit("client.requestTimeoutSeconds", client.request_timeout_seconds, 1, 3_600)
+    yield Limit("lease.durationSeconds", lease.duration_seconds, 1, 10)
+    yield Limit("lease.renewSeconds", lease.renew_seconds, 0, 10, above=True)
     warm_up, stable = found.limits.warm_up_seconds, found.limits.stable_seconds
-    yield Bound("limits.warmUpSeconds", warm_up, 0, _DAY_S)
-    yield Bound("limits.stableSeconds", stable, 0, found.telemetry.window_seconds, above=True)
-    yield Bound("events.intervalSeconds", found.events.interval_seconds, 0, _DAY_S)
-    yield Bound("interference.reloadSeconds", found.interference.reload_seconds, 0, _DAY_S)
-    yield Bound("seed", found.seed, 0, _LARGEST)
+    yield Limit("limits.warmUpSeconds", warm_up, 0, _DAY_S)
+    yield Limit("limits.stableSeconds", stable, 0, found.telemetry.window_seconds, above=True)
+    yield Limit("events.intervalSeconds", found.events.interval_seconds, 0, _DAY_S)
+    yield Limit("interference.reloadSeconds", found.interference.reload_seconds, 0, _DAY_S)
+    yield Limit("seed", found.seed, 0, _LARGEST)
     for i, profile in enumerate(found.profiles):
         for j, use in enumerate(profile.policies):
-            yield Bound(f"profiles[{i}].policies[{j}].weight", use.weight, 0, MOST_WEIGHT)
+            yield Limit(f"profiles[{i}].policies[{j}].weight", use.weight, 0, MOST_WEIGHT)
     for i, rule in enumerate(found.inventory):
-        yield Bound(f"inventory[{i}].count", rule.count, 1, MOST_GPUS)
-        yield Bound(f"inventory[{i}].memoryMiB", rule.memory_mib, 1, MOST_GPU_MIB)
+        yield Limit(f"inventory[{i}].count", rule.count, 1, MOST_GPUS)
+        yield Limit(f"inventory[{i}].memoryMiB", rule.memory_mib, 1, MOST_GPU_MIB)
 
 
 def _check_names(found: Configuration) -> None:

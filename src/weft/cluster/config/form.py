@@ -8,11 +8,11 @@ API_VERSION = "weft.dev/v1"
 KIND = "WeftConfiguration"
 
 
-class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
 
 
-class PolicyUse(Form, frozen=True):
+class PolicySettings(Section, frozen=True):
     """One policy of a profile; the first one queues, breaks ties and picks devices."""
 
     name: str
@@ -20,14 +20,14 @@ class PolicyUse(Form, frozen=True):
     options: dict[str, Any] = {}
 
 
-class ProfileSettings(Form, frozen=True):
+class ProfileSettings(Section, frozen=True):
     """Which policies decide for the pods of a schedulerName."""
 
     scheduler_name: str
-    policies: tuple[PolicyUse, ...]
+    policies: tuple[PolicySettings, ...]
 
 
-class ClientSettings(Form, frozen=True):
+class ClientSettings(Section, frozen=True):
     """How the API server is asked."""
 
     qps: float = 5_000
@@ -36,7 +36,7 @@ class ClientSettings(Form, frozen=True):
     request_timeout_seconds: int = 3
 
 
-class LeaseSettings(Form, frozen=True):
+class LeaseSettings(Section, frozen=True):
     """Leadership among several processes."""
 
     enabled: bool = True
@@ -46,7 +46,7 @@ class LeaseSettings(Form, frozen=True):
     renew_seconds: float = 2
 
 
-class LimitsSettings(Form, frozen=True):
+class LimitsSettings(Section, frozen=True):
     """How much of a card's memory may be promised, in cards: 1 is what it has; and how long a pod
     is held at what it asked."""
 
@@ -56,13 +56,13 @@ class LimitsSettings(Form, frozen=True):
     stable_seconds: float = 20
 
 
-class LessonsSettings(Form, frozen=True):
+class OomHistorySettings(Section, frozen=True):
     """Where it is kept which workloads ran out of GPU memory: a ConfigMap beside the Lease."""
 
     name: str = "weft-lessons"
 
 
-class InventoryRule(Form, frozen=True):
+class InventoryRule(Section, frozen=True):
     """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
 
     count: int
@@ -72,7 +72,7 @@ class InventoryRule(Form, frozen=True):
     labels: dict[str, str] = {}
 
 
-class HttpSettings(Form, frozen=True):
+class HttpSettings(Section, frozen=True):
     """Where the scheduler answers questions about itself."""
 
     address: str = "0.0.0.0"
@@ -80,7 +80,7 @@ class HttpSettings(Form, frozen=True):
     anyone_may_explain: bool = False
 
 
-class EventSettings(Form, frozen=True):
+class EventSettings(Section, frozen=True):
     """What people are told through the API."""
 
     interval_seconds: float = 60
@@ -90,7 +90,7 @@ class EventSettings(Form, frozen=True):
 Compat = Literal["sane", "exact"]
 
 
-class CompatSettings(Form, frozen=True):
+class CompatSettings(Section, frozen=True):
     """Whether the policies of these systems decide as their originals did, flaws included."""
 
     elastic: Compat = "sane"
@@ -109,7 +109,7 @@ DEFAULT_ROUTES = {
 }
 
 
-class ExtenderSettings(Form, frozen=True):
+class ExtenderSettings(Section, frozen=True):
     """Whether, where and how kube-scheduler is answered."""
 
     enabled: bool = False
@@ -124,7 +124,7 @@ class ExtenderSettings(Form, frozen=True):
     anyone_may_bind: bool = False
 
 
-class OwnMetric(Form, frozen=True):
+class OwnMetric(Section, frozen=True):
     """What a metric of an exporter that Weft does not know means; see docs/reference/telemetry.md.
 
     `scale` makes the metric's unit Weft's own: 0.01 for percentages.
@@ -138,7 +138,7 @@ class OwnMetric(Form, frozen=True):
 DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
 
 
-class TelemetrySettings(Form, frozen=True):
+class TelemetrySettings(Section, frozen=True):
     """Where and how Weft looks at what the GPUs do."""
 
     url: str = ""
@@ -164,7 +164,7 @@ class TelemetrySettings(Form, frozen=True):
     names: tuple[OwnMetric, ...] = ()
 
 
-class InterferenceSettings(Form, frozen=True):
+class InterferenceSettings(Section, frozen=True):
     """What policies are told of how much applications slow each other down: one file, or none; and
     how it is found out how fast pods really go, and where that is kept."""
 
@@ -184,15 +184,15 @@ class InterferenceSettings(Form, frozen=True):
 
 
 DEFAULT_PROFILES = (
-    ProfileSettings("weft", (PolicyUse("fgd"),)),
-    ProfileSettings("alnair-cost-saving", (PolicyUse("alnair-cost-saving"),)),
-    ProfileSettings("alnair-high-performance", (PolicyUse("alnair-high-performance"),)),
-    ProfileSettings("genius-scheduler", (PolicyUse("genius"),)),
-    ProfileSettings("custom-scheduler", (PolicyUse("ferikoglou-safe", 1, {"round_s": 0}),)),
+    ProfileSettings("weft", (PolicySettings("fgd"),)),
+    ProfileSettings("alnair-cost-saving", (PolicySettings("alnair-cost-saving"),)),
+    ProfileSettings("alnair-high-performance", (PolicySettings("alnair-high-performance"),)),
+    ProfileSettings("genius-scheduler", (PolicySettings("genius"),)),
+    ProfileSettings("custom-scheduler", (PolicySettings("ferikoglou-safe", 1, {"round_s": 0}),)),
 )
 
 
-class Configuration(Form, frozen=True):
+class Configuration(Section, frozen=True):
     """The whole file."""
 
     api_version: str = API_VERSION
@@ -204,7 +204,7 @@ class Configuration(Form, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
-    lessons: LessonsSettings = LessonsSettings()
+    lessons: OomHistorySettings = OomHistorySettings()
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()

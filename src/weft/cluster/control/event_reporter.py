@@ -11,8 +11,8 @@ from collections import OrderedDict
 
 import msgspec
 
-from weft.cluster.control.interface import Attempt, Notice, Written
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.interface import Attempt, BindOutcome, Notice
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.terminating import in_words
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.explain.reasons import summarise
@@ -30,7 +30,7 @@ _LEAST_INTERVAL_S = 0.2
 _STUCK_FOR_S = 1.0  # so long the answer to "who is stuck" is good enough for a reason
 
 
-class TellingOptions(msgspec.Struct, frozen=True):
+class EventReporterOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `interval_s`: between writes for one object and reason, 0.2 at least.
@@ -46,13 +46,17 @@ class TellingOptions(msgspec.Struct, frozen=True):
     waiting: int = 10_000
 
 
-class Teller:
+class EventReporter:
     """Listens to a cluster's decisions and notices; run `run()` as a task beside it."""
 
     def __init__(
-        self, live: Cluster, client: ApiClient, name: str, options: TellingOptions | None = None
+        self,
+        live: EngineCluster,
+        client: ApiClient,
+        name: str,
+        options: EventReporterOptions | None = None,
     ) -> None:
-        self.options = options or TellingOptions()
+        self.options = options or EventReporterOptions()
         self._interval_s = interval_s = max(_LEAST_INTERVAL_S, self.options.interval_s)
         self._live, self._client = live, client
         self.events = EventWriter(
@@ -150,14 +154,14 @@ class Teller:
 
     # --- what is heard ---
 
-    def _heard(self, what: Attempt | Written) -> None:
+    def _heard(self, what: Attempt | BindOutcome) -> None:
         request = what.command.pod
         if request is None:
             return
         pod = self._live.pod(request.namespace, request.name)
         if pod is None or pod.metadata.uid != request.uid:
             return
-        if isinstance(what, Written):
+        if isinstance(what, BindOutcome):
             self._forget(request.uid)
             # Of pods that others decide for, these others tell (kube-scheduler does).
             told_here = self.options.scheduled and self._live.pods.ours(pod)

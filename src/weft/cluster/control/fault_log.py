@@ -9,7 +9,7 @@ log = logging.getLogger("weft.cluster")
 _KEPT = 10_000  # faults that are remembered; of more, one may be told again
 
 
-class Faults:
+class FaultLog:
     """Of one process. `count` is how often something broke off."""
 
     def __init__(self) -> None:

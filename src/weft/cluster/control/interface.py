@@ -12,11 +12,11 @@ from typing import Protocol
 
 import msgspec
 
-from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Bind, Command, Engine, Event, Faulted, Unschedulable
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.kube.bind import Outcome
 from weft.kube.pods import Pod
 from weft.model import PodRequest
@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     took_s: float
 
 
-class Written(msgspec.Struct, frozen=True, gc=False):
+class BindOutcome(msgspec.Struct, frozen=True, gc=False):
     """What became of a `Bind`: `took_s` from the first write to the last answer."""
 
     command: Bind
@@ -51,11 +51,11 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
 
 
-OnDecision = Callable[[Attempt | Written], None]
+OnDecision = Callable[[Attempt | BindOutcome], None]
 OnNotice = Callable[[Notice], None]
 
 
-class Keeper(Protocol):
+class StateStore(Protocol):
     """Keeps something where the next process finds it."""
 
     async def lead(self) -> None:
@@ -73,7 +73,7 @@ class LiveCluster(Protocol):
     on_decision: list[OnDecision]
     leadership: Leadership
     """Whether this process may bind now, or who else does."""
-    faults: Faults
+    faults: FaultLog
 
     @property
     def engine(self) -> Engine:
@@ -81,7 +81,7 @@ class LiveCluster(Protocol):
         ...
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DialectSettings:
         """How dialects read pods here; where `gpushareUnit` is auto, each node says its own."""
         ...
 

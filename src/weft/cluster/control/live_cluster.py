@@ -16,23 +16,30 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.cluster.control.binding_request import asks_the_same, bind_request
-from weft.cluster.control.fault_log import Faults
-from weft.cluster.control.interface import Attempt, Keeper, Notice, OnDecision, OnNotice, Written
+from weft.cluster.control.fault_log import FaultLog
+from weft.cluster.control.interface import (
+    Attempt,
+    BindOutcome,
+    Notice,
+    OnDecision,
+    OnNotice,
+    StateStore,
+)
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.control.timer import Alarm
-from weft.cluster.control.turns import Turns
-from weft.cluster.control.watch_feeds import Feed, Stream
-from weft.cluster.eviction.evictor import Recall
-from weft.cluster.eviction.overbooking_guard import Guard
-from weft.cluster.state.gpushare_units import Units
-from weft.cluster.state.node_batches import Gathering
+from weft.cluster.control.turns import LoopTurns
+from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
+from weft.cluster.eviction.evictor import Evictor
+from weft.cluster.eviction.overbooking_guard import OverbookingGuard
+from weft.cluster.state.gpushare_units import UnitMismatches
+from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import Stuck, stuck
+from weft.cluster.state.terminating import StuckPod, stuck
 from weft.cluster.state.volumes import VolumeView, feeds_of
-from weft.cluster.stores.oom_history_store import Lessons
-from weft.cluster.telemetry.oom_watch import Ends
+from weft.cluster.stores.oom_history_store import OomHistoryStore
+from weft.cluster.telemetry.oom_watch import OomWatch
 from weft.core.engine import (
     Bind,
     BindFailed,
@@ -55,8 +62,8 @@ from weft.core.engine import (
 )
 from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
-from weft.core.ledger import STRICT, Limits
-from weft.dialects.dialect import Settings
+from weft.core.ledger import STRICT, RequestLimits
+from weft.dialects.dialect import DialectSettings
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -69,18 +76,18 @@ from weft.kube.bind import (
 )
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
 from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.sources import Rule
+from weft.kube.sources import InventoryFallback
 from weft.model import Node, Placement, PodRequest
 
 T = TypeVar("T")
 
 
-class Cluster:
+class EngineCluster:
     """The `LiveCluster` of a process."""
 
     def __init__(
@@ -89,13 +96,13 @@ class Cluster:
         profiles: Sequence[Profile],
         *,
         names: Sequence[str] | None = None,
-        rules: Sequence[Rule] = (),
+        rules: Sequence[InventoryFallback] = (),
         gpushare_unit: Unit = "auto",
         seed: int = 0,
         binding: BindOptions | None = None,
         may_bind: Callable[[float], bool] | None = None,
-        limits: Limits = STRICT,
-        kept: Kept | None = None,
+        limits: RequestLimits = STRICT,
+        kept: OwnConfigMap | None = None,
     ) -> None:
         """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
         the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
@@ -107,7 +114,7 @@ class Cluster:
         self.on_notice: list[OnNotice] = []
         self.ready = False
         self.leadership = Leadership()
-        self.faults = Faults()
+        self.faults = FaultLog()
         self.term = 0
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
@@ -116,28 +123,29 @@ class Cluster:
         names = [profile.name for profile in profiles] if names is None else names
         self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
         unit = "node" if gpushare_unit == "auto" else gpushare_unit
-        self._pods.settings = Settings(gpushare_unit=unit, lends=lends)
-        self._pods.on_bad = lambda pod, why: self._notice(
-            Notice("FailedScheduling", why, pod=pod, waits=True)
-        )
-        self.units = Units(self._nodes, gpushare_unit, self._notice)
+        self._pods.settings = DialectSettings(gpushare_unit=unit, lends=lends)
+        self._pods.on_bad = self._not_read
+        self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self._pods.decided = self._decided
         self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
-        self.guard = Guard(client, self.engine, self._pods, self._nodes, self._notice)
+        self.guard = OverbookingGuard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
-        self.recall = Recall(client, self._pods, self._notice, self.handle, may_bind)
-        self.ends = Ends(self._pods, self._nodes)
-        self.lessons = Lessons(client, kept, self.engine, self.handle, may_bind)
-        self.keepers: list[Keeper] = [self.lessons]
-        self._stream = Stream()
-        self._node_feed = Feed(client, NODES, self._take_nodes, hear=self._hear_nodes)
+        self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        self.ends = OomWatch(self._pods, self._nodes)
+        self.lessons = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
+        self.keepers: list[StateStore] = [self.lessons]
+        self._stream = ChangeStream()
+        self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._hear_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
-        self._gathering = Gathering(client.clock, self._tell_nodes, nudge)
+        self._gathering = NodeBatches(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
+    def _not_read(self, pod: Pod, why: str) -> None:
+        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
+
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DialectSettings:
         """How dialects read pods here."""
         return self._pods.settings
 
@@ -157,7 +165,7 @@ class Cluster:
         return self._nodes
 
     @property
-    def feeds(self) -> Sequence[Feed[Any]]:
+    def feeds(self) -> Sequence[WatchFeed[Any]]:
         """The list-watches, in the order they began."""
         return self._stream.feeds
 
@@ -166,10 +174,10 @@ class Cluster:
         client = self._client
         await self._stream.start(
             self._node_feed,
-            Feed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
+            WatchFeed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
             *feeds_of(self._volumes, client, self._volumes_changed),
         )
-        await self._stream.start(Feed(client, PODS, self._take_pods))
+        await self._stream.start(WatchFeed(client, PODS, self._take_pods))
         self.ready = True
 
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
@@ -186,7 +194,7 @@ class Cluster:
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
-        turns = Turns()
+        turns = LoopTurns()
         for pod in self._pods.pending():
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -222,7 +230,7 @@ class Cluster:
         """The same, by UID."""
         return self._pods.by_uid(uid)
 
-    def stuck(self, now: datetime.datetime | None = None) -> list[Stuck]:
+    def stuck(self, now: datetime.datetime | None = None) -> list[StuckPod]:
         """Pods that hold GPUs and cannot end by themselves, the longest first, at `now` (UTC)."""
         candidates = self._pods.perhaps_stuck()
         at = now or self._client.clock.wall()
@@ -317,7 +325,7 @@ class Cluster:
                 self._tell(self._pods.again(uid))
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
-            hook(Written(command, outcome, took))
+            hook(BindOutcome(command, outcome, took))
         return outcome
 
     def _request(self, command: Bind, version: str) -> BindRequest:
@@ -349,7 +357,7 @@ class Cluster:
         self._nodes_changed()
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        turns = Turns()
+        turns = LoopTurns()
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)

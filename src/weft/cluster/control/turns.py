@@ -9,7 +9,7 @@ SLICE_S, MOST = 0.005, 20
 pieces than that, however small."""
 
 
-class Turns:
+class LoopTurns:
     """For one stretch of work: `await turns.end()` after each piece of it."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:

@@ -15,15 +15,15 @@ from typing import Any, Generic, TypeVar
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
 from weft.kube.list_diff import Change, Synced
-from weft.kube.structs import Object
+from weft.kube.structs import KubeObject
 from weft.kube.watch import ListWatch
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 Take = Callable[[list[Change[T]]], Awaitable[None]]
 Hear = Callable[[list[Change[T]]], None]
 
 
-class Feed(Generic[T]):
+class WatchFeed(Generic[T]):
     """One resource. `hear` is called with each batch the moment it is there; `take` in its turn,
     by the stream's consumer, which may have much before it.
     """
@@ -51,17 +51,17 @@ class Feed(Generic[T]):
         self.synced.clear()
 
 
-class Stream:
+class ChangeStream:
     """All feeds of a process, and the one task that takes in what they bring."""
 
     def __init__(self) -> None:
-        self.feeds: list[Feed[Any]] = []
-        self._queue: asyncio.Queue[tuple[Feed[Any], list[Change[Any]]]] = asyncio.Queue()
-        self._pumps: dict[Feed[Any], asyncio.Task[None]] = {}
+        self.feeds: list[WatchFeed[Any]] = []
+        self._queue: asyncio.Queue[tuple[WatchFeed[Any], list[Change[Any]]]] = asyncio.Queue()
+        self._pumps: dict[WatchFeed[Any], asyncio.Task[None]] = {}
         self._consumer: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[None]
 
-    async def start(self, *feeds: Feed[Any]) -> None:
+    async def start(self, *feeds: WatchFeed[Any]) -> None:
         """Start these feeds; returns when all that there is has been taken in."""
         if self._consumer is None:
             self._failure = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class Stream:
             self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(self.feeds)
 
-    def nudge(self, feed: Feed[Any]) -> None:
+    def nudge(self, feed: WatchFeed[Any]) -> None:
         """Have the feed's `take` called once more, with no changes, in its turn."""
         self._queue.put_nowait((feed, []))
 
@@ -107,7 +107,7 @@ class Stream:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _synced(self, feeds: "list[Feed[Any]] | tuple[Feed[Any], ...]") -> None:
+    async def _synced(self, feeds: "list[WatchFeed[Any]] | tuple[WatchFeed[Any], ...]") -> None:
         waiting = [asyncio.create_task(feed.synced.wait()) for feed in feeds]
         for task in waiting:
             await self._or_failure({task})
@@ -130,7 +130,7 @@ class Stream:
         if not task.cancelled():
             self.fail(task.exception() or RuntimeError("a list-watch ended by itself"))
 
-    async def _pump(self, feed: Feed[Any]) -> None:
+    async def _pump(self, feed: WatchFeed[Any]) -> None:
         async for batch in feed.watch.batches():
             feed.hear(_without_synced(batch))
             self._queue.put_nowait((feed, batch))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from weft.cluster.control.interface import Notice
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pods import PodView
-from weft.core.engine import Event, Evict, NotEvicted, Slowed
+from weft.core.engine import Event, Evict, NotEvicted, SlowdownReason
 from weft.core.engine.harvest import eviction_in_words
 from weft.core.engine.slowdown_eviction import slowed_in_words
 from weft.kube.client import ApiClient
@@ -37,7 +37,7 @@ class _Why(NamedTuple):
     counts: dict[str, int]
 
 
-class Recall:
+class Evictor:
     """Carries out `Evict` for one live cluster, while `leading`.
 
     `counts`: evictions of borrowers by what became of them (`evicted`, `blocked`, `failed`), `slow`
@@ -57,7 +57,7 @@ class Recall:
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.slow = dict(self.counts)
-        self.asked: Callable[[Slowed], None] | None = None
+        self.asked: Callable[[SlowdownReason], None] | None = None
         self._client, self._pods = client, pods
         self._tell, self._report, self.may_write = tell, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,7 +101,7 @@ class Recall:
         if stays is not None:
             self._report(stays)
 
-    def _may_go(self, slowed: Slowed | None) -> None:
+    def _may_go(self, slowed: SlowdownReason | None) -> None:
         if slowed is not None and self.asked is not None:
             self.asked(slowed)
 

@@ -52,7 +52,7 @@ class Overbooked(msgspec.Struct, frozen=True, gc=False):
         return f"GPU {self.gpu} {holds} {' and '.join(parts)} more than it has"
 
 
-class Holder(msgspec.Struct, frozen=True, gc=False):
+class BoundHolder(msgspec.Struct, frozen=True, gc=False):
     """A pod that Weft placed: when and in which term it was bound, and what it holds."""
 
     uid: str
@@ -61,7 +61,7 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
     term: int = 0
 
 
-class TooLate(msgspec.Struct, frozen=True, gc=False):
+class LatecomerPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that does not fit beside those bound before it: where, and what is missing there."""
 
     uid: str
@@ -101,8 +101,8 @@ def overbooked(
 
 
 def too_late(
-    node: Node, holders: Iterable[Holder], overcommit_permille: int = 1000
-) -> list[TooLate]:
+    node: Node, holders: Iterable[BoundHolder], overcommit_permille: int = 1000
+) -> list[LatecomerPod]:
     """The pods that do not fit beside those bound before them, in the order of their binding."""
     cards = {gpu.index: gpu for gpu in node.gpus}
     kept: dict[int, list[tuple[str, Share]]] = {}
@@ -129,8 +129,11 @@ def larger_than_its_card(node: Node, shares: Sequence[Share]) -> bool:
 
 
 def _does_not_fit(
-    holder: Holder, cards: dict[int, Gpu], kept: dict[int, list[tuple[str, Share]]], permille: int
-) -> TooLate | None:
+    holder: BoundHolder,
+    cards: dict[int, Gpu],
+    kept: dict[int, list[tuple[str, Share]]],
+    permille: int,
+) -> LatecomerPod | None:
     for index in sorted({share.gpu for share in holder.shares}):
         gpu = cards.get(index)
         if gpu is None:
@@ -148,7 +151,7 @@ def _does_not_fit(
         beside = [uid for uid, _ in there] + relatives
         if beside and (memory > 0 or milli > 0 or relatives):
             uids = tuple(dict.fromkeys(beside))
-            return TooLate(holder.uid, index, max(0, memory), max(0, milli), uids)
+            return LatecomerPod(holder.uid, index, max(0, memory), max(0, milli), uids)
     return None
 
 

@@ -23,9 +23,9 @@ import msgspec
 from weft.cluster.control.interface import Notice
 from weft.cluster.eviction.overbooking import (
     TERM,
-    Holder,
+    BoundHolder,
+    LatecomerPod,
     Overbooked,
-    TooLate,
     larger_than_its_card,
     overbooked,
     too_late,
@@ -47,7 +47,7 @@ Step = Literal["evicted", "again", "left"]
 _TOO_MANY = 429
 
 
-class GuardOptions(msgspec.Struct, frozen=True):
+class OverbookingGuardOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `recent_s`: only a pod bound so recently is evicted. A double booking is seen within seconds,
@@ -63,7 +63,7 @@ class GuardOptions(msgspec.Struct, frozen=True):
     most_delay_s: float = 60
 
 
-class Guard:
+class OverbookingGuard:
     """Looks after the accounts of one live cluster.
 
     `over` are the overbooked GPUs by node. `counts`: evictions by what became of them (`evicted`,
@@ -78,7 +78,7 @@ class Guard:
         nodes: NodeView,
         tell: Callable[[Notice], None],
     ) -> None:
-        self.options = GuardOptions()
+        self.options = OverbookingGuardOptions()
         self.over: dict[str, tuple[Overbooked, ...]] = {}
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.leading = False
@@ -207,7 +207,7 @@ class Guard:
         task = self._tasks[name] = asyncio.create_task(self._settle(name))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    def _ours(self, name: str) -> list[Holder]:
+    def _ours(self, name: str) -> list[BoundHolder]:
         """Weft's own pods on this node that are as it bound them, and not on their way out; when
         bound is not known."""
         found = []
@@ -216,10 +216,10 @@ class Guard:
             if pod is None or pod.metadata.deletion_timestamp or not held.placement.shares:
                 continue
             if as_bound(pod) and pod.metadata.uid not in self._pods.doubts:
-                found.append(Holder(pod.metadata.uid, held.placement.shares))
+                found.append(BoundHolder(pod.metadata.uid, held.placement.shares))
         return found
 
-    def _late(self, node: Node, holders: list[Holder]) -> list[TooLate]:
+    def _late(self, node: Node, holders: list[BoundHolder]) -> list[LatecomerPod]:
         return too_late(node, holders, max(self._engine.ledger.limits))
 
     async def _settle(self, name: str) -> None:
@@ -248,7 +248,7 @@ class Guard:
         self.counts["failed"] += 1
         log.warning("a pod that was bound twice over can't be evicted now: %s", error)
 
-    async def _evict_one(self, node: Node, ours: list[Holder]) -> Step:
+    async def _evict_one(self, node: Node, ours: list[BoundHolder]) -> Step:
         """Read the pods afresh, and evict the first that does not fit beside those before it."""
         pods: dict[str, Pod] = {}
         holders = []
@@ -291,7 +291,7 @@ class Guard:
         self._tell(Notice("DoubleBooked", f"evicted: {text}", pod=pod))
         return "evicted"
 
-    async def _read(self, one: Holder) -> tuple[Holder, Pod] | None:
+    async def _read(self, one: BoundHolder) -> tuple[BoundHolder, Pod] | None:
         """The pod as it is now, with when it was bound; None where it holds nothing for long."""
         known = self._pods.by_uid(one.uid)
         if known is None:
@@ -310,9 +310,9 @@ class Guard:
         bound_at = pod.bound_at or now.creation_timestamp or ""
         term = (now.annotations or {}).get(TERM, "")
         number = int(term) if term.isdecimal() and len(term) < 18 else 0
-        return Holder(one.uid, one.shares, bound_at, number), pod
+        return BoundHolder(one.uid, one.shares, bound_at, number), pod
 
-    def _why(self, node: Node, victim: TooLate) -> str:
+    def _why(self, node: Node, victim: LatecomerPod) -> str:
         card = next(gpu for gpu in node.gpus if gpu.index == victim.gpu)
         others = ", ".join(self._name(uid) for uid in victim.beside)
         lacking = []
@@ -326,7 +326,7 @@ class Guard:
             f"before, {lacks}"
         )
 
-    def _excuse(self, node: Node, holders: list[Holder], victim: TooLate) -> str:
+    def _excuse(self, node: Node, holders: list[BoundHolder], victim: LatecomerPod) -> str:
         """Why the pod stays all the same; "" if it must go."""
         there = [one for one in holders if one.uid in (victim.uid, *victim.beside)]
         if node.name in self._nodes.shrunk:

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from weft.cluster.extender.metrics import Metrics
+from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.extender.protocol import ErrorAnswer, encode
-from weft.cluster.http.connection import UNREADABLE, Connection, Limits
+from weft.cluster.http.connection import UNREADABLE, ConnectionLimits, LimitedConnection
 
 MIB = 2**20
 
@@ -39,18 +39,18 @@ class ServerOptions(msgspec.Struct, frozen=True):
     linger_s: float = 2
 
 
-class ExtenderConnection(Connection):
+class ExtenderConnection(LimitedConnection):
     """Counted when it is turned away, and heard to the end when its last answer is given."""
 
     def __init__(
         self,
         options: ServerOptions,
-        metrics: Metrics,
-        opened: set[Connection],
+        metrics: ExtenderMetrics,
+        opened: set[LimitedConnection],
         manager: web.Server,
         **how: Any,
     ) -> None:
-        limits = Limits(options.read_timeout_s, options.most_connections)
+        limits = ConnectionLimits(options.read_timeout_s, options.most_connections)
         super().__init__(limits, opened, manager, **how)
         self._metrics = metrics
         self._leaving = False

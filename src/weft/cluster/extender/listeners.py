@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from weft.cluster.extender.routes import ORIGINAL_PORTS
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.tls import server_tls
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.model import BadInputError
 
 
-class Listening(msgspec.Struct, frozen=True):
+class ListenerOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `host`: loopback, for whoever reaches it may bind. `port`: Elastic GPU's. `original_ports`: also
@@ -33,12 +33,12 @@ class Listening(msgspec.Struct, frozen=True):
     anyone: bool = False
 
     @property
-    def door(self) -> Door:
+    def door(self) -> AccessRule:
         """Who is let in."""
-        return Door(self.client_authority is not None, self.anyone)
+        return AccessRule(self.client_authority is not None, self.anyone)
 
 
-async def listen(server: Server, wish: Listening) -> list[int]:
+async def listen(server: ExtenderServer, wish: ListenerOptions) -> list[int]:
     """Open every port; which ones they are. `BadInputError` where one can't be had."""
     if (wish.certificate is None) != (wish.key is None):
         raise BadInputError("certificate", "belongs together with its key; name both")

@@ -14,7 +14,7 @@ DURATION = "weft_extender_request_duration_seconds"
 REJECTED = "weft_extender_rejected"
 
 
-class Metrics(Collector):
+class ExtenderMetrics(Collector):
     """Requests by path, verb and result; their durations; what was turned away, and why.
 
     Labels come from routes and from words in the code, never from requests: bounded.

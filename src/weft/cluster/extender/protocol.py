@@ -23,7 +23,7 @@ T = TypeVar("T")
 Fields = dict[str, msgspec.Raw]
 
 
-class Args(msgspec.Struct, frozen=True, gc=False):
+class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
     """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
 
     `raw_pod` and `raw_names` are the pod and the names as they came; `null` beside no nodes is a
@@ -142,18 +142,18 @@ class ArgsReader:
     def __init__(self, lists: int = 4) -> None:
         self._known: deque[tuple[bytes, list[str]]] = deque(maxlen=lists)
 
-    def read(self, body: bytes) -> Args:
+    def read(self, body: bytes) -> ExtenderArgs:
         """The arguments; `BadInputError` where the body is no such thing."""
         fields = _fold(body, "the request")
         pod, raw_pod = _read_pod(fields)
         whole = fields.get("nodes", _NULL)
         if whole == _NULL:
             raw = bytes(fields.get("nodenames", _NULL))
-            return Args(pod, self._read_names(raw), None, raw_pod, raw)
+            return ExtenderArgs(pod, self._read_names(raw), None, raw_pod, raw)
         items = _read(_raws, _fold(whole, "Nodes").get("items", _NULL), "Nodes.items") or []
         _not_too_many(len(items), "Nodes.items")
         nodes = {_read(_named, item, "Nodes.items").metadata.name: item for item in items}
-        return Args(pod, [*nodes], nodes, raw_pod)
+        return ExtenderArgs(pod, [*nodes], nodes, raw_pod)
 
     def _read_names(self, raw: bytes) -> list[str]:
         for known, names in self._known:
@@ -164,7 +164,7 @@ class ArgsReader:
         self._known.appendleft((raw, names))
         return names
 
-    def answer(self, args: Args, fits: list[str]) -> msgspec.Raw:
+    def answer(self, args: ExtenderArgs, fits: list[str]) -> msgspec.Raw:
         """These of the names as JSON, remembered: they may well be asked about next."""
         if fits is args.names and fits:
             return msgspec.Raw(args.raw_names)

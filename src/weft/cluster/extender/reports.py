@@ -6,7 +6,7 @@ import msgspec
 
 from weft.core.ledger import Ledger
 from weft.dialects.gpushare import UNIT_MIB
-from weft.model import Gpu, Memory, Node
+from weft.model import Gpu, GpuMemoryRequest, Node
 
 ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 
@@ -97,7 +97,7 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
     if units == 0:
         return 0
     least = used_mib * units // card_mib
-    exact = Memory("units", least, unit_mib).mib_on(card_mib) == used_mib
+    exact = GpuMemoryRequest("units", least, unit_mib).mib_on(card_mib) == used_mib
     return least if exact else least + 1
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.cluster.config.form import DEFAULT_PROFILES
 from weft.dialects.registry import ALL
-from weft.dialects.system import System
+from weft.dialects.system import BaseDialect
 from weft.model import BadInputError
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -33,7 +33,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
     server_name: str = ""
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class SchedulerConfigOptions(msgspec.Struct, frozen=True):
     """What the configuration should say.
 
     `url`: where kube-scheduler reaches Weft, without the path. `weight`: of Weft's scores beside
@@ -52,7 +52,7 @@ class Wishes(msgspec.Struct, frozen=True):
     profiles: bool = True
 
 
-def configuration(wishes: Wishes) -> dict[str, Any]:
+def configuration(wishes: SchedulerConfigOptions) -> dict[str, Any]:
     """A KubeSchedulerConfiguration; `BadInputError` for a dialect that there is not."""
     systems = [_system(name) for name in dict.fromkeys(wishes.dialects)]
     if not systems:
@@ -67,7 +67,7 @@ def configuration(wishes: Wishes) -> dict[str, Any]:
     }
 
 
-def taken_twice(wishes: Wishes) -> list[str]:
+def taken_twice(wishes: SchedulerConfigOptions) -> list[str]:
     """schedulerNames of this configuration that `weft scheduler` schedules too, unless told else.
 
     Two schedulers of one name would both bind its pods.
@@ -77,11 +77,11 @@ def taken_twice(wishes: Wishes) -> list[str]:
     return [name for name in names if name in ours]
 
 
-def _names(systems: list[System]) -> list[str]:
+def _names(systems: list[BaseDialect]) -> list[str]:
     return list(dict.fromkeys(name for system in systems for name in system.scheduler_names))
 
 
-def _extender(wishes: Wishes, systems: list[System]) -> dict[str, Any]:
+def _extender(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "urlPrefix": f"{wishes.url.rstrip('/')}/weft",
         "filterVerb": "filter",
@@ -99,7 +99,7 @@ def _extender(wishes: Wishes, systems: list[System]) -> dict[str, Any]:
     return entry | {"managedResources": managed} if managed else entry
 
 
-def _managed(wishes: Wishes, systems: list[System]) -> list[dict[str, Any]]:
+def _managed(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> list[dict[str, Any]]:
     """Resources that bring a pod to Weft; none where pods ask without any."""
     if any(system.asks_by_name for system in systems):
         return []
@@ -111,13 +111,13 @@ def _managed(wishes: Wishes, systems: list[System]) -> list[dict[str, Any]]:
     ]
 
 
-def _resources(system: System) -> tuple[str, ...]:
+def _resources(system: BaseDialect) -> tuple[str, ...]:
     if system.name == "coscheml":
         return _system("gpushare").resources
     return tuple(dict.fromkeys((*system.counted, *system.resources)))
 
 
-def _reported(system: System) -> tuple[str, ...]:
+def _reported(system: BaseDialect) -> tuple[str, ...]:
     """What device plugins report as allocatable: kube-scheduler must not look for the rest."""
     return system.counted or system.resources
 
@@ -131,7 +131,7 @@ def _tls(files: TlsFiles) -> dict[str, Any]:
     return found
 
 
-def _system(name: str) -> System:
+def _system(name: str) -> BaseDialect:
     for system in ALL:
         if system.name == name:
             return system

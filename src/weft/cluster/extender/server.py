@@ -15,13 +15,13 @@ from aiohttp import web
 
 import weft
 from weft.cluster.extender.connection import ExtenderConnection, ServerOptions
-from weft.cluster.extender.metrics import Metrics
+from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.extender.protocol import ErrorAnswer, encode
 from weft.cluster.extender.reports import inspect, status
 from weft.cluster.extender.routes import PRIORITIZE_VERBS, Route
-from weft.cluster.extender.service import NOT_READY, Extender, Reply
-from weft.cluster.http.access import Door
-from weft.cluster.http.connection import Connection
+from weft.cluster.extender.service import NOT_READY, Extender, ExtenderReply
+from weft.cluster.http.access import AccessRule
+from weft.cluster.http.connection import LimitedConnection
 
 log = logging.getLogger("weft.extender")
 
@@ -42,10 +42,10 @@ class _TurnedAwayError(Exception):
         self.status, self.why = status, why
 
 
-Answering = Callable[[bytes], Awaitable[Reply]]
+Answering = Callable[[bytes], Awaitable[ExtenderReply]]
 
 
-class Server:
+class ExtenderServer:
     """Serves one extender on any number of ports: to whom its `door` admits, health to all."""
 
     def __init__(
@@ -53,18 +53,18 @@ class Server:
         extender: Extender,
         routes: Sequence[Route],
         options: ServerOptions | None = None,
-        door: Door | None = None,
+        door: AccessRule | None = None,
     ) -> None:
         self.options = options or ServerOptions()
-        self._door = door or Door()
-        self.metrics = Metrics()
-        self._opened: set[Connection] = set()
+        self._door = door or AccessRule()
+        self.metrics = ExtenderMetrics()
+        self._opened: set[LimitedConnection] = set()
         self._extender = extender
         self._buffered = 0
         self._posts: dict[str, tuple[Route, str, Answering]] = {}
         self._gets = self._own_pages()
         self._inspects: set[str] = set()
-        self._binding: set[asyncio.Future[Reply]] = set()
+        self._binding: set[asyncio.Future[ExtenderReply]] = set()
         self._listening: list[asyncio.Server] = []
         self._manager = web.Server(self._serve)
         for route in routes:
@@ -102,7 +102,7 @@ class Server:
 
     def _add(self, route: Route) -> None:
         extender, path = self._extender, route.path
-        questions: dict[str, Callable[[Route, bytes], Reply]] = {"filter": extender.filter}
+        questions: dict[str, Callable[[Route, bytes], ExtenderReply]] = {"filter": extender.filter}
         questions |= dict.fromkeys(PRIORITIZE_VERBS, extender.prioritize)
         questions["preempt"] = extender.preempt
         for verb, question in questions.items():
@@ -242,7 +242,7 @@ class Server:
             self._buffered -= held
         return b"".join(parts)
 
-    async def _bind(self, route: Route, body: bytes) -> Reply:
+    async def _bind(self, route: Route, body: bytes) -> ExtenderReply:
         """A binding goes on when the asker is gone: what is booked must be settled."""
         work = asyncio.ensure_future(self._extender.bind(route, body))
         self._binding.add(work)
@@ -252,7 +252,7 @@ class Server:
                 return await asyncio.shield(work)
         except TimeoutError:
             text = "the binding is not settled yet; it is being looked after"
-            return Reply(route.bind_failure, encode(ErrorAnswer(text)), failed=True)
+            return ExtenderReply(route.bind_failure, encode(ErrorAnswer(text)), failed=True)
 
 
 _NO_PPROF = (
@@ -266,8 +266,8 @@ _SHUT = (
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 
-def _at_once(question: Callable[[Route, bytes], Reply], route: Route) -> Answering:
-    async def answer(body: bytes) -> Reply:
+def _at_once(question: Callable[[Route, bytes], ExtenderReply], route: Route) -> Answering:
+    async def answer(body: bytes) -> ExtenderReply:
         return question(route, body)
 
     return answer

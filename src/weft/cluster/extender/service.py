@@ -27,8 +27,8 @@ from weft.cluster.extender.protocol import (
     encode,
 )
 from weft.cluster.extender.routes import Route
-from weft.core.engine import Bind, BindOn, Refused
-from weft.core.engine.questions import Answers, Lookup, fits_without, scores, which_fit
+from weft.core.engine import Bind, BindOn, BindOnRefused
+from weft.core.engine.questions import Answers, RowLookup, fits_without, scores, which_fit
 from weft.core.framework import Profile
 from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
 from weft.kube.bind import Refused as WriteRefused
@@ -44,7 +44,7 @@ _NO_ARGS = "Please send a request body"
 _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
-class Reply(NamedTuple):
+class ExtenderReply(NamedTuple):
     """HTTP status and JSON. `failed` is for metrics: the answer says that something went wrong."""
 
     status: int
@@ -61,11 +61,11 @@ class Extender:
     ) -> None:
         self.cluster, self._leads_within_s = cluster, leads_within_s
         self.pods = PodCache(cluster.parse_asked, keep_pods)
-        self._reader, self._lookup = ArgsReader(), Lookup()
+        self._reader, self._lookup = ArgsReader(), RowLookup()
 
     # --- questions -------------------------------------------------------------------------------
 
-    def filter(self, route: Route, body: bytes) -> Reply:
+    def filter(self, route: Route, body: bytes) -> ExtenderReply:
         """Which of the nodes could take the pod now, and why the others could not."""
         if not body:
             return _no_body()
@@ -74,17 +74,17 @@ class Extender:
             if not args.has_nodes:
                 raise BadInputError("the request", _NO_NODES)
         except BadInputError as error:
-            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+            return ExtenderReply(200, encode(FilterAnswer(error=str(error))), failed=True)
         try:
             pod, profile = self._asked(route, args.pod, args.raw_pod)
             found = self._where_held(pod, args.names) or which_fit(
                 self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
             )
         except BadInputError as error:
-            return Reply(200, encode(FilterAnswer(error=str(error))), failed=True)
+            return ExtenderReply(200, encode(FilterAnswer(error=str(error))), failed=True)
         except Exception as error:
             why = self._broke_off(args.pod, error)
-            return Reply(200, encode(FilterAnswer(error=why)), failed=True)
+            return ExtenderReply(200, encode(FilterAnswer(error=why)), failed=True)
         for name in found.unknown:
             found.failed[name] = UNKNOWN_NODE
         nodes = args.nodes
@@ -94,16 +94,16 @@ class Extender:
             found.failed,
             found.unresolvable,
         )
-        return Reply(200, encode(answer))
+        return ExtenderReply(200, encode(answer))
 
-    def prioritize(self, route: Route, body: bytes) -> Reply:
+    def prioritize(self, route: Route, body: bytes) -> ExtenderReply:
         """0 to 10 for each node. A pod that cannot be read has no favourite."""
         if not body:
             return _no_body()
         try:
             args = self._reader.read(body)
         except BadInputError as error:
-            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+            return ExtenderReply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
             pod, profile = self._asked(route, args.pod, args.raw_pod)
             found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
@@ -112,9 +112,9 @@ class Extender:
         except Exception as error:
             self._broke_off(args.pod, error)
             found = [0] * len(args.names)
-        return Reply(200, encode(list(map(HostPriority, args.names, found))))
+        return ExtenderReply(200, encode(list(map(HostPriority, args.names, found))))
 
-    def preempt(self, route: Route, body: bytes) -> Reply:
+    def preempt(self, route: Route, body: bytes) -> ExtenderReply:
         """Of the proposed victims those by whose end the pod would get its GPUs; all or none of a
         node's, for kube-scheduler proposed no more than it needs itself."""
         if not body:
@@ -123,7 +123,7 @@ class Extender:
             args = protocol.read_preempt(body)
             pod, profile = self._asked(route, args.pod, args.raw_pod)
         except BadInputError as error:
-            return Reply(400, encode(ErrorAnswer(str(error))), failed=True)
+            return ExtenderReply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
             kept = {
                 node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
@@ -132,12 +132,12 @@ class Extender:
             }
         except Exception as error:
             why = self._broke_off(args.pod, error)
-            return Reply(400, encode(ErrorAnswer(why)), failed=True)
-        return Reply(200, encode(PreemptAnswer(kept)))
+            return ExtenderReply(400, encode(ErrorAnswer(why)), failed=True)
+        return ExtenderReply(200, encode(PreemptAnswer(kept)))
 
     # --- bind ------------------------------------------------------------------------------------
 
-    async def bind(self, route: Route, body: bytes) -> Reply:
+    async def bind(self, route: Route, body: bytes) -> ExtenderReply:
         """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
         if not body:
             return _no_body()
@@ -150,7 +150,9 @@ class Extender:
         except Exception as fault:
             about = f"{args.namespace}/{args.name}" if args is not None else ""
             error = self.cluster.faults.answering(about, fault)
-        return Reply(route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error))
+        return ExtenderReply(
+            route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error)
+        )
 
     async def _bind(self, route: Route, args: BindArgs) -> str:
         """Why not; "" when the pod is bound."""
@@ -166,7 +168,7 @@ class Extender:
         pod = cluster.parse_asked(found)
         profile = self._profile(route, pod)
         for command in cluster.handle(BindOn(pod, args.node, profile.name)):
-            if isinstance(command, Refused) and command.pod.uid == args.uid:
+            if isinstance(command, BindOnRefused) and command.pod.uid == args.uid:
                 return f"{args.node}: {TEXT[command.code]}"
             if isinstance(command, Bind) and command.pod.uid == args.uid:
                 return _why_not(await cluster.bind(command), args.node)
@@ -231,8 +233,8 @@ class Extender:
         )
 
 
-def _no_body() -> Reply:
-    return Reply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
+def _no_body() -> ExtenderReply:
+    return ExtenderReply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
 
 
 def _why_not(outcome: Outcome, node: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from weft.cluster.config.form import BY_AUTO, BY_SCHEDULER_NAME, ExtenderSettings
-from weft.cluster.extender.listeners import Listening
+from weft.cluster.extender.listeners import ListenerOptions
 from weft.cluster.extender.routes import ELASTIC, ELASTIC_POLICIES, ElasticPriority, Route, route_at
 from weft.model import BadInputError
 
@@ -44,9 +44,9 @@ def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> Exte
     return msgspec.structs.replace(settings, routes=routes)
 
 
-def listening_of(settings: ExtenderSettings) -> Listening:
+def listening_of(settings: ExtenderSettings) -> ListenerOptions:
     """Where to listen, and with which certificate."""
-    return Listening(
+    return ListenerOptions(
         settings.address,
         settings.port,
         settings.original_ports,

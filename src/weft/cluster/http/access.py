@@ -13,7 +13,7 @@ import msgspec
 LOCALHOST = "localhost"
 
 
-class Door(msgspec.Struct, frozen=True):
+class AccessRule(msgspec.Struct, frozen=True):
     """Without either, whoever comes from this very machine or pod (by loopback) is let in.
 
     `certificate`: whoever shows a client certificate that the server's TLS trusts, and nobody else.

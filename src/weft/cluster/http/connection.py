@@ -9,14 +9,14 @@ from aiohttp import web
 UNREADABLE = "this is no HTTP request that Weft can read"
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """`head_timeout_s`: for a request's head to arrive. `most`: connections open at once."""
 
     head_timeout_s: float
     most: int
 
 
-class Connection(web.RequestHandler):
+class LimitedConnection(web.RequestHandler):
     """Closed if it is one too many, or silent while a request's head is due.
 
     `opened` holds all open ones of a server. A server says when it is `answering`; from then on
@@ -24,7 +24,11 @@ class Connection(web.RequestHandler):
     """
 
     def __init__(
-        self, limits: Limits, opened: "set[Connection]", manager: web.Server, **how: Any
+        self,
+        limits: ConnectionLimits,
+        opened: "set[LimitedConnection]",
+        manager: web.Server,
+        **how: Any,
     ) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **how)
         self._limits, self._opened = limits, opened

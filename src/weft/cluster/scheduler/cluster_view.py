@@ -4,26 +4,26 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from weft.cluster.control.interface import LiveCluster
-from weft.cluster.control.watch_feeds import Feed
-from weft.cluster.eviction.evictor import Recall
-from weft.cluster.eviction.overbooking_guard import Guard
+from weft.cluster.control.watch_feeds import WatchFeed
+from weft.cluster.eviction.evictor import Evictor
+from weft.cluster.eviction.overbooking_guard import OverbookingGuard
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import Stuck
-from weft.cluster.stores.oom_history_store import Lessons
-from weft.cluster.telemetry.oom_watch import Ends
+from weft.cluster.state.terminating import StuckPod
+from weft.cluster.stores.oom_history_store import OomHistoryStore
+from weft.cluster.telemetry.oom_watch import OomWatch
 from weft.kube.bind import Binder
 from weft.kube.client import ApiClient
 
 
-class Observed(LiveCluster, Protocol):
+class ClusterView(LiveCluster, Protocol):
     """A live cluster that shows how it is doing. Everything here is only read."""
 
     binder: Binder
-    guard: Guard
-    recall: Recall
-    ends: Ends
-    lessons: Lessons
+    guard: OverbookingGuard
+    recall: Evictor
+    ends: OomWatch
+    lessons: OomHistoryStore
 
     @property
     def client(self) -> ApiClient:
@@ -41,10 +41,10 @@ class Observed(LiveCluster, Protocol):
         ...
 
     @property
-    def feeds(self) -> Sequence[Feed[Any]]:
+    def feeds(self) -> Sequence[WatchFeed[Any]]:
         """The list-watches: how they are doing."""
         ...
 
-    def stuck(self) -> list[Stuck]:
+    def stuck(self) -> list[StuckPod]:
         """Pods that hold GPUs and cannot end by themselves, the longest first."""
         ...

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from weft.cluster.http.connection import Connection, Limits
+from weft.cluster.http.connection import ConnectionLimits, LimitedConnection
 
 
 class HttpOptions(msgspec.Struct, frozen=True):
@@ -28,13 +28,13 @@ class HttpOptions(msgspec.Struct, frozen=True):
     close_s: float = 2
 
 
-class PageConnection(Connection):
+class PageConnection(LimitedConnection):
     """Closed too if its answer is not taken in time."""
 
     def __init__(
-        self, options: HttpOptions, opened: set[Connection], manager: web.Server, **how: Any
+        self, options: HttpOptions, opened: set[LimitedConnection], manager: web.Server, **how: Any
     ) -> None:
-        limits = Limits(options.head_timeout_s, options.most_connections)
+        limits = ConnectionLimits(options.head_timeout_s, options.most_connections)
         super().__init__(limits, opened, manager, **how)
         self._answer_timeout_s = options.answer_timeout_s
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.core.record import Header, Line, Lines, Recorder
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
 from weft.core.record.file import FullError, is_large
 from weft.core.record.side import clear, side_of
 from weft.model import BadInputError
@@ -29,12 +29,12 @@ class Recording:
     `most_mib` is what the file and its signals take together at most; 0: however much.
     """
 
-    def __init__(self, live: Cluster, header: Header, path: Path, most_mib: int = 0) -> None:
+    def __init__(self, live: EngineCluster, header: Header, path: Path, most_mib: int = 0) -> None:
         self._live, self._header, self._path = live, header, path
-        self._waiting: list[bytes | Line] = []
+        self._waiting: list[bytes | DecisionLine] = []
         self._size = 0
         self._encoder = msgspec.json.Encoder()
-        self._lines, self._writing = Lines(side_of(path), most_mib << 20), threading.Lock()
+        self._lines, self._writing = DecisionLines(side_of(path), most_mib << 20), threading.Lock()
         self._task: asyncio.Task[None] | None = None
         self.failed = ""
 
@@ -60,9 +60,9 @@ class Recording:
         clear(side)
         self._path.write_bytes(b"")
 
-    def _put(self, line: Header | Line) -> None:
+    def _put(self, line: Header | DecisionLine) -> None:
         """Keep it until it is written. Large snapshots are packed then, in a thread."""
-        if isinstance(line, Line) and is_large(line):
+        if isinstance(line, DecisionLine) and is_large(line):
             self._waiting.append(line)
             self._size += len(line.event.signals.values)  # type: ignore[union-attr]
         else:
@@ -99,7 +99,7 @@ class Recording:
                 why += ", all that --decisions-mib allows; the next process begins a new file"
             log.error("decisions are not recorded any more: %s: %s", self._path, why)
 
-    def _append(self, lines: list[bytes | Line]) -> None:
+    def _append(self, lines: list[bytes | DecisionLine]) -> None:
         with self._writing, self._path.open("ab") as file:
             for line in lines:
                 if isinstance(line, bytes):

@@ -17,28 +17,28 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from weft.cluster.scheduler.cluster_view import Observed
-from weft.cluster.scheduler.explanation import Explanation, State, Told
+from weft.cluster.scheduler.cluster_view import ClusterView
+from weft.cluster.scheduler.explanation import PodExplanation, State, SuggestedChange
 from weft.cluster.state.pod_constraints import WAY_OUT
-from weft.cluster.state.terminating import Stuck, in_words
-from weft.cluster.telemetry.slowdown_observer import Progress
+from weft.cluster.state.terminating import StuckPod, in_words
+from weft.cluster.telemetry.slowdown_observer import ObservedProgress
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.harvest import harvest_in_words
 from weft.core.engine.oom_history import charged_in_words
-from weft.core.engine.placed_pod import Placed
+from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.records import BOUNDED
 from weft.core.explain.counterfactual import (
     SECOND_NS,
-    Asked,
-    Metrics,
-    Place,
+    AlternativePlacement,
+    MetricsRead,
+    PlacementQuestion,
     metrics_in_steps,
     told,
 )
-from weft.core.explain.reasons import Summary, best_nodes, summarise
-from weft.core.explain.smallest_change import Search
+from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
+from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Profile
-from weft.core.ledger import Table
+from weft.core.ledger import LedgerTable
 from weft.dialects import registry
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code, PodRequest, Share
@@ -67,15 +67,15 @@ class Explainer:
 
     def __init__(
         self,
-        live: Observed,
+        live: ClusterView,
         options: SearchOptions | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._live, self._clock = live, clock
         self._options = options or SearchOptions()
-        self.progress_of: Callable[[str], Progress | None] = lambda uid: None
+        self.progress_of: Callable[[str], ObservedProgress | None] = lambda uid: None
 
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
+    async def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """The pod now; None where there is none of this name."""
         try:
             found = await self._explain(namespace, name)
@@ -83,14 +83,14 @@ class Explainer:
             found = self._broke_off(namespace, name, error)
         return None if found is None else replace(found, progress=self.progress_of(found.uid))
 
-    def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
+    def _broke_off(self, namespace: str, name: str, error: Exception) -> PodExplanation | None:
         why, pod = (
             self._live.faults.answering(f"{namespace}/{name}", error),
             self._live.pod(namespace, name),
         )
         return None if pod is None else self._told(pod, "faulted", why)
 
-    async def _explain(self, namespace: str, name: str) -> Explanation | None:
+    async def _explain(self, namespace: str, name: str) -> PodExplanation | None:
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None
@@ -110,7 +110,7 @@ class Explainer:
             return self._told(pod, "bad", text)
         return await self._pending(pod, request, metrics)
 
-    def _settled(self, pod: Pod) -> Explanation | None:
+    def _settled(self, pod: Pod) -> PodExplanation | None:
         """Where there is nothing to decide now."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
@@ -127,9 +127,9 @@ class Explainer:
             return self._told(pod, "gated", text)
         return None
 
-    def _told(self, pod: Pod, state: State, text: str, **more: Any) -> Explanation:
+    def _told(self, pod: Pod, state: State, text: str, **more: Any) -> PodExplanation:
         meta = pod.metadata
-        return Explanation(
+        return PodExplanation(
             meta.namespace,
             meta.name,
             meta.uid,
@@ -142,7 +142,7 @@ class Explainer:
 
     # --- with a place ---
 
-    def _bound(self, pod: Pod) -> Explanation:
+    def _bound(self, pod: Pod) -> PodExplanation:
         live, uid = self._live, pod.metadata.uid
         held = live.engine.ledger.holdings.get(uid)
         placed = live.engine.placed.get(uid)
@@ -180,19 +180,21 @@ class Explainer:
             stuck=self._stuck(uid),
         )
 
-    async def _with_metrics(self, settled: Explanation) -> Explanation:
+    async def _with_metrics(self, settled: PodExplanation) -> PodExplanation:
         """The same, with the metrics behind it where this process decided it."""
         placed = self._live.engine.placed.get(settled.uid)
         if placed is None or settled.state not in ("bound", "binding"):
             return settled
         return replace(settled, metrics=await self._metrics_of(placed))
 
-    async def _metrics_of(self, placed: Placed) -> Metrics | None:
+    async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
         """What was measured of its GPUs at its decision, and what metrics say and do now."""
         record, saw = placed.record, placed.saw
         on = "" if placed.queued else record.node
-        asked = Asked(placed.pod, placed.profile, record.attempt, on, (record.uid,))
-        now = await self._decided_again(asked, record.at_ns, Place(record.node, record.shares))
+        asked = PlacementQuestion(placed.pod, placed.profile, record.attempt, on, (record.uid,))
+        now = await self._decided_again(
+            asked, record.at_ns, AlternativePlacement(record.node, record.shares)
+        )
         if now is None or saw is None:
             return None if now is None else replace(now, gpus=())
         gpus = sorted({share.gpu for share in record.shares})
@@ -222,7 +224,7 @@ class Explainer:
             notes += live.parse(pod).warnings
         return tuple(notes)
 
-    def _stuck(self, uid: str = "") -> tuple[Stuck, ...]:
+    def _stuck(self, uid: str = "") -> tuple[StuckPod, ...]:
         found = self._live.stuck()
         if uid:
             return tuple(one for one in found if one.uid == uid)
@@ -230,7 +232,7 @@ class Explainer:
 
     # --- without ---
 
-    def _anothers(self, pod: Pod) -> Explanation:
+    def _anothers(self, pod: Pod) -> PodExplanation:
         """Weft may be asked about it as kube-scheduler's extender: what it would answer."""
         live = self._live
         scheduler = pod.spec.scheduler_name or "default-scheduler"
@@ -250,22 +252,24 @@ class Explainer:
             pod, "not ours", text, notes=tuple(notes), summary=summary, reason=str(summary)
         )
 
-    async def _metrics_if_pending(self, pod: Pod) -> Metrics | None:
+    async def _metrics_if_pending(self, pod: Pod) -> MetricsRead | None:
         """The metrics behind what the pod would get now; None also where it cannot be read."""
         engine = self._live.engine
         try:
             request = self._live.parse(pod)
         except BadInputError:
             return None
-        asked = Asked(request, engine.profile_of(request), self._tries(request.uid) + 1)
+        asked = PlacementQuestion(request, engine.profile_of(request), self._tries(request.uid) + 1)
         now_ns = int(self._live.client.clock.monotonic() * SECOND_NS)
-        return await self._decided_again(asked, now_ns, Place())
+        return await self._decided_again(asked, now_ns, AlternativePlacement())
 
     def _tries(self, uid: str) -> int:
         waiting = self._live.engine.queue.waiting()
         return next((one.tries for one in waiting if one.pod.uid == uid), 0)
 
-    async def _decided_again(self, asked: Asked, at_ns: int, place: Place) -> Metrics | None:
+    async def _decided_again(
+        self, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
+    ) -> MetricsRead | None:
         """`metrics_in_steps`, with a rest after each as long as it took."""
         steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
         while True:
@@ -273,10 +277,12 @@ class Explainer:
             try:
                 next(steps)
             except StopIteration as ended:
-                return cast("Metrics | None", ended.value)
+                return cast("MetricsRead | None", ended.value)
             await asyncio.sleep(self._clock() - began)
 
-    async def _pending(self, pod: Pod, request: PodRequest, metrics: Metrics | None) -> Explanation:
+    async def _pending(
+        self, pod: Pod, request: PodRequest, metrics: MetricsRead | None
+    ) -> PodExplanation:
         live, engine = self._live, self._live.engine
         profile = engine.profile_of(request)
         known = engine.assess(profile, request)
@@ -319,14 +325,14 @@ class Explainer:
 
     async def _changes(
         self, profile: Profile, request: PodRequest
-    ) -> tuple[tuple[Told, ...], bool]:
+    ) -> tuple[tuple[SuggestedChange, ...], bool]:
         """What would make it fit, tried a slice at a time; and whether all was tried."""
 
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
 
         shape = self._live.engine.lessons.shape_of(request)
-        search = Search(self._live.engine, profile, shape, rank, self._name)
+        search = ChangeSearch(self._live.engine, profile, shape, rank, self._name)
         steps = search.steps()
         left_s = self._options.budget_s
         while not search.ended and left_s > 0:
@@ -337,14 +343,16 @@ class Explainer:
             took_s = self._clock() - began
             left_s -= took_s
             await asyncio.sleep(took_s)
-        found = [Told(one.axis, one.text, one.free) for one in search.confirmed()]
+        found = [SuggestedChange(one.axis, one.text, one.free) for one in search.confirmed()]
         return tuple(found), search.ended
 
     def _priority(self, uid: str) -> int:
         pod = self._live.pods.by_uid(uid)
         return (pod.spec.priority or 0) if pod is not None else 0
 
-    def _on_preemption(self, request: PodRequest, pod: Pod, changes: tuple[Told, ...]) -> list[str]:
+    def _on_preemption(
+        self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
+    ) -> list[str]:
         """Where kube-scheduler would end others for it, that Weft alone does not."""
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
@@ -364,7 +372,9 @@ class Explainer:
 _END = object()
 
 
-def _beyond_advertised(table: Table, known: Assessment, summary: Summary) -> list[str]:
+def _beyond_advertised(
+    table: LedgerTable, known: Assessment, summary: FeasibilitySummary
+) -> list[str]:
     """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
     notes = []
     for lacks in summary.reasons:

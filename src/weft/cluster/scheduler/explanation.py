@@ -4,11 +4,11 @@ from typing import Literal
 
 import msgspec
 
-from weft.cluster.state.terminating import Stuck
-from weft.cluster.telemetry.slowdown_observer import Progress
+from weft.cluster.state.terminating import StuckPod
+from weft.cluster.telemetry.slowdown_observer import ObservedProgress
 from weft.core.engine.records import Candidate
-from weft.core.explain.counterfactual import Metrics
-from weft.core.explain.reasons import Summary
+from weft.core.explain.counterfactual import MetricsRead
+from weft.core.explain.reasons import FeasibilitySummary
 from weft.model import Share
 
 State = Literal[
@@ -25,7 +25,7 @@ State = Literal[
 ]
 
 
-class Told(msgspec.Struct, frozen=True):
+class SuggestedChange(msgspec.Struct, frozen=True):
     """One change that would make the pod fit, and the UIDs of pods that would have to end."""
 
     axis: str
@@ -33,7 +33,7 @@ class Told(msgspec.Struct, frozen=True):
     free: tuple[str, ...] = ()
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class PodExplanation(msgspec.Struct, frozen=True):
     """One pod, now.
 
     `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
@@ -59,11 +59,11 @@ class Explanation(msgspec.Struct, frozen=True):
     score: int = 0
     attempt: int = 0
     reason: str = ""
-    summary: Summary | None = None
+    summary: FeasibilitySummary | None = None
     candidates: tuple[Candidate, ...] = ()
-    changes: tuple[Told, ...] = ()
+    changes: tuple[SuggestedChange, ...] = ()
     searched: bool = True
     notes: tuple[str, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
-    metrics: Metrics | None = None
-    progress: Progress | None = None
+    stuck: tuple[StuckPod, ...] = ()
+    metrics: MetricsRead | None = None
+    progress: ObservedProgress | None = None

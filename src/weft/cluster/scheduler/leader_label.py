@@ -11,7 +11,7 @@ import logging
 import msgspec
 
 from weft.kube.client import MERGE_PATCH, ApiClient
-from weft.kube.codec import PODS, Skips
+from weft.kube.codec import PODS, SkippedObjects
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 
 log = logging.getLogger("weft.scheduler")
@@ -20,7 +20,7 @@ ROLE = "weft.dev/role"
 LEADER, FOLLOWER = "leader", "follower"
 
 
-class Role:
+class LeaderLabel:
     """The label of the pod this process runs in; does nothing where there is no such pod."""
 
     def __init__(self, client: ApiClient, namespace: str = "", name: str = "") -> None:
@@ -38,7 +38,7 @@ class Role:
             answer = await self._client.call(
                 "GET", PODS.of(self._namespace), query={"labelSelector": f"{ROLE}={LEADER}"}
             )
-            others = [pod.metadata.name for pod in PODS.decode_page(answer, Skips()).items]
+            others = [pod.metadata.name for pod in PODS.decode_page(answer, SkippedObjects()).items]
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
             log.warning("which pod calls itself leader can't be read: %s", error)
             return False

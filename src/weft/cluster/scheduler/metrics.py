@@ -11,8 +11,8 @@ from typing import TypeVar
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from weft.cluster.control.interface import Attempt, Written
-from weft.cluster.scheduler.cluster_view import Observed
+from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
@@ -32,14 +32,14 @@ _DECISION_S = [0.00002 * 2**n for n in range(15)]
 _SLI_S = [0.01 * 2**n for n in range(20)]
 
 
-class Metrics:
+class SchedulerMetrics:
     """Listens to one live cluster's decisions, and is a collector of prometheus-client.
 
     `lease` is the name under which leadership is told; `per_gpu` adds the ledger's gauges of every
     single GPU.
     """
 
-    def __init__(self, live: Observed, *, lease: str = "weft", per_gpu: bool = False) -> None:
+    def __init__(self, live: ClusterView, *, lease: str = "weft", per_gpu: bool = False) -> None:
         self._live, self._lease = live, lease
         self._ledger = LedgerGauges(live.engine.ledger, per_gpu=per_gpu)
         self._attempts: Counter[tuple[str, str]] = Counter()
@@ -67,9 +67,9 @@ class Metrics:
 
     # --- listening ---
 
-    def _heard(self, what: Attempt | Written) -> None:
+    def _heard(self, what: Attempt | BindOutcome) -> None:
         record = what.command.record
-        if isinstance(what, Written):
+        if isinstance(what, BindOutcome):
             self._written(what)
             return
         self._decision.observe(what.took_s)
@@ -81,7 +81,7 @@ class Metrics:
         else:
             self._deciding_s[record.uid] = what.took_s
 
-    def _written(self, what: Written) -> None:
+    def _written(self, what: BindOutcome) -> None:
         record = what.command.record
         took_s = self._deciding_s.pop(record.uid, 0.0) + what.took_s
         if not isinstance(what.outcome, Bound):

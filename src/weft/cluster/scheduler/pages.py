@@ -23,9 +23,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from weft.cluster.http.access import Door
-from weft.cluster.http.connection import Connection
-from weft.cluster.scheduler.cluster_view import Observed
+from weft.cluster.http.access import AccessRule
+from weft.cluster.http.connection import LimitedConnection
+from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.connection import HttpOptions, PageConnection
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.permission import Permission
@@ -39,7 +39,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_READY = "this Weft is still reading the cluster; ask again in some seconds"
 
 
-class Answer(NamedTuple):
+class PageResponse(NamedTuple):
     """Status, body and its type."""
 
     status: int
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     type: str = _TEXT
 
 
-class Check(NamedTuple):
+class HealthCheck(NamedTuple):
     """One part of the process, and what is wrong with it ("" for nothing)."""
 
     part: str
@@ -64,7 +64,7 @@ class _Families(Collector):
         return self._families
 
 
-class Pages:
+class StatusPages:
     """The pages of one process; a `Part` of it (`process.py`).
 
     `collectors` are asked for metrics, in order; others' may be added. `explainer` explains pods.
@@ -74,25 +74,25 @@ class Pages:
 
     def __init__(
         self,
-        live: Observed,
+        live: ClusterView,
         collectors: Sequence[Collector],
         *,
         address: str = "0.0.0.0",
         port: int = 10_259,
         options: HttpOptions | None = None,
-        door: Door | None = None,
+        door: AccessRule | None = None,
     ) -> None:
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
         self._live, self.explainer = live, Explainer(live)
-        self._permission = Permission(live.client, door or Door())
-        self._opened: set[Connection] = set()
+        self._permission = Permission(live.client, door or AccessRule())
+        self._opened: set[LimitedConnection] = set()
         self._manager: web.Server | None = None
         self._server: asyncio.Server | None = None
         self._scraping, self._explaining_one = asyncio.Lock(), asyncio.Lock()
         self._explaining = 0
-        self._pages: dict[str, Callable[[web.BaseRequest], Awaitable[Answer]]] = {
+        self._pages: dict[str, Callable[[web.BaseRequest], Awaitable[PageResponse]]] = {
             "/healthz": self._alive,
             "/livez": self._alive,
             "/readyz": self._ready,
@@ -161,7 +161,7 @@ class Pages:
             response.force_close()
         return response
 
-    async def _answer(self, request: web.BaseRequest) -> Answer:
+    async def _answer(self, request: web.BaseRequest) -> PageResponse:
         if request.method not in ("GET", "HEAD"):
             return _error(405, "send a GET")
         if request.body_exists:
@@ -175,27 +175,33 @@ class Pages:
         pages = ", ".join((*self._pages, "/explain/pods/NAMESPACE/NAME"))
         return _error(404, f"there is no such page; there are {pages}")
 
-    async def _alive(self, request: web.BaseRequest) -> Answer:
-        informative = [Check("ready", "" if self._live.ready else _NOT_READY), *self._watches()]
-        return _checked("livez", [Check("ping")], informative, "verbose" in request.query)
+    async def _alive(self, request: web.BaseRequest) -> PageResponse:
+        informative = [
+            HealthCheck("ready", "" if self._live.ready else _NOT_READY),
+            *self._watches(),
+        ]
+        return _checked("livez", [HealthCheck("ping")], informative, "verbose" in request.query)
 
-    async def _ready(self, request: web.BaseRequest) -> Answer:
+    async def _ready(self, request: web.BaseRequest) -> PageResponse:
         checks = [
-            Check(f"read-{feed.resource.name}", "" if feed.synced.is_set() else "not read yet")
+            HealthCheck(
+                f"read-{feed.resource.name}", "" if feed.synced.is_set() else "not read yet"
+            )
             for feed in self._live.feeds
         ]
-        checks.append(Check("ready", "" if self._live.ready else _NOT_READY))
+        checks.append(HealthCheck("ready", "" if self._live.ready else _NOT_READY))
         if self._live.ready:  # a list that is made afresh takes no readiness away
-            checks = [Check(check.part) for check in checks]
-            checks.append(Check("leader", self._live.leadership.lacking))
+            checks = [HealthCheck(check.part) for check in checks]
+            checks.append(HealthCheck("leader", self._live.leadership.lacking))
         return _checked("readyz", checks, self._watches(), "verbose" in request.query)
 
-    def _watches(self) -> list[Check]:
+    def _watches(self) -> list[HealthCheck]:
         return [
-            Check(f"watch-{feed.resource.name}", feed.watch.last_error) for feed in self._live.feeds
+            HealthCheck(f"watch-{feed.resource.name}", feed.watch.last_error)
+            for feed in self._live.feeds
         ]
 
-    async def _metrics(self, request: web.BaseRequest) -> Answer:
+    async def _metrics(self, request: web.BaseRequest) -> PageResponse:
         async with self._scraping:
             families = []
             for collector in self.collectors:
@@ -204,9 +210,9 @@ class Pages:
                     await asyncio.sleep(0)
             # Writing 5,000 nodes' numbers takes a while: in a thread, where others get their turn.
             text = await asyncio.to_thread(generate_latest, _Families(families))
-        return Answer(200, text, _METRICS)
+        return PageResponse(200, text, _METRICS)
 
-    async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> Answer:
+    async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> PageResponse:
         if not self._live.ready:
             return _error(503, _NOT_READY)
         if self._explaining >= self.options.most_explaining:
@@ -222,31 +228,31 @@ class Pages:
             self._explaining -= 1
         if found is None:
             return _error(404, f"there is no pod {namespace}/{name}")
-        return Answer(200, msgspec.json.encode(found), _JSON)
+        return PageResponse(200, msgspec.json.encode(found), _JSON)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ProblemBody(msgspec.Struct, frozen=True):
     """The body of an answer that is none. `weft` tells it apart from a proxy's own."""
 
     error: str
     weft: bool = True
 
 
-def _error(status: int, text: str) -> Answer:
-    return Answer(status, msgspec.json.encode(Problem(text)), _JSON)
+def _error(status: int, text: str) -> PageResponse:
+    return PageResponse(status, msgspec.json.encode(ProblemBody(text)), _JSON)
 
 
 def _checked(
-    name: str, checks: Sequence[Check], informative: Sequence[Check], verbose: bool
-) -> Answer:
+    name: str, checks: Sequence[HealthCheck], informative: Sequence[HealthCheck], verbose: bool
+) -> PageResponse:
     """As Kubernetes' own components answer: `ok`, or every part with [+] or [-]."""
     failed = [check for check in checks if check.wrong]
     if not failed and not verbose:
-        return Answer(200, b"ok")
+        return PageResponse(200, b"ok")
     lines = [
         f"[-]{check.part} failed: {check.wrong}" if check.wrong else f"[+]{check.part} ok"
         for check in checks
     ]
     lines += [f"[i]{check.part}: {check.wrong or 'ok'}" for check in informative if verbose]
     lines.append(f"{name} check {'failed' if failed else 'passed'}\n")
-    return Answer(503 if failed else 200, "\n".join(lines).encode())
+    return PageResponse(503 if failed else 200, "\n".join(lines).encode())

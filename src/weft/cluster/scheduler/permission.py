@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.kube.access import may_get, user_of
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, LostError, NotSentError
@@ -30,7 +30,7 @@ _NOBODY = (
 )
 
 
-class Refusal(NamedTuple):
+class PermissionRefusal(NamedTuple):
     """HTTP status, and why."""
 
     status: int
@@ -40,27 +40,31 @@ class Refusal(NamedTuple):
 class Permission:
     """Asks the API server about tokens, one at a time, for whoever shows them may be anybody."""
 
-    def __init__(self, client: ApiClient, door: Door) -> None:
+    def __init__(self, client: ApiClient, door: AccessRule) -> None:
         self._client, self._door = client, door
         self._asking = asyncio.Lock()
 
-    async def refusal(self, request: web.BaseRequest, path: str) -> Refusal | None:
+    async def refusal(self, request: web.BaseRequest, path: str) -> PermissionRefusal | None:
         """Why this request for `path` is not answered; None where it may be."""
         if self._door.admits(request.transport):
             return None
         token = request.headers.get(TOKEN_HEADER, "")
         if not _TOKEN.fullmatch(token):
-            return Refusal(401, f"{_NOBODY}: there is no token in {TOKEN_HEADER}")
+            return PermissionRefusal(401, f"{_NOBODY}: there is no token in {TOKEN_HEADER}")
         try:
             async with self._asking:
                 return await self._refusal(token, path)
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-            return Refusal(503, f"the API server does not say whether you may: {error}")
+            return PermissionRefusal(503, f"the API server does not say whether you may: {error}")
 
-    async def _refusal(self, token: str, path: str) -> Refusal | None:
+    async def _refusal(self, token: str, path: str) -> PermissionRefusal | None:
         user = await user_of(self._client, token, AUDIENCE)
         if user is None:
-            return Refusal(401, f"{_NOBODY}: the API server knows no such token for {AUDIENCE}")
+            return PermissionRefusal(
+                401, f"{_NOBODY}: the API server knows no such token for {AUDIENCE}"
+            )
         if not await may_get(self._client, user, path):
-            return Refusal(403, f"{user.username} may not get {path} (RBAC, nonResourceURLs)")
+            return PermissionRefusal(
+                403, f"{user.username} may not get {path} (RBAC, nonResourceURLs)"
+            )
         return None

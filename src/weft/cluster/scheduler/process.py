@@ -18,8 +18,8 @@ import signal
 from collections.abc import Coroutine, Sequence
 from typing import Protocol
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.scheduler.leader_label import Role
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.kube.lease import Elector
 from weft.model import WeftError
 
@@ -31,7 +31,7 @@ class LeadershipLostError(WeftError):
     """Another process may lead now. This one must end, and may be started anew."""
 
 
-class Part(Protocol):
+class ProcessPart(Protocol):
     """Something that serves beside the deciding: HTTP, the extender."""
 
     async def start(self) -> str:
@@ -43,7 +43,7 @@ class Part(Protocol):
         ...
 
 
-class Writer(Protocol):
+class BackgroundWriter(Protocol):
     """Something that writes for people for as long as the process lives."""
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class Writer(Protocol):
         ...
 
 
-class Process:
+class SchedulerProcess:
     """One scheduler. `await run()` until it is told to stop, or raise what ended it.
 
     `early` are served from the start (health), `parts` once all is known. Without an `elector` it
@@ -59,16 +59,20 @@ class Process:
     """
 
     def __init__(
-        self, live: Cluster, teller: Writer, role: Role, elector: Elector | None = None
+        self,
+        live: EngineCluster,
+        teller: BackgroundWriter,
+        role: LeaderLabel,
+        elector: Elector | None = None,
     ) -> None:
         self.live, self.elector = live, elector
         if elector is not None:
             live.leadership.elsewhere = lambda: elector.other
-        self.early: list[Part] = []
-        self.parts: list[Part] = []
+        self.early: list[ProcessPart] = []
+        self.parts: list[ProcessPart] = []
         self.drain_s = 20.0
         self._teller, self._role = teller, role
-        self._serving: list[Part] = []
+        self._serving: list[ProcessPart] = []
         self._endless: set[asyncio.Future[None]] = set()
         self._ended: asyncio.Future[None]
 
@@ -128,7 +132,7 @@ class Process:
         else:
             self._ended.set_exception(error)
 
-    async def _serve(self, parts: Sequence[Part]) -> None:
+    async def _serve(self, parts: Sequence[ProcessPart]) -> None:
         for part in parts:
             log.info("%s", await part.start())
             self._serving.append(part)

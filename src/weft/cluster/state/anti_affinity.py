@@ -13,7 +13,7 @@ from weft.kube.structs import KubeNode
 Domain = tuple[str, str]
 
 
-class Away:
+class AntiAffinityDomains:
     """The topology keys of the pods on each node, and the domains that follow from them."""
 
     def __init__(self) -> None:

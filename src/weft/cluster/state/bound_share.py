@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from weft.cluster.state.pod_reader import plain_shape, read_bound, read_there
 from weft.dialects import registry
-from weft.dialects.dialect import Settings
-from weft.dialects.evidence import Weighed
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import GPU_RESOURCE, slots
 from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, placement_of, share_on
 from weft.kube.pods import Pod
@@ -40,7 +40,7 @@ class Doubt(NamedTuple):
     unsure: bool = True
 
 
-class Held(NamedTuple):
+class BoundShare(NamedTuple):
     """What is charged for a pod. `why` says, where its marks did not, what was assumed.
 
     `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
@@ -52,7 +52,7 @@ class Held(NamedTuple):
     doubts: tuple[Doubt, ...] = ()
 
 
-class Cards:
+class GuessedUse:
     """How full the cards of a node are while guesses are made. An instance fills its card."""
 
     def __init__(self, node: Node) -> None:
@@ -97,8 +97,8 @@ def as_bound(pod: Pod) -> str:
 
 
 def held_by(
-    pod: Pod, node: Node, settings: Settings, how_full: HowFull, bound_with: str = ""
-) -> Held:
+    pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
+) -> BoundShare:
     """What to charge for this bound pod on its node, whose cards are so full without it.
 
     `bound_with` is what it was seen to be bound with: the value of Weft's annotation.
@@ -110,11 +110,11 @@ def held_by(
     units = (Doubt("UnitMismatch", mismatch),) if mismatch else ()
     known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
     if known is not None:
-        return Held(known.placement, doubts=(*units, *_doubts(known, node)))
+        return BoundShare(known.placement, doubts=(*units, *_doubts(known, node)))
     return _guessed(request, node, how_full)._replace(doubts=units)
 
 
-def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
+def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
     if known.edited:
         text = (
             "its marks are not as Weft wrote them, or say less than it asks: "
@@ -133,17 +133,17 @@ def _doubts(known: Weighed, node: Node) -> Iterator[Doubt]:
         yield Doubt("GPULost", text, unsure=False)
 
 
-def without_node(pod: Pod, settings: Settings) -> Held:
+def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
     """What to charge while the pod's node is not known: all but GPUs."""
     try:
         shape = read_bound(pod, settings).shape
     except BadInputError:
         shape = plain_shape(pod, settings)
     request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
-    return Held(placement_of(request, Node(pod.spec.node_name), ()))
+    return BoundShare(placement_of(request, Node(pod.spec.node_name), ()))
 
 
-def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
+def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
     left = list(reversed(cards))
     left.sort(key=how_full)
@@ -168,10 +168,10 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> Held:
         why += "the last idle cards of its node are taken to be its"
     else:
         why += "its share is charged on every card of its node"
-    return Held(placement_of(request, node, shares), why, moves)
+    return BoundShare(placement_of(request, node, shares), why, moves)
 
 
-def unreadable(pod: Pod, node: Node, settings: Settings, error: str) -> Held:
+def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> BoundShare:
     """What to charge for a bound pod that cannot be read, because of this. Never raises."""
     try:
         shape, gpus = plain_shape(pod, settings), _names_gpus(pod)
@@ -179,14 +179,14 @@ def unreadable(pod: Pod, node: Node, settings: Settings, error: str) -> Held:
         shape, gpus = Shape(), True
     request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
     if not gpus:
-        return Held(placement_of(request, node, ()), f"cannot be read ({error})")
+        return BoundShare(placement_of(request, node, ()), f"cannot be read ({error})")
     shares = [
         Share(0, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
         for gpu in node.gpus
         if gpu.parent is None
     ]
     why = f"cannot be read ({error}): all GPUs of its node are taken to be its"
-    return Held(placement_of(request, node, shares), why)
+    return BoundShare(placement_of(request, node, shares), why)
 
 
 def _names_gpus(pod: Pod) -> bool:

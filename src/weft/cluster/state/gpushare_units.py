@@ -16,7 +16,7 @@ from weft.model import Node
 log = logging.getLogger("weft.cluster")
 
 
-class Units:
+class UnitMismatches:
     """The contradictions there are, by node name: `of_nodes`. (Those of bound pods are `doubts` of
     the `PodView`.)"""
 

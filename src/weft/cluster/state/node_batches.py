@@ -14,7 +14,7 @@ _LAYING_SHARE = 0.2
 _MOST_WAIT_S = 1.0
 
 
-class Gathering:
+class NodeBatches:
     """`lay` takes over what changed; `nudge` has `changed` called again, in its turn."""
 
     def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:

@@ -10,12 +10,12 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from weft.cluster.state.anti_affinity import Away
+from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.core.framework.constraints import closed_to
 from weft.dialects import registry
 from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory, taints_of
 from weft.kube.list_diff import Change, Deleted
-from weft.kube.sources import Rule
+from weft.kube.sources import InventoryFallback
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import Closed, Constraints, Node
 from weft.model.reason import TEXT
@@ -35,7 +35,7 @@ class NodeView:
     `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
     """
 
-    def __init__(self, rules: Sequence[Rule] = (), *, lends: bool = False) -> None:
+    def __init__(self, rules: Sequence[InventoryFallback] = (), *, lends: bool = False) -> None:
         self.nodes: dict[str, Node] = {}
         self.warnings: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, KubeNode] = {}
@@ -45,7 +45,7 @@ class NodeView:
         self._rules = rules
         self._accounted = registry.RESOURCES if lends else ()
         self._unhealthy: dict[str, ConfigMap] = {}
-        self._away = Away()
+        self._away = AntiAffinityDomains()
         self._dirty: set[str] = set()
         self._closed: set[str] = set()  # since `changed` was asked last
 

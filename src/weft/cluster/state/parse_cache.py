@@ -9,13 +9,13 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import timestamp_ns
 from weft.kube.pods import Pod
 from weft.kube.workload_name import workload_of
 from weft.model import Constraints, PodRequest
 
-Read = Callable[[Pod, Settings, Constraints], PodRequest]
+Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 
 LARGE_BYTES = 65_536
 """Of a pod's spec. Pods have some kB; larger ones are read anew, for they would fill the memory."""
@@ -23,14 +23,14 @@ LARGE_BYTES = 65_536
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Alike:
+class ParseCache:
     """`read`, remembering its last `keep` different answers."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
         self._known: OrderedDict[bytes, tuple[Constraints, PodRequest]] = OrderedDict()
 
-    def read(self, pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
+    def read(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
         """What `read` says of this pod; whatever it raises comes through, and is not kept."""
         meta = pod.metadata
         if not (meta.uid and meta.name and meta.namespace):  # no pod of the API

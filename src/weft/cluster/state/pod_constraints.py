@@ -81,7 +81,7 @@ def _term(term: kube.NodeSelectorTerm) -> Term:
     return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
-def _requirements(told: Sequence[kube.Requirement] | None) -> tuple[Requirement, ...]:
+def _requirements(told: Sequence[kube.SelectorRequirement] | None) -> tuple[Requirement, ...]:
     return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in told or ())
 
 

@@ -4,13 +4,13 @@ import contextlib
 
 from msgspec.structs import replace
 
-from weft.cluster.state.parse_cache import Alike
+from weft.cluster.state.parse_cache import ParseCache
 from weft.cluster.state.pod_constraints import Volumes, constraints_of, ports_of
 from weft.dialects import registry
-from weft.dialects.bounds import REFUSED, Bounds
-from weft.dialects.dialect import Settings
+from weft.dialects.bounds import REFUSED, InputBounds
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import CLASS, CLASSES
-from weft.dialects.resources import Slot, amount, by_name, node_side, peak, slots
+from weft.dialects.resources import ContainerSlot, amount, by_name, node_side, peak, slots
 from weft.kube.pods import Pod, Quantities
 from weft.model import (
     BadInputError,
@@ -25,33 +25,33 @@ from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 _MIB = 2**20
 _PODS = {"pods": 1}
 _HUGE = "hugepages-"
-_HOLD = Bounds(held=True)
+_HOLD = InputBounds(held=True)
 # kube-scheduler has looked at these already when it asks an extender.
 _ASKED = Constraints(judged_elsewhere=True)
 
 
-def read(pod: Pod, settings: Settings, volumes: Volumes) -> PodRequest:
+def read(pod: Pod, settings: DialectSettings, volumes: Volumes) -> PodRequest:
     """A pod that Weft itself schedules."""
     return _alike.read(pod, settings, constraints_of(pod, volumes))
 
 
-def read_asked(pod: Pod, settings: Settings) -> PodRequest:
+def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
     """A pod that kube-scheduler asks about: its constraints are kube-scheduler's business."""
     return _alike.read(pod, settings, replace(_ASKED, ports=ports_of(pod.spec)))
 
 
-def read_bound(pod: Pod, settings: Settings) -> PodRequest:
+def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
     """A pod that has a node, whichever: only what it holds there matters."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
-def read_there(pod: Pod, node: Node, settings: Settings) -> tuple[PodRequest, str]:
+def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequest, str]:
     """The same as this node of its counts, and in words what contradicts itself in that."""
     request = read_bound(pod, settings)
     return registry.dialect(request.dialect).on_node(pod, request, node, settings)
 
 
-def plain_shape(pod: Pod, settings: Settings) -> Shape:
+def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
     """What a pod takes beside GPUs, and its class, as far as that can be read: for pods that are
     no good."""
     try:
@@ -64,16 +64,20 @@ def plain_shape(pod: Pod, settings: Settings) -> Shape:
     return _with_node_side(shape, pod, Constraints(ports=ports_of(pod.spec)), settings, _HOLD)
 
 
-def _read(pod: Pod, settings: Settings, constraints: Constraints) -> PodRequest:
+def _read(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
     request = registry.parse_pod(pod, settings)
     return replace(request, shape=_with_node_side(request.shape, pod, constraints, settings))
 
 
-_alike = Alike(_read)
+_alike = ParseCache(_read)
 
 
 def _with_node_side(
-    shape: Shape, pod: Pod, constraints: Constraints, settings: Settings, bounds: Bounds = REFUSED
+    shape: Shape,
+    pod: Pod,
+    constraints: Constraints,
+    settings: DialectSettings,
+    bounds: InputBounds = REFUSED,
 ) -> Shape:
     """Pod-level resources take the place of the containers' sum; every pod is one of `pods`.
 
@@ -142,7 +146,7 @@ def _is_storage(name: str) -> bool:
     return name == "ephemeral-storage" or name.startswith(_HUGE)
 
 
-def _asked(slot: Slot) -> Quantities:
+def _asked(slot: ContainerSlot) -> Quantities:
     resources = slot.container.resources
     return {**(resources.limits or {}), **(resources.requests or {})}
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from msgspec.structs import replace
 
 from weft.cluster.state.bound_share import (
-    Cards,
+    BoundShare,
     Doubt,
-    Held,
+    GuessedUse,
     HowFull,
     as_bound,
     held_by,
@@ -34,7 +34,7 @@ from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, s
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import CLASS
 from weft.dialects.shares import encode, keeps
 from weft.kube.pods import Pod
@@ -65,7 +65,7 @@ class PodView:
         self.assumed: dict[str, str] = {}
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
-        self.settings = Settings(gpushare_unit="node")
+        self.settings = DialectSettings(gpushare_unit="node")
         self.deciding = False
         self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
         self.decided: Callable[[str], Placement | None] = lambda uid: None
@@ -297,15 +297,15 @@ class PodView:
         self._bound_with[pod.metadata.uid] = encode(placed)
         return placed
 
-    def _held(self, pod: Pod, node: Node) -> Held:
+    def _held(self, pod: Pod, node: Node) -> BoundShare:
         uid = pod.metadata.uid
-        held = self._charge(pod, node, Cards(node).how_full)
+        held = self._charge(pod, node, GuessedUse(node).how_full)
         if not held.moves:
             return held
         self._guessed_on.setdefault(node.name, set()).add(uid)
         return self._guesses(node.name, {uid})[uid]
 
-    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> Held:
+    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
         try:
             if node is None or how_full is None:
                 return without_node(pod, self.settings)
@@ -318,7 +318,7 @@ class PodView:
             told = self.fault(pod, error).removeprefix("cannot be read: ")
             return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
 
-    def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, Held]:
+    def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
         """What each pod whose whole cards are guessed holds on this node.
 
         A card that the engine holds for a pod which no watch has shown bound is not idle; those of
@@ -327,7 +327,7 @@ class PodView:
         node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name)
         if node is None or not uids:
             return {}
-        cards, here = Cards(node), self._on_node.get(name, {})
+        cards, here = GuessedUse(node), self._on_node.get(name, {})
         for uid in here:
             told = self._told.get(uid)
             if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
@@ -353,7 +353,7 @@ class PodView:
         wider = replace(new, shares=new.shares + beside)
         return replace(event, placement=wider) if beside else event
 
-    def _note(self, pod: Pod, held: Held) -> None:
+    def _note(self, pod: Pod, held: BoundShare) -> None:
         """Keep what is to be said of this pod's charge."""
         uid, why = pod.metadata.uid, held.why
         told = self.assumed.pop(uid, "")

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 _SHOWN = 3
 
 
-class Stuck(msgspec.Struct, frozen=True, gc=False):
+class StuckPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that holds `gpus` GPUs of `node` and cannot end by itself.
 
     `age_s` is for how long, None where nobody wrote down when it began. `dead_node` is False for a
@@ -40,7 +40,7 @@ def stuck(
     nodes: Mapping[str, KubeNode],
     holdings: Mapping[str, Holding],
     now: datetime.datetime,
-) -> list[Stuck]:
+) -> list[StuckPod]:
     """Those of these bound pods that are stuck at `now` (UTC), the longest first."""
     found = []
     for pod in pods:
@@ -51,14 +51,14 @@ def stuck(
         if reason is not None:
             why, age_s, dead = reason
             found.append(
-                Stuck(
+                StuckPod(
                     meta.namespace, meta.name, meta.uid, pod.spec.node_name, gpus, why, age_s, dead
                 )
             )
     return sorted(found, key=lambda one: (-(one.age_s or 0.0), one.namespace, one.name))
 
 
-def in_words(found: Iterable[Stuck]) -> str:
+def in_words(found: Iterable[StuckPod]) -> str:
     """`2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for none."""
     texts = []
     every = list(found)

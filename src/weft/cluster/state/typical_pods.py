@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
 from weft.core.policies.fragments import typical_input
@@ -32,7 +32,7 @@ class TypicalInput:
     enough to cost nothing.
     """
 
-    def __init__(self, live: Cluster, every_s: float = 600) -> None:
+    def __init__(self, live: EngineCluster, every_s: float = 600) -> None:
         self._live, self._every_s = live, every_s
         self._told: object = None
 

@@ -7,13 +7,13 @@ that wait. Volumes of a CSI driver that limits them on some node are left to kub
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weft.cluster.control.watch_feeds import Feed
+from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.state.pod_constraints import claims_of, terms_of
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CSI_NODES, VOLUMES
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.structs import CsiNode, Object, PersistentVolume, PersistentVolumeClaim
+from weft.kube.structs import CsiNode, KubeObject, PersistentVolume, PersistentVolumeClaim
 from weft.model import Requirement, Term
 
 _STABLE = {
@@ -140,16 +140,18 @@ class VolumeView:
         return claim is not None and "ReadWriteOncePod" in (claim.spec.access_modes or ())
 
 
-def feeds_of(volumes: VolumeView, client: ApiClient, moved: Callable[[], None]) -> list[Feed[Any]]:
+def feeds_of(
+    volumes: VolumeView, client: ApiClient, moved: Callable[[], None]
+) -> list[WatchFeed[Any]]:
     """The list-watches that fill `volumes`; `moved` is called after each batch."""
 
-    def feed(resource: Any, take_one: Callable[[Any], None]) -> Feed[Object]:
-        async def take(changes: list[Change[Object]]) -> None:
+    def feed(resource: Any, take_one: Callable[[Any], None]) -> WatchFeed[KubeObject]:
+        async def take(changes: list[Change[KubeObject]]) -> None:
             for change in changes:
                 take_one(change)
             moved()
 
-        return Feed(client, resource, take)
+        return WatchFeed(client, resource, take)
 
     return [
         feed(VOLUMES, volumes.take_volume),

@@ -18,7 +18,7 @@ import msgspec
 
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
 
 log = logging.getLogger("weft.cluster")
@@ -27,7 +27,7 @@ _FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 60.0
 _BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionError)
 
 
-class Storing(abc.ABC):
+class StoredValue(abc.ABC):
     """Keeps one thing. Nothing is kept where `kept` is None.
 
     `counts`: writes by what became of them.
@@ -39,7 +39,10 @@ class Storing(abc.ABC):
     """From news to the write: more may come."""
 
     def __init__(
-        self, client: ApiClient, kept: Kept | None, may_write: Callable[[float], bool] | None
+        self,
+        client: ApiClient,
+        kept: OwnConfigMap | None,
+        may_write: Callable[[float], bool] | None,
     ) -> None:
         self.counts = {"written": 0, "conflict": 0, "failed": 0}
         self._kept, self._may_write, self._clock = kept, may_write, client.clock
@@ -56,14 +59,14 @@ class Storing(abc.ABC):
         """Whether something is not stored yet."""
 
     @abc.abstractmethod
-    async def _read(self, kept: Kept) -> None:
+    async def _read(self, kept: OwnConfigMap) -> None:
         """Take over what there is, as `_stored`."""
 
     @abc.abstractmethod
-    async def _write(self, kept: Kept) -> None:
+    async def _write(self, kept: OwnConfigMap) -> None:
         """Write what is due; what comes meanwhile is due again."""
 
-    def _jobs(self, kept: Kept) -> list[Coroutine[None, None, None]]:
+    def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         """What runs while leading."""
         return [self._run(kept)]
 
@@ -97,7 +100,7 @@ class Storing(abc.ABC):
         if not await self._try(self._kept):  # what was under way may have been written
             await self._try(self._kept)
 
-    async def _run(self, kept: Kept) -> None:
+    async def _run(self, kept: OwnConfigMap) -> None:
         while True:
             self._news.clear()
             while not await self._try(kept):
@@ -106,7 +109,7 @@ class Storing(abc.ABC):
             await self._news.wait()
             await self._pause(self.gather_s)
 
-    async def _try(self, kept: Kept) -> bool:
+    async def _try(self, kept: OwnConfigMap) -> bool:
         """Read where that failed before, and write what is due; whether all of it is stored now."""
         if self._stored is not None and not self._is_due():
             return True

@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from weft.cluster.stores import peak_usage
-from weft.cluster.stores.configmap_store import Storing
-from weft.core.engine import Engine, Event, Learnt, Lesson, LessonsTold, PeakLearnt
-from weft.core.engine.oom_history import MOST, Charged, charged_in_words
+from weft.cluster.stores.configmap_store import StoredValue
+from weft.core.engine import Engine, Event, Learnt, OomHistoryLearnt, OomRecord, PeakLearnt
+from weft.core.engine.oom_history import MOST, OomCharge, charged_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import rfc3339_micro
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.model.ceilings import MOST_GPU_MIB
 
 log = logging.getLogger("weft.cluster")
@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[a-z0-9][-.A-Za-z0-9]{0,199}")
 _NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class OomHistoryEntry(msgspec.Struct, frozen=True):
     """One value of the ConfigMap, JSON. `at` is when the workload last taught something."""
 
     workload: str
@@ -45,9 +45,9 @@ class Entry(msgspec.Struct, frozen=True):
     at: str = ""
 
     @property
-    def lesson(self) -> Lesson:
+    def lesson(self) -> OomRecord:
         """What it says."""
-        return Lesson(self.times, self.least_mib, self.ends)
+        return OomRecord(self.times, self.least_mib, self.ends)
 
 
 def key_of(workload: str) -> str:
@@ -59,10 +59,10 @@ def key_of(workload: str) -> str:
     return f"{_NOT_PLAIN.sub('-', plain)[:100].lstrip('.')}_{tail}"
 
 
-def entry_of(key: str, text: str) -> Entry:
+def entry_of(key: str, text: str) -> OomHistoryEntry:
     """The value under this key; `msgspec.DecodeError` where it is none of ours."""
     try:
-        found = msgspec.json.decode(text, type=Entry)
+        found = msgspec.json.decode(text, type=OomHistoryEntry)
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
     if key != key_of(found.workload):
@@ -72,7 +72,7 @@ def entry_of(key: str, text: str) -> Entry:
     return found
 
 
-class Lessons(Storing):
+class OomHistoryStore(StoredValue):
     """Keeps one engine's lessons; `unreadable` are the keys that could not be read."""
 
     subject = "lessons are"
@@ -81,7 +81,7 @@ class Lessons(Storing):
     def __init__(
         self,
         client: ApiClient,
-        kept: Kept | None,
+        kept: OwnConfigMap | None,
         engine: Engine,
         tell: Callable[[Event], object],
         may_write: Callable[[float], bool] | None = None,
@@ -101,11 +101,11 @@ class Lessons(Storing):
         workload = command.workload
         self._due[workload] = rfc3339_micro(self._clock.wall())
         self._news.set()
-        lesson = self._known.get(workload, Lesson(0, 0))
-        told = charged_in_words(Charged(workload, lesson.times, lesson.least_mib))
+        lesson = self._known.get(workload, OomRecord(0, 0))
+        told = charged_in_words(OomCharge(workload, lesson.times, lesson.least_mib))
         log.info("learnt: the next pod is %s", told)
 
-    def _jobs(self, kept: Kept) -> list[Coroutine[None, None, None]]:
+    def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         return [self._run(kept), self._remind()]
 
     def _last(self) -> None:
@@ -125,7 +125,7 @@ class Lessons(Storing):
 
     # --- what is stored ---
 
-    async def _read(self, kept: Kept) -> None:
+    async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
         found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
         lessons = {entry.workload: entry.lesson for entry in found}
@@ -135,7 +135,7 @@ class Lessons(Storing):
             if stored is None or stored.joined(mine) != stored:
                 self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
         if lessons or peaks:
-            self._tell(LessonsTold(lessons, peaks))
+            self._tell(OomHistoryLearnt(lessons, peaks))
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
@@ -160,7 +160,7 @@ class Lessons(Storing):
                 "%s/%s: key %s %s: %s", self._kept.namespace, self._kept.name, key, what, error
             )
 
-    def _entries(self, data: Mapping[str, str]) -> Iterator[Entry]:
+    def _entries(self, data: Mapping[str, str]) -> Iterator[OomHistoryEntry]:
         self.unreadable &= data.keys()
         for key, text in data.items():
             if key == _PEAKS:
@@ -172,7 +172,7 @@ class Lessons(Storing):
             except msgspec.DecodeError as error:
                 self._cannot_read(key, error)
 
-    async def _write(self, kept: Kept) -> None:
+    async def _write(self, kept: OwnConfigMap) -> None:
         """`_due` may grow meanwhile: what was not among the changes stays due."""
         taken, peaks_due = dict(self._due), self._peaks_due
         changes = self._changes(taken) | (self._new_peaks() if peaks_due or taken else {})
@@ -203,14 +203,14 @@ class Lessons(Storing):
             if before is not None and before.lesson.joined(lesson) == before.lesson:
                 continue
             both = before.lesson.joined(lesson) if before is not None else lesson
-            entries[key] = Entry(workload, both.times, both.least_mib, both.ends, at)
+            entries[key] = OomHistoryEntry(workload, both.times, both.least_mib, both.ends, at)
             changes[key] = _text(entries[key], stored.get(key, "{}"))
         oldest = sorted(entries, key=lambda key: entries[key].at)
         changes |= dict.fromkeys(oldest[: max(0, len(entries) - MOST)])
         return {key: text for key, text in changes.items() if text is not None or key in stored}
 
 
-def _text(entry: Entry, before: str) -> str:
+def _text(entry: OomHistoryEntry, before: str) -> str:
     """The entry, with what a later version of Weft may have written beside it."""
     fields: dict[str, Any] = msgspec.json.decode(before)
     return msgspec.json.encode({**fields, **msgspec.to_builtins(entry)}).decode()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from weft.core.engine import PeakLearnt
-from weft.core.engine.peak_usage import Kind, Peak
+from weft.core.engine.peak_usage import Kind, PeakUsage
 from weft.model.ceilings import MOST_GPU_MIB
 
 KEY = "peaks.v1.json"
@@ -26,7 +26,7 @@ class _Kept(msgspec.Struct):
     peaks: list[PeakLearnt]
 
 
-def encode(known: Mapping[Kind, Peak], others: Mapping[str, str]) -> str:
+def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
     """The value, beside what else is in the ConfigMap; "" where there is nothing to keep."""
     used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
     left = min(MOST_BYTES, MOST_IN_ALL - used)

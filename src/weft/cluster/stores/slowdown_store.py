@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.cluster.stores.configmap_store import Storing
-from weft.core.framework.interference import Interference
+from weft.cluster.stores.configmap_store import StoredValue
+from weft.core.framework.interference import InterferenceTable
 from weft.interference import observed_slowdown
-from weft.interference.observed_slowdown import Ban, Experience
+from weft.interference.observed_slowdown import Ban, ObservedSlowdowns
 from weft.kube.client import ApiClient
-from weft.kube.configmap import Kept
+from weft.kube.configmap import OwnConfigMap
 from weft.telemetry.sources.answers import shown
 
 log = logging.getLogger("weft.cluster")
@@ -31,7 +31,7 @@ MOST_BYTES = 900_000
 """A ConfigMap may have 1 MiB, all its keys together."""
 
 
-class Remembering(Storing):
+class SlowdownStore(StoredValue):
     """Keeps one `experience`; `unreadable`: how often what was there was none of ours.
 
     `adopted` is called when the experience is another one than before, or over another base; it
@@ -44,19 +44,19 @@ class Remembering(Storing):
     def __init__(
         self,
         client: ApiClient,
-        store: Kept | None,
-        base: Interference,
+        store: OwnConfigMap | None,
+        base: InterferenceTable,
         may_write: Callable[[float], bool] | None = None,
     ) -> None:
         super().__init__(client, store, may_write)
-        self.experience = Experience(base)
+        self.experience = ObservedSlowdowns(base)
         self.unreadable = 0
         self.adopted: Callable[[], bool] = lambda: False
         self._base = base
         self._due = False
         self._hurry = asyncio.Event()
 
-    def rebase(self, base: Interference) -> bool:
+    def rebase(self, base: InterferenceTable) -> bool:
         """Other predictions. Whether policies were told them, with what was observed over them."""
         self._base = base
         self.experience.rebase(base)
@@ -92,7 +92,7 @@ class Remembering(Storing):
                 one.cancel()
         self._hurry.clear()
 
-    async def _read(self, kept: Kept) -> None:
+    async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
         text = self._stored.get(KEY, "")
         found = self._understood(kept, text) if text else None
@@ -101,12 +101,12 @@ class Remembering(Storing):
             self._due = True
             self.adopted()
 
-    def _understood(self, store: Kept, text: str) -> Experience | None:
+    def _understood(self, store: OwnConfigMap, text: str) -> ObservedSlowdowns | None:
         """What is there together with what this process saw; None where nobody can read it."""
         now_ns = self.now_ns()
         try:
             both = joined(self.experience.kept(now_ns), observed_slowdown.decode(text), now_ns)
-            return Experience(self._base, both)
+            return ObservedSlowdowns(self._base, both)
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             self.unreadable += 1
             self._due = True
@@ -120,7 +120,7 @@ class Remembering(Storing):
             )
             return None
 
-    async def _write(self, kept: Kept) -> None:
+    async def _write(self, kept: OwnConfigMap) -> None:
         """What is seen meanwhile is due again."""
         text = fitting(self.experience.kept(self.now_ns()))
         if text != (self._stored or {}).get(KEY, ""):
@@ -129,7 +129,7 @@ class Remembering(Storing):
         self._due = fitting(self.experience.kept(self.now_ns())) != text
 
 
-def fitting(kept: observed_slowdown.Kept) -> str:
+def fitting(kept: observed_slowdown.ObservationRecord) -> str:
     """As much of it as has room: bans before pairs, and the last seen before others."""
     text = observed_slowdown.encode(kept)
     while len(text.encode()) > MOST_BYTES and (kept.pairs or kept.bans):
@@ -143,8 +143,10 @@ def fitting(kept: observed_slowdown.Kept) -> str:
 
 
 def joined(
-    mine: observed_slowdown.Kept, stored: observed_slowdown.Kept, now_ns: int
-) -> observed_slowdown.Kept:
+    mine: observed_slowdown.ObservationRecord,
+    stored: observed_slowdown.ObservationRecord,
+    now_ns: int,
+) -> observed_slowdown.ObservationRecord:
     """What both know; of one pair what was seen here counts, of one ban the longer one."""
     here = {(one.gpu_model, one.victim, one.others): one for one in mine.pairs}
     there = {(one.gpu_model, one.victim, one.others): one for one in stored.pairs}
@@ -155,4 +157,4 @@ def joined(
         before = bans.get(key)
         if ban.until_ns > now_ns and (before is None or before.until_ns < ban.until_ns):
             bans[key] = ban
-    return observed_slowdown.Kept(pairs, tuple(bans.values()))
+    return observed_slowdown.ObservationRecord(pairs, tuple(bans.values()))

@@ -12,10 +12,10 @@ from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.model import WeftError
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import TelemetryError
-from weft.telemetry.sources.api_proxy import Proxied
-from weft.telemetry.sources.exporters import MOST_MIB, PORT, USUALLY, Exporters, Known
-from weft.telemetry.sources.source import Asked, Reading
-from weft.telemetry.sources.transport import NOBODY, Access, Limits
+from weft.telemetry.sources.api_proxy import ApiProxyTransport
+from weft.telemetry.sources.exporters import MOST_MIB, PORT, USUALLY, ExporterSource, NameIndex
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
+from weft.telemetry.sources.transport import NOBODY, ResponseLimits, ServerCredentials
 
 log = logging.getLogger("weft.cluster")
 
@@ -30,9 +30,9 @@ class ExporterWish(NamedTuple):
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()
     proxied: bool = False
-    access: Access = NOBODY
+    access: ServerCredentials = NOBODY
     timeout_s: float = 5.0
-    known: Known = USUALLY
+    known: NameIndex = USUALLY
 
 
 class DiscoveredExporters:
@@ -42,11 +42,11 @@ class DiscoveredExporters:
         self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`BadInputError` names a file that is missing or wrong."""
-        fetch = Proxied(client, "", limits=Limits(wish.timeout_s, MOST_MIB)).get
+        fetch = ApiProxyTransport(client, "", limits=ResponseLimits(wish.timeout_s, MOST_MIB)).get
         self._client, self._wish, self._clock = client, wish, clock
         self._targets: dict[str, str] = {}
         self._find_at_s = clock()
-        self._exporters = Exporters(
+        self._exporters = ExporterSource(
             lambda: self._targets,
             timeout_s=wish.timeout_s,
             access=wish.access,
@@ -54,7 +54,7 @@ class DiscoveredExporters:
             known=wish.known,
         )
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """One sample of everything, of every exporter there is."""
         began = time.monotonic()
         problem = None
@@ -66,12 +66,12 @@ class DiscoveredExporters:
             problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {told}")
         reading = await self._exporters.read(metrics, back_s)
         if problem is not None:
-            reading.asked.append(Asked("exporters", time.monotonic() - began, problem))
+            reading.asked.append(QueryOutcome("exporters", time.monotonic() - began, problem))
         return reading
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """Nothing: applications are not asked one by one."""
-        return Reading([], [])
+        return SourceReading([], [])
 
     async def close(self) -> None:
         """Give back connections."""

@@ -17,12 +17,12 @@ import numpy as np
 from weft.cluster.state.pods import PodView
 from weft.core.framework.signals import FRESH, Bytes, Floats, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding, Ledger
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.kube.pods import Pod
 from weft.telemetry.feed import memory_needs
 from weft.telemetry.feed.load_correlation import Gpu
-from weft.telemetry.feed.peaks import Watch
-from weft.telemetry.feed.window import Window
+from weft.telemetry.feed.peaks import PeakWatch
+from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.join import Devices, PodSamples
 from weft.telemetry.meaning.metric_names import Metric
 
@@ -31,17 +31,17 @@ PAUSE_S = 60.0
 _USED = f"{Metric.MEMORY_USED_MIB}.last"
 
 
-class Noted(NamedTuple):
+class ObservedCluster(NamedTuple):
     """What a look goes by of the cluster at `now_s`, seconds since 1970: `pods` are by UID."""
 
     now_s: float
-    table: Table
+    table: LedgerTable
     total_mib: Ints
     held: list[Holding]
     pods: dict[str, Pod | None]
 
 
-class Measuring:
+class MemoryNeedsFeed:
     """Keeps what is needed from one look to the next."""
 
     def __init__(
@@ -53,21 +53,21 @@ class Measuring:
         self._warmed: dict[str, bool] = {}
         self._since: dict[str, float] = {}
         self._looked_s = np.inf
-        self._watch, self._warm_up = Watch(warm_up), warm_up
+        self._watch, self._warm_up = PeakWatch(warm_up), warm_up
 
-    def note(self, now_s: float) -> Noted:
+    def note(self, now_s: float) -> ObservedCluster:
         """On the loop: what `measure` needs. Nothing of it changes any more."""
         table, held = self._ledger.table, list(self._ledger.holdings.values())
         pods = {one.placement.uid: self._pods.by_uid(one.placement.uid) for one in held}
-        return Noted(now_s, table, table.device_memory_total.copy(), held, pods)
+        return ObservedCluster(now_s, table, table.device_memory_total.copy(), held, pods)
 
     def measure(
         self,
         made: SignalsSnapshot,
-        window: Window,
+        window: MetricWindow,
         devices: Devices,
         samples: Collection[PodSamples],
-        noted: Noted,
+        noted: ObservedCluster,
     ) -> SignalsSnapshot:
         """The snapshot with what GPUs need and pods leave idle, at this time of day."""
         table, now_s = noted.table, noted.now_s
@@ -84,7 +84,7 @@ class Measuring:
         history = np.vstack([history, np.full(len(ages), np.nan)])
         used = history[at_row]  # −1: the last row, of a GPU that nobody looks at
         fresh = SignalsView(made).over(table, _USED)[1]
-        cards = memory_needs.Cards(noted.total_mib, used, fresh)
+        cards = memory_needs.GpuMemory(noted.total_mib, used, fresh)
         residents = self._residents(rows, gpus, slots, noted)
         residents = residents._replace(watched_s=self._watched_s(rows, residents, fresh, noted))
         answer = memory_needs.holds(residents, cards, ages, self._warm_up)
@@ -100,7 +100,7 @@ class Measuring:
         return int(np.ceil(max(seen, default=0.0)))
 
     def _keep(
-        self, samples: Collection[PodSamples], window: Window, devices: Devices, oldest: int
+        self, samples: Collection[PodSamples], window: MetricWindow, devices: Devices, oldest: int
     ) -> None:
         """Put each pod's newest value into its slot, and forget what left the window.
 
@@ -119,8 +119,8 @@ class Measuring:
         self._own, self._origin_s = own, window.origin_s  # at once: the loop may ask for a peak
 
     def _residents(
-        self, rows: memory_needs.Rows, gpus: list[Gpu], slots: Ints, noted: Noted
-    ) -> memory_needs.Residents:
+        self, rows: memory_needs.ResidentKeys, gpus: list[Gpu], slots: Ints, noted: ObservedCluster
+    ) -> memory_needs.ResidentRows:
         own = np.full((len(rows.uids), len(slots) + 1), np.nan)
         ages = np.full(len(rows.uids), np.nan)
         numbers = slots.tolist()
@@ -135,12 +135,16 @@ class Measuring:
             if pod is not None:
                 ages[at] = _age_s(pod.bound_at, noted.now_s)
         warmed = np.array([self._warmed.get(uid, False) for uid in rows.uids], dtype=np.bool_)
-        return memory_needs.Residents(
+        return memory_needs.ResidentRows(
             rows.gpu, rows.asked_mib, ages, rows.lends, warmed, own, rows.expected_mib
         )
 
     def _watched_s(
-        self, rows: memory_needs.Rows, residents: memory_needs.Residents, fresh: Bytes, noted: Noted
+        self,
+        rows: memory_needs.ResidentKeys,
+        residents: memory_needs.ResidentRows,
+        fresh: Bytes,
+        noted: ObservedCluster,
     ) -> Floats:
         """How long each row's pod has been watched: infinite for whoever came between two looks.
 

@@ -21,7 +21,7 @@ from weft.kube.workload_name import workload_of
 from weft.model import BadInputError, Placement
 
 
-class Ends:
+class OomWatch:
     """What one live cluster has seen of such ends; `count` counts them.
 
     `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 where nobody looks.

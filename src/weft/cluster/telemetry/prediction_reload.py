@@ -20,13 +20,13 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.stores.slowdown_store import Remembering
-from weft.cluster.telemetry.solo_rates import Solos
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.stores.slowdown_store import SlowdownStore
+from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import PolicyInput
-from weft.core.framework.interference import INPUT, Interference, to_input
-from weft.core.policies.coscheml import MYSTIC, Coscheml
-from weft.interference.records import Solo
+from weft.core.framework.interference import INPUT, InterferenceTable, to_input
+from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
+from weft.interference.records import SoloRun
 from weft.model import BadInputError
 
 log = logging.getLogger("weft.cluster")
@@ -35,12 +35,12 @@ Stamp = tuple[int, ...]
 """When a file was written and changed, which one it is, how large; () where it is not there."""
 
 
-class Told(NamedTuple):
+class LoadedPredictions(NamedTuple):
     """What all files say together; None where no file is about it."""
 
-    interference: Interference | None = None
+    interference: InterferenceTable | None = None
     distances: dict[str, dict[str, float]] | None = None
-    solos: tuple[Solo, ...] = ()
+    solos: tuple[SoloRun, ...] = ()
 
     def __str__(self) -> str:
         found = []
@@ -54,27 +54,27 @@ class Told(NamedTuple):
         return ", ".join(found)
 
 
-class Files:
+class PredictionFiles:
     """Files by the place that names them in errors. One look at a time, from whatever thread.
 
     `meaning` makes of all their bytes what they say, or raises `BadInputError`.
     """
 
     def __init__(
-        self, named: Mapping[str, Path], meaning: Callable[[Mapping[str, bytes]], Told]
+        self, named: Mapping[str, Path], meaning: Callable[[Mapping[str, bytes]], LoadedPredictions]
     ) -> None:
         self.named, self._meaning = dict(named), meaning
         self._stamps: dict[str, Stamp] = {}
         self._digests: dict[str, bytes] = {}
         self._error: Exception | None = None
 
-    def read(self) -> Told:
+    def read(self) -> LoadedPredictions:
         """What they say; `BadInputError` names the first one that is missing or bad."""
         self._stamps, bodies = self._stamped(), self._bodies()
         self._digests = _digests(bodies)
         return self._meaning(bodies)
 
-    def look(self) -> Told | Literal["as before", "being written"]:
+    def look(self) -> LoadedPredictions | Literal["as before", "being written"]:
         """What they say, where they are others than at the last look.
 
         What is wrong with them is raised at each look until they change again.
@@ -91,7 +91,9 @@ class Files:
             raise self._error.with_traceback(None)
         return "as before"
 
-    def _understood(self, bodies: Mapping[str, bytes], digests: dict[str, bytes]) -> Told:
+    def _understood(
+        self, bodies: Mapping[str, bytes], digests: dict[str, bytes]
+    ) -> LoadedPredictions:
         self._digests, self._error = digests, None
         try:
             return self._meaning(bodies)
@@ -125,18 +127,20 @@ def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
     return {place: hashlib.sha256(body).digest() for place, body in bodies.items()}
 
 
-class Reloading:
+class PredictionReloader:
     """Gives one live cluster what `files` say, and again where that changed.
 
     `counts`: looks that brought something else, and looks at which a file was missing or bad.
     `solos` is for whoever looks how fast pods go, and so is `remembering`, if anybody does.
     """
 
-    def __init__(self, live: Cluster, files: Files, told: Told, every_s: float) -> None:
+    def __init__(
+        self, live: EngineCluster, files: PredictionFiles, told: LoadedPredictions, every_s: float
+    ) -> None:
         """`told` is what they said at the start."""
         self.told, self.every_s = told, every_s
-        self.solos = Solos(told.solos)
-        self.remembering: Remembering | None = None
+        self.solos = SoloProfiles(told.solos)
+        self.remembering: SlowdownStore | None = None
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files
         self._failing = ""
@@ -158,7 +162,7 @@ class Reloading:
         """Look once; what is wrong is told once while it stays the same."""
         try:
             found = await asyncio.to_thread(self._files.look)
-            if isinstance(found, Told):
+            if isinstance(found, LoadedPredictions):
                 self._apply(found)
         except Exception as error:
             self._fails(error)
@@ -168,7 +172,7 @@ class Reloading:
         if self._failing:
             log.info("interference: the files are good again")
             self._failing = ""
-        if isinstance(found, Told):
+        if isinstance(found, LoadedPredictions):
             self.counts["applied"] += 1
             log.info("interference: files changed and were read again: %s", self.told)
 
@@ -186,7 +190,7 @@ class Reloading:
                 exc_info=error if ours else None,
             )
 
-    def _apply(self, new: Told) -> None:
+    def _apply(self, new: LoadedPredictions) -> None:
         """Whoever goes by it; policies only where it is not what they know."""
         old, table = self.told, new.interference
         if table is not None and old.interference is not None:
@@ -202,23 +206,23 @@ class Reloading:
         if new.distances is not None and new.distances != old.distances:
             self._live.handle(PolicyInput(MYSTIC, new.distances))
 
-    def _predict(self, table: Interference) -> None:
+    def _predict(self, table: InterferenceTable) -> None:
         """Policies get it with what was observed over it, at once: a decision may follow each
         event, and must not miss a ban."""
         if self.remembering is not None:
             policies = [p for one in self._live.engine.profiles.values() for p in one.policies]
-            if any(isinstance(policy, Coscheml) and policy.exact for policy in policies):
+            if any(isinstance(policy, CoschemlPolicy) and policy.exact for policy in policies):
                 # It takes no table with anything observed in it, and would keep the old one.
-                self._live.handle(PolicyInput(Coscheml.name, to_input(table)))
+                self._live.handle(PolicyInput(CoschemlPolicy.name, to_input(table)))
             if self.remembering.rebase(table):
                 return
         self._live.handle(PolicyInput(INPUT, to_input(table)))
 
 
 class ReloadMetrics:
-    """A collector of prometheus-client over one `Reloading`."""
+    """A collector of prometheus-client over one `PredictionReloader`."""
 
-    def __init__(self, reloading: Reloading) -> None:
+    def __init__(self, reloading: PredictionReloader) -> None:
         self._reloading = reloading
 
     def collect(self) -> Iterator[Metric]:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.telemetry.solo_rates import SOLO_RATE, Alone, Solos
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.telemetry.solo_rates import SOLO_RATE, SoloProfiles, SoloRate
 from weft.core.framework.signals import FRESH, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
@@ -24,7 +24,7 @@ LEAVING_S = 300.0
 Gpu = tuple[str, int]
 
 
-class Running(NamedTuple):
+class RunningPod(NamedTuple):
     """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown).
 
     `parting`: one beside it is on its way out.
@@ -44,7 +44,7 @@ class Running(NamedTuple):
         return self.pod.metadata.uid
 
 
-async def running_pods(live: Cluster) -> dict[PodName, Running]:
+async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
     """Bound pods that hold GPUs and are not on their way out, node by node; gives others turns."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
@@ -54,7 +54,7 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
             held_by.setdefault(node, []).append(held)
         for share in held.placement.shares:
             on.setdefault((node, share.gpu), []).append(held.placement.uid)
-    found: dict[PodName, Running] = {}
+    found: dict[PodName, RunningPod] = {}
     now_s = live.client.clock.wall().timestamp()
     for number, (node, there) in enumerate(held_by.items(), 1):
         known = live.nodes.nodes.get(node)
@@ -71,7 +71,7 @@ async def running_pods(live: Cluster) -> dict[PodName, Running]:
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
-            found[name] = Running(
+            found[name] = RunningPod(
                 pod,
                 held,
                 tuple(sorted(beside)),
@@ -91,19 +91,19 @@ def _leaves(pod: Pod | None, now_s: float) -> bool:
     return bool(text) and not _time_s(text) < now_s - LEAVING_S
 
 
-class HowFastAlone:
+class SoloRateCache:
     """What each pod does alone, read anew only where the pod, or its profile, is another one."""
 
-    def __init__(self, live: Cluster, solos: Solos) -> None:
+    def __init__(self, live: EngineCluster, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
-        self._known: dict[str, tuple[tuple[str, str, int], Alone]] = {}
+        self._known: dict[str, tuple[tuple[str, str, int], SoloRate]] = {}
 
-    def keep(self, pods: Mapping[PodName, Running]) -> None:
+    def keep(self, pods: Mapping[PodName, RunningPod]) -> None:
         """Forget all others."""
         uids = {one.uid for one in pods.values()}
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
 
-    def of(self, pod: Pod, gpu_model: str) -> Alone:
+    def of(self, pod: Pod, gpu_model: str) -> SoloRate:
         """On this GPU model."""
         uid, text = pod.metadata.uid, (pod.metadata.annotations or {}).get(SOLO_RATE, "")
         known, key = self._known.get(uid), (text, gpu_model, self._solos.version)
@@ -125,7 +125,7 @@ class HowFastAlone:
         told = zip(gpus, values.tolist(), ages.tolist(), strict=True)
         return {gpu: value for gpu, value, age in told if age == FRESH and value > 0.0}
 
-    def guess(self, one: Running, sm_active: Mapping[Gpu, float]) -> float:
+    def guess(self, one: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
         """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they
         have now. 0 where nobody can say."""
         if len(one.gpus) != 1 or one.gpus[0] not in sm_active:

@@ -30,12 +30,12 @@ from weft.telemetry.meaning.metric_names import (
     Alias,
     Metric,
 )
-from weft.telemetry.sources.answers import Answer, TelemetryError, labels_of, shown
-from weft.telemetry.sources.api_proxy import Proxied
+from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
+from weft.telemetry.sources.api_proxy import ApiProxyTransport
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.telemetry.sources.server_candidates import Offers, Server, offers, to_try
-from weft.telemetry.sources.source import Asked, Reading
-from weft.telemetry.sources.transport import Limits
+from weft.telemetry.sources.server_candidates import MetricsServer, ServerCandidates, offers, to_try
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
+from weft.telemetry.sources.transport import ResponseLimits
 
 log = logging.getLogger("weft.cluster")
 
@@ -54,7 +54,7 @@ _TOLD_BY = (
 )
 
 
-class Wish(NamedTuple):
+class DiscoveryOptions(NamedTuple):
     """How servers that were found are asked: as `options` say, whose `url` is put in.
 
     `namespaces` are where to look (none: everywhere). `proxied`: through the API server.
@@ -66,13 +66,13 @@ class Wish(NamedTuple):
     aliases: Mapping[str, Alias] = ALIASES
 
 
-class Tried(NamedTuple):
+class ServerProbe(NamedTuple):
     """A server, how many GPUs it sees, and why it cannot be asked, if so.
 
     `mistake`: asking went wrong in a way that nobody thought of.
     """
 
-    server: Server
+    server: MetricsServer
     gpus: int = 0
     error: str = ""
     mistake: bool = False
@@ -82,11 +82,11 @@ class Tried(NamedTuple):
         return f"{self.server.title} ({self.server.why}): {told}"
 
 
-class Choice(NamedTuple):
+class DiscoveryResult(NamedTuple):
     """What was found; nothing `taken` where nobody answers."""
 
-    taken: Tried | None
-    others: tuple[Tried, ...] = ()
+    taken: ServerProbe | None
+    others: tuple[ServerProbe, ...] = ()
     problems: tuple[str, ...] = ()
 
     def why_none(self) -> str:
@@ -101,14 +101,14 @@ class Discovered:
     def __init__(
         self,
         client: ApiClient,
-        wish: Wish,
+        wish: DiscoveryOptions,
         devices: Callable[[], Devices],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`BadInputError` names a file that is missing or wrong. `devices` are the ledger's."""
         wish.options.tls()
         wish.options.credentials()
-        self.choice = Choice(None)
+        self.choice = DiscoveryResult(None)
         self._client, self._wish, self._devices, self._clock = client, wish, devices, clock
         self._source: Prometheus | None = None
         self._empty = 0
@@ -116,7 +116,7 @@ class Discovered:
         self._why = ""
         self._said: set[str] = set()
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """What the server tells; it is looked for before, where there is none or it is silent."""
         began = time.monotonic()
         if (self._source is None or self._empty >= PATIENCE) and self._clock() >= self._find_at_s:
@@ -125,24 +125,24 @@ class Discovered:
         taken = self.choice.taken
         if self._source is None or taken is None:
             error = TelemetryError("nobody", self._why or self.choice.why_none())
-            return Reading([], [Asked("servers", time.monotonic() - began, error)])
+            return SourceReading([], [QueryOutcome("servers", time.monotonic() - began, error)])
         try:
             reading = await self._source.read(metrics, back_s)
         except Exception as error:  # an answer that trips us up: as one that does not come
             wrong = TelemetryError("garbage", _told(error))
-            reading = Reading([], [Asked("servers", time.monotonic() - began, wrong)])
+            reading = SourceReading([], [QueryOutcome("servers", time.monotonic() - began, wrong)])
         self._empty = 0 if any(one.labels for one in reading.answers) else self._empty + 1
         return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """The same of any metrics; only `read` looks for a server."""
         if self._source is None:
-            return Reading([], [])
+            return SourceReading([], [])
         try:
             return await self._source.series(names, back_s)
         except Exception as error:
             wrong = TelemetryError("garbage", _told(error))
-            return Reading([], [Asked("progress", 0.0, wrong)])
+            return SourceReading([], [QueryOutcome("progress", 0.0, wrong)])
 
     async def close(self) -> None:
         """Give back connections."""
@@ -170,7 +170,7 @@ class Discovered:
             others = "; ".join(map(str, found.others)) or "none"
             log.info("metrics: taken: %s; others: %s", found.taken, others)
 
-    def _tell(self, found: Choice) -> None:
+    def _tell(self, found: DiscoveryResult) -> None:
         """Warn of what is wrong, once of each."""
         mistakes = [
             f"a mistake of Weft's in asking {one.server.title}: {one.error}"
@@ -182,26 +182,26 @@ class Discovered:
                 self._said.add(text)
                 log.warning("metrics: %s", text)
 
-    async def _offers(self) -> Offers:
+    async def _offers(self) -> ServerCandidates:
         found: list[Service] = []
         for namespace in self._wish.namespaces or ("",):
             found += await everything(self._client, SERVICES, namespace)
         return offers(found, self._wish.namespaces)
 
-    def _open(self, server: Server) -> Prometheus:
+    def _open(self, server: MetricsServer) -> Prometheus:
         wish = self._wish
         options = msgspec.structs.replace(wish.options, url=server.url)
         if not wish.proxied:
             return Prometheus(options, wish.aliases)
-        limits = Limits(options.timeout_s, options.most_mib)
-        transport = Proxied(self._client, server.proxied, options.headers, limits)
+        limits = ResponseLimits(options.timeout_s, options.most_mib)
+        transport = ApiProxyTransport(self._client, server.proxied, options.headers, limits)
         options = msgspec.structs.replace(options, url=self._client.endpoint.url + server.proxied)
         return Prometheus(options, wish.aliases, transport)
 
 
 async def choose(
-    offered: Offers, opened: Callable[[Server], Prometheus], devices: Devices
-) -> Choice:
+    offered: ServerCandidates, opened: Callable[[MetricsServer], Prometheus], devices: Devices
+) -> DiscoveryResult:
     """Ask those that are worth a try, and take one; see the module. Never raises."""
     servers = to_try(offered.servers)
     tried = await asyncio.gather(*(_try(server, opened, devices) for server in servers))
@@ -216,31 +216,33 @@ async def choose(
             f"{more} more Services offer themselves and are not asked; "
             "name those to trust in telemetry.namespaces"
         )
-    return Choice(taken, others, tuple(problems))
+    return DiscoveryResult(taken, others, tuple(problems))
 
 
-def _worth(one: Tried) -> tuple[bool, bool, int, Server]:
+def _worth(one: ServerProbe) -> tuple[bool, bool, int, MetricsServer]:
     return one.gpus == 0, one.server.rank > 0, -one.gpus, one.server
 
 
-async def _try(server: Server, opened: Callable[[Server], Prometheus], devices: Devices) -> Tried:
+async def _try(
+    server: MetricsServer, opened: Callable[[MetricsServer], Prometheus], devices: Devices
+) -> ServerProbe:
     """How many GPUs the server sees."""
     try:
         async with opened(server) as source:
             found = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")
             seen = gpus_in(found, devices)
     except (TelemetryError, BadInputError) as error:
-        return Tried(server, 0, shown(str(error), _MOST_SHOWN))
+        return ServerProbe(server, 0, shown(str(error), _MOST_SHOWN))
     except Exception as error:  # such as a depth that no answer should have
-        return Tried(server, 0, _told(error), mistake=True)
-    return Tried(server, seen)
+        return ServerProbe(server, 0, _told(error), mistake=True)
+    return ServerProbe(server, seen)
 
 
 def _told(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {error}", _MOST_SHOWN)
 
 
-def gpus_in(found: Answer, devices: Devices) -> int:
+def gpus_in(found: QueryResult, devices: Devices) -> int:
     """GPUs of the ledger that these series are about; where it has none, whatever is told of."""
     if not len(devices):
         return len(found.labels)

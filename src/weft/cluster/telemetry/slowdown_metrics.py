@@ -7,48 +7,59 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from weft.cluster.telemetry.slowdown_observer import Observing
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine.eviction_limits import WHYS
 
 _SOURCES = ("progress", "sm-active", "none")
 
 
-class ObservedMetrics:
-    """A collector of prometheus-client over one `Observing`."""
+class SlowdownMetrics:
+    """A collector of prometheus-client over one `SlowdownObserver`."""
 
-    def __init__(self, observing: Observing) -> None:
+    def __init__(self, observing: SlowdownObserver) -> None:
         self._observing = observing
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last look."""
-        observing, counts = self._observing, self._observing.counts
-        remembering = observing.remembering
+        seen = self._observing
+        yield from self._pods()
+        yield _family(
+            GaugeMetricFamily,
+            "weft_observed_unjoined_series",
+            "Series of the last look that belong to no running pod with a GPU.",
+            "why",
+            dict(sorted(seen.unjoined.items())),
+        )
+        yield _family(
+            CounterMetricFamily,
+            "weft_observed_writes",
+            "Writes of what was observed, by outcome.",
+            "outcome",
+            seen.remembering.counts,
+        )
+        unreadable = "Times that what was kept could not be read."
+        yield CounterMetricFamily(
+            "weft_observed_unreadable", unreadable, seen.remembering.unreadable
+        )
+        faults = "Mistakes of Weft's own in looking at progress."
+        yield CounterMetricFamily("weft_observed_faults", faults, seen.errors)
+
+    def _pods(self) -> Iterator[Metric]:
+        seen = self._observing
         yield _family(
             GaugeMetricFamily,
             "weft_observed_pods",
             "Running pods with GPUs, by what tells how fast they go.",
             "source",
-            {source: counts[source] for source in _SOURCES},
+            {source: seen.counts[source] for source in _SOURCES},
         )
-        for name, text, value in (
-            (
-                "weft_observed_slow_pods",
-                "Pods slower than their bound at the last look.",
-                counts["slow"],
-            ),
-            (
-                "weft_observed_late_pods",
-                "Pods whose p99 was above their SLO at the last look.",
-                counts["late"],
-            ),
-            (
-                "weft_observed_banned_pairs",
-                "Pairs of applications that are kept apart now.",
-                observing.banned,
-            ),
-        ):
-            yield GaugeMetricFamily(name, text, value=value)
-        held_back = observing.held_back
+        slow = "Pods slower than their bound at the last look."
+        yield GaugeMetricFamily("weft_observed_slow_pods", slow, seen.counts["slow"])
+        late = "Pods whose p99 was above their SLO at the last look."
+        yield GaugeMetricFamily("weft_observed_late_pods", late, seen.counts["late"])
+        banned = "Pairs of applications that are kept apart now."
+        yield GaugeMetricFamily("weft_observed_banned_pairs", banned, seen.banned)
+        held_back = seen.held_back
         yield _family(
             GaugeMetricFamily,
             "weft_observed_held_back_pods",
@@ -56,33 +67,6 @@ class ObservedMetrics:
             "why",
             {why: held_back[why] for why in WHYS},
         )
-        yield _family(
-            GaugeMetricFamily,
-            "weft_observed_unjoined_series",
-            "Series of the last look that belong to no running pod with a GPU.",
-            "why",
-            dict(sorted(observing.unjoined.items())),
-        )
-        yield _family(
-            CounterMetricFamily,
-            "weft_observed_writes",
-            "Writes of what was observed, by outcome.",
-            "outcome",
-            remembering.counts,
-        )
-        for name, text, value in (
-            (
-                "weft_observed_unreadable",
-                "Times that what was kept could not be read.",
-                remembering.unreadable,
-            ),
-            (
-                "weft_observed_faults",
-                "Mistakes of Weft's own in looking at progress.",
-                observing.errors,
-            ),
-        ):
-            yield CounterMetricFamily(name, text, value=value)
 
 
 def _family(

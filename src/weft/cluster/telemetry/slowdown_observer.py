@@ -19,11 +19,11 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.stores.slowdown_store import Remembering
-from weft.cluster.telemetry.running_pods import Gpu, HowFastAlone, Running, running_pods
-from weft.cluster.telemetry.solo_rates import Solos, slo_ms
-from weft.core.engine import Observed, PolicyInput, ProgressSeen, Slowed
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.stores.slowdown_store import SlowdownStore
+from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
+from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
+from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.framework.signals import SignalsSnapshot
@@ -31,8 +31,8 @@ from weft.dialects.slo import SLO_MS
 from weft.interference.observed_slowdown import TELL_NS, Ban
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.meaning.progress_counters import PodName, Rate, Rates, Reader, latencies
-from weft.telemetry.sources.source import Reading, Source
+from weft.telemetry.meaning.progress_counters import CounterReader, PodName, Rate, Rates, latencies
+from weft.telemetry.sources.source import MetricSource, SourceReading
 
 log = logging.getLogger("weft.cluster")
 
@@ -53,7 +53,7 @@ _UNTRUSTED = (
 _TURN = 200  # pods looked at before others have their turn
 
 
-class ObservingOptions(msgspec.Struct, frozen=True):
+class SlowdownObserverOptions(msgspec.Struct, frozen=True):
     """Names of the metrics, "" for none; the looks' times; whether people named who tells them: if
     not, it is shown, and nobody acts on it or learns from it."""
 
@@ -69,7 +69,7 @@ class ObservingOptions(msgspec.Struct, frozen=True):
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
 
 
-class Apart(msgspec.Struct, frozen=True):
+class SeparatedPair(msgspec.Struct, frozen=True):
     """Who is not placed beside the pod's application on a GPU model for `left_s` yet."""
 
     application: str
@@ -77,7 +77,7 @@ class Apart(msgspec.Struct, frozen=True):
     left_s: float
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ObservedProgress(msgspec.Struct, frozen=True):
     """What was seen of one pod, for people.
 
     `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
@@ -98,7 +98,7 @@ class Progress(msgspec.Struct, frozen=True):
     p99_ms: float = 0.0
     slo_ms: float = 0.0
     held_back: str = ""
-    apart: tuple[Apart, ...] = ()
+    apart: tuple[SeparatedPair, ...] = ()
     problem: str = ""
 
 
@@ -109,30 +109,30 @@ class _Seen:
     __slots__ = ("at_s", "counted_s", "last", "progress")
 
     def __init__(self) -> None:
-        self.progress, self.at_s = Progress(), 0.0
-        self.last: deque[Observed] = deque(maxlen=WINDOWS)
+        self.progress, self.at_s = ObservedProgress(), 0.0
+        self.last: deque[PodProgress] = deque(maxlen=WINDOWS)
         self.counted_s = -math.inf
 
 
-class Observing:
+class SlowdownObserver:
     """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
     last look: by source, `late` for their SLO, and `slow` beyond their bound."""
 
     def __init__(
         self,
-        live: Cluster,
-        source: Source,
-        remembering: Remembering,
-        solos: Solos,
-        options: ObservingOptions | None = None,
+        live: EngineCluster,
+        source: MetricSource,
+        remembering: SlowdownStore,
+        solos: SoloProfiles,
+        options: SlowdownObserverOptions | None = None,
     ) -> None:
-        self.options = options or ObservingOptions()
+        self.options = options or SlowdownObserverOptions()
         self.remembering = remembering
         self.errors = 0
         self.counts: Counter[str] = Counter()
         self._live, self._source = live, source
-        self._alone = HowFastAlone(live, solos)
-        self._reader = Reader()
+        self._alone = SoloRateCache(live, solos)
+        self._reader = CounterReader()
         self._rates = Rates(self.options.interval_s, self.options.scrape_s)
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
@@ -144,11 +144,11 @@ class Observing:
             log.warning("progress: %s", _UNTRUSTED)
         remembering.adopted = lambda: self._tell_policies(at_once=True)
 
-    async def read(self, back_s: float) -> Reading:
+    async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""
         return await self._source.series(self.options.metrics, back_s)
 
-    async def look(self, reading: Reading, made: SignalsSnapshot) -> None:
+    async def look(self, reading: SourceReading, made: SignalsSnapshot) -> None:
         """Take in what was read, and tell. `made` is what the same look says of the GPUs."""
         try:
             await self._look(reading, made)
@@ -157,7 +157,7 @@ class Observing:
             if self._new(f"{type(error).__name__}: {error}"):
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
-    def goes(self, slowed: Slowed) -> None:
+    def goes(self, slowed: SlowdownReason) -> None:
         """A pod goes for another's sake: they are kept apart from now on.
 
         That is written at once, for whoever comes after us, and tried again until it is.
@@ -175,20 +175,20 @@ class Observing:
 
     # --- for people ---
 
-    def about(self, uid: str) -> Progress | None:
+    def about(self, uid: str) -> ObservedProgress | None:
         """What was seen of this pod last, and which bans are on its application."""
         seen, held = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
         name = held.placement.application if held is not None else self._application(uid)
         now_s = self._now_s()
         apart = tuple(
-            Apart(
+            SeparatedPair(
                 one.other if one.one == name else one.one, one.gpu_model, one.until_ns / 1e9 - now_s
             )
             for one in self._bans_now()
             if name and name in (one.one, one.other)
         )
         if seen is None:
-            return Progress(apart=apart) if apart else None
+            return ObservedProgress(apart=apart) if apart else None
         why = self._live.engine.relief.held_back.get(uid)
         told = held_back_in_words(why) if why is not None else ""
         if not told and self._quiet and seen.progress.broken:
@@ -214,7 +214,7 @@ class Observing:
 
     # --- one look ---
 
-    async def _look(self, reading: Reading, made: SignalsSnapshot) -> None:
+    async def _look(self, reading: SourceReading, made: SignalsSnapshot) -> None:
         pods = await running_pods(self._live)
         self._alone.keep(pods)
         now_s = self._live.client.clock.wall().timestamp()
@@ -227,7 +227,7 @@ class Observing:
             rates, p99_ms = await asyncio.to_thread(self._digest, reading, company, now_s)
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
-        told: list[tuple[Running, Observed]] = []
+        told: list[tuple[RunningPod, PodProgress]] = []
         for number, (name, one) in enumerate(pods.items(), 1):
             new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
             if one.parting:
@@ -246,7 +246,7 @@ class Observing:
             self._tell_policies()
 
     def _show(
-        self, one: Running, seen: _Seen, new: Observed | None, sm_active: Mapping[Gpu, float]
+        self, one: RunningPod, seen: _Seen, new: PodProgress | None, sm_active: Mapping[Gpu, float]
     ) -> None:
         """What people are told of the pod."""
         if new is not None:
@@ -267,10 +267,10 @@ class Observing:
         broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
         seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
 
-    async def _tell(self, told: Sequence[tuple[Running, Observed]]) -> None:
+    async def _tell(self, told: Sequence[tuple[RunningPod, PodProgress]]) -> None:
         """The engine, of so many pods at once that others have their turn; a node's together."""
         holdings = self._live.engine.ledger.holdings
-        part: list[Observed] = []
+        part: list[PodProgress] = []
         for at, (one, new) in enumerate(told):
             if one.uid in holdings:  # else it went meanwhile
                 part.append(new)
@@ -282,7 +282,7 @@ class Observing:
                 await asyncio.sleep(0)
 
     def _digest(
-        self, reading: Reading, company: Mapping[PodName, Hashable], now_s: float
+        self, reading: SourceReading, company: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
         """In a thread. Nobody else touches reader and rates."""
         options = self.options
@@ -294,8 +294,8 @@ class Observing:
         return rates, latencies(told, options.latency_metric, now_s, stale_s)
 
     def _of_pod(
-        self, one: Running, seen: _Seen, rate: Rate | None, p99_ms: float
-    ) -> Observed | None:
+        self, one: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
+    ) -> PodProgress | None:
         """What to tell the engine; what was seen is put into `seen`."""
         alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
@@ -319,10 +319,10 @@ class Observing:
                 rate_per_s=rate.per_s,
                 alone_per_s=alone.per_s,
             )
-            return Observed(one.uid, round(slowdown, 4), late=late)
+            return PodProgress(one.uid, round(slowdown, 4), late=late)
         if not (p99_ms and slo) or young or self._recent(seen):
             return None  # or its window is not over yet: both are told together then
-        return Observed(one.uid, 1.0, proxy=True, late=late)
+        return PodProgress(one.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
         """Whether the pod was counted lately: what was, is how fast it goes now."""
@@ -330,13 +330,15 @@ class Observing:
 
     # --- what follows ---
 
-    def _learn(self, told: Sequence[tuple[Running, Observed]], pods: Iterable[Running]) -> None:
+    def _learn(
+        self, told: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
+    ) -> None:
         """Of pods with one GPU, where everybody there is known by name and runs for long enough; of
         many pods of the same applications the middle one, for they are one window."""
         known = {
             one.uid: one.held.placement.application
             for one in pods
-            if one.pod.status.phase == "Running" and not self._young(one)
+            if one.pod.status.phase == "RunningPod" and not self._young(one)
         }
         found: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
         for one, new in told:
@@ -350,7 +352,7 @@ class Observing:
             self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.remembering.changed()
 
-    def _after_another(self, pods: Iterable[Running]) -> bool:
+    def _after_another(self, pods: Iterable[RunningPod]) -> bool:
         """Whether another one led just now, who may have had somebody evicted: then these pods, or
         some of them, are of its making."""
         now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
@@ -358,7 +360,7 @@ class Observing:
         self._heir = self._heir or any(one.uid not in mine for one in pods)
         return self._heir and now_s - self._leads_s < QUIET_S
 
-    def _young(self, one: Running) -> bool:
+    def _young(self, one: RunningPod) -> bool:
         """Whether it has not been there for as long as pods take to start."""
         return self._now_s() - one.bound_s < self._rates.rests_s
 

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from weft.dialects.slo import SLO_MS, by_model, number, on_model
 from weft.interference.dataset import TIME_SLICING
-from weft.interference.records import Solo
+from weft.interference.records import SoloRun
 from weft.kube.pods import Pod
-from weft.lab.profiling.application import Clues
+from weft.lab.profiling.application import ApplicationClues
 from weft.model import PodRequest
 
 SOLO_RATE = "weft.dev/solo-rate"
 _SM = "sm_active_ratio.mean"
 
 
-class Alone(NamedTuple):
+class SoloRate(NamedTuple):
     """Units a second and SM_ACTIVE of a pod that has its GPU for itself; NaN where nobody knows.
 
     `problem` says what is wrong with its annotation, if anything.
@@ -32,18 +32,18 @@ class Alone(NamedTuple):
     problem: str = ""
 
 
-class Solos:
+class SoloProfiles:
     """Profiles by application and GPU model; of several ways of sharing the pod's own, if any.
 
     `version` counts how often they were replaced: what was found before may be found anew.
     """
 
-    def __init__(self, solos: Iterable[Solo] = ()) -> None:
+    def __init__(self, solos: Iterable[SoloRun] = ()) -> None:
         self.version = 0
-        self._by_name: dict[tuple[str, str], dict[str, Solo]] = {}
+        self._by_name: dict[tuple[str, str], dict[str, SoloRun]] = {}
         self.replace(solos)
 
-    def replace(self, solos: Iterable[Solo]) -> None:
+    def replace(self, solos: Iterable[SoloRun]) -> None:
         """Forget what was known; these are right from now on."""
         self.version += 1
         self._by_name = {}
@@ -54,22 +54,24 @@ class Solos:
     def __bool__(self) -> bool:
         return bool(self._by_name)
 
-    def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> Alone:
+    def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> SoloRate:
         """What is known of this pod on this GPU model; its own word on its rate counts first."""
         known = self._profile(names_of(pod, request), gpu_model, request)
         per_s = known.rate_per_s if known is not None and known.rate_per_s > 0 else math.nan
         sm = known.features.get(_SM, math.nan) if known is not None else math.nan
         text = (pod.metadata.annotations or {}).get(SOLO_RATE, "")
         if not text:
-            return Alone(per_s, sm)
+            return SoloRate(per_s, sm)
         own = solo_rate(text, gpu_model)
         if own is None:
-            return Alone(per_s, sm, f"{SOLO_RATE} {text[:60]!r} is no rate; write units a second")
-        return Alone(per_s if math.isnan(own) else own, sm)
+            return SoloRate(
+                per_s, sm, f"{SOLO_RATE} {text[:60]!r} is no rate; write units a second"
+            )
+        return SoloRate(per_s if math.isnan(own) else own, sm)
 
     def _profile(
         self, names: Sequence[str], gpu_model: str, request: PodRequest | None
-    ) -> Solo | None:
+    ) -> SoloRun | None:
         for name in names:
             ways = self._by_name.get((name, gpu_model))
             if ways:
@@ -85,10 +87,10 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
     containers = tuple(one.name for one in pod.spec.containers)
     image = next((one.image for one in pod.spec.containers), "")
     clues = (
-        Clues(application),
-        Clues(containers=containers),
-        Clues(workload=workload),
-        Clues(image=image),
+        ApplicationClues(application),
+        ApplicationClues(containers=containers),
+        ApplicationClues(workload=workload),
+        ApplicationClues(image=image),
     )
     return tuple(dict.fromkeys(name for clue in clues if (name := clue.name())))
 

@@ -16,26 +16,26 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.telemetry.memory_needs_feed import Measuring, Noted
-from weft.cluster.telemetry.slowdown_observer import Observing
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed, ObservedCluster
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine import SignalsChanged
 from weft.core.framework.signals import SignalsSnapshot
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 from weft.model import BadInputError
-from weft.telemetry.feed.load_correlation import SAMPLES, Alone, Gpu
+from weft.telemetry.feed.load_correlation import SAMPLES, Gpu, SoleTenants
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.snapshot import Now, Refresher, Settings
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.doubts import Residents
-from weft.telemetry.meaning.join import Devices, Joiner, PodSamples, Why
+from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.doubts import GpuPods
+from weft.telemetry.meaning.join import Devices, JoinFailure, PodSamples, SeriesJoiner
 from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric
-from weft.telemetry.sources.source import DEFAULT_METRICS, Asked, Reading, Source
+from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOutcome, SourceReading
 
 log = logging.getLogger("weft.cluster")
 
 
-def addresses_of(live: Cluster) -> dict[str, str]:
+def addresses_of(live: EngineCluster) -> dict[str, str]:
     """Node name → its first internal address, of nodes that have GPUs."""
     nodes = live.nodes
     return {
@@ -47,7 +47,7 @@ def addresses_of(live: Cluster) -> dict[str, str]:
     }
 
 
-def devices_of(live: Cluster) -> Devices:
+def devices_of(live: EngineCluster) -> Devices:
     """The ledger's GPUs, and every word that a series may have for their nodes."""
     addresses = {
         one.address: name
@@ -57,7 +57,7 @@ def devices_of(live: Cluster) -> Devices:
     return Devices(live.engine.ledger.table.nodes, addresses)
 
 
-class LookingOptions(msgspec.Struct, frozen=True):
+class TelemetryLoopOptions(msgspec.Struct, frozen=True):
     """`interval_s` between two looks, and the length of a slot of the window; `window_s` are kept.
 
     `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
@@ -72,17 +72,17 @@ class LookingOptions(msgspec.Struct, frozen=True):
     metrics: tuple[Metric, ...] = DEFAULT_METRICS
 
 
-class Looking:
+class TelemetryLoop:
     """Looks for one live cluster. What it counts is read by `looked.LookedMetrics`."""
 
     def __init__(
         self,
-        live: Cluster,
-        source: Source,
-        options: LookingOptions | None = None,
+        live: EngineCluster,
+        source: MetricSource,
+        options: TelemetryLoopOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:
-        self.options = options or LookingOptions()
+        self.options = options or TelemetryLoopOptions()
         self.snapshot: SignalsSnapshot | None = None
         self.errors: Counter[tuple[str, str]] = Counter()
         self.answered = 0
@@ -91,16 +91,16 @@ class Looking:
         self.took_s: dict[str, float] = {}
         self.digesting_s = 0.0
         self.of_pods: dict[tuple[str, Gpu], PodSamples] = {}
-        self.alone = Alone()
+        self.alone = SoleTenants()
         self._live, self._source, self._aliases = live, source, aliases
-        self._table: Table | None = None
+        self._table: LedgerTable | None = None
         self._devices = Devices([])
-        self._joiner = Joiner(self._devices, aliases)
-        self._refresher: Refresher | None = None
+        self._joiner = SeriesJoiner(self._devices, aliases)
+        self._refresher: SnapshotBuilder | None = None
         self._good_at_s = 0.0
         self._since: dict[str, float] = {}
-        self.observing: Observing | None = None
-        self.measuring = Measuring(live.engine.ledger, live.pods, self.options.warm_up)
+        self.observing: SlowdownObserver | None = None
+        self.measuring = MemoryNeedsFeed(live.engine.ledger, live.pods, self.options.warm_up)
         self._said: set[str] = set()
         self._only: dict[Gpu, str] = {}
 
@@ -110,12 +110,12 @@ class Looking:
         return self._devices
 
     @property
-    def refresher(self) -> Refresher | None:
+    def refresher(self) -> SnapshotBuilder | None:
         """None before the first look, and after one that failed."""
         return self._refresher
 
     @property
-    def unjoined(self) -> Mapping[Why, int]:
+    def unjoined(self) -> Mapping[JoinFailure, int]:
         """Series of the last answers that were joined to no GPU, by reason."""
         return self._joiner.unjoined
 
@@ -154,7 +154,9 @@ class Looking:
         self._follow_nodes(began_s)
         residents = self._residents()
         wall_s = clock.wall().timestamp()
-        now = Now(wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s))
+        now = SnapshotTime(
+            wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s)
+        )
         began = clock.monotonic()
         noted = self.measuring.note(now.wall_s)
         made = await asyncio.to_thread(self._digest, reading, now, noted)
@@ -165,9 +167,11 @@ class Looking:
             await self.observing.look(counters, made)
         return made
 
-    async def _counters(self, back_s: float) -> Reading:
+    async def _counters(self, back_s: float) -> SourceReading:
         """What applications count, where anybody wants to know."""
-        return Reading([], []) if self.observing is None else await self.observing.read(back_s)
+        return (
+            SourceReading([], []) if self.observing is None else await self.observing.read(back_s)
+        )
 
     def _forget(self, why: str) -> None:
         """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
@@ -180,7 +184,9 @@ class Looking:
 
     # --- what was read -------------------------------------------------------------------------
 
-    def _note(self, reading: Reading, began_s: float, more: Sequence[Asked] = ()) -> None:
+    def _note(
+        self, reading: SourceReading, began_s: float, more: Sequence[QueryOutcome] = ()
+    ) -> None:
         """Count what went wrong; say it where it is new, and where all is well again.
 
         `more` was asked beside it, and says nothing of what is known of GPUs.
@@ -223,7 +229,9 @@ class Looking:
         self._said.add(what)
         return True
 
-    def _digest(self, reading: Reading, now: Now, noted: Noted) -> SignalsSnapshot:
+    def _digest(
+        self, reading: SourceReading, now: SnapshotTime, noted: ObservedCluster
+    ) -> SignalsSnapshot:
         """In a thread: join, keep, compute. Nobody else touches joiner, window and refresher."""
         assert self._refresher is not None
         window, joiner = self._refresher.window, self._joiner
@@ -261,13 +269,15 @@ class Looking:
         if self._refresher is not None and devices.same(self._devices):
             return
         before, self._devices = self._devices, devices
-        self._joiner = Joiner(devices, self._aliases)
+        self._joiner = SeriesJoiner(devices, self._aliases)
         if self._refresher is None:
             options = self.options
             samples = max(2, round(options.window_s / options.interval_s))
             horizon = max(1, round(options.horizon_s / options.interval_s))
-            window = Window(options.metrics, len(devices), samples, options.interval_s, now_s)
-            self._refresher = Refresher(window, devices, Settings(options.scrape_s, horizon))
+            window = MetricWindow(options.metrics, len(devices), samples, options.interval_s, now_s)
+            self._refresher = SnapshotBuilder(
+                window, devices, SnapshotSettings(options.scrape_s, horizon)
+            )
             self._refresher.version = self._live.engine.signals.version
         else:
             self._refresher.realign(devices)
@@ -279,7 +289,7 @@ class Looking:
             if gpu in devices.row_of
         }
 
-    def _residents(self) -> Residents:
+    def _residents(self) -> GpuPods:
         """How many pods hold each GPU, how many of them have warmed up, what they were promised."""
         now = self._live.client.clock.monotonic()
         holdings = self._live.engine.ledger.holdings
@@ -298,7 +308,7 @@ class Looking:
         row_of = self._devices.row_of
         self._only = {gpu: uid for gpu, uid in last.items() if pods[0, row_of[gpu]] == 1}
         self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
-        return Residents(*pods)
+        return GpuPods(*pods)
 
     def _applications_alone(self, now_s: float) -> dict[int, str]:
         """Applications of pods that have had a GPU for themselves for long enough."""

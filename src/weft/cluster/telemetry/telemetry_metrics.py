@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from weft.cluster.telemetry.telemetry_loop import Looking
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.telemetry.sources.answers import KINDS
 
 _STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
 
 
-class LookedMetrics:
-    """A collector of prometheus-client over one `Looking`."""
+class TelemetryMetrics:
+    """A collector of prometheus-client over one `TelemetryLoop`."""
 
-    def __init__(self, looking: Looking) -> None:
+    def __init__(self, looking: TelemetryLoop) -> None:
         self._looking = looking
 
     def collect(self) -> Iterator[Metric]:

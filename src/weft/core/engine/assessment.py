@@ -14,7 +14,7 @@ from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignmen
 from weft.core.framework.constraints import preferences
 from weft.core.framework.feasibility import Codes
 from weft.core.ledger import Ledger
-from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 from weft.model.constraints import NO_CONSTRAINTS
 
@@ -66,7 +66,7 @@ class Assessment:
         self.counts[0] = rows
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.inexact: Bools | None = None
-        self.places: tuple[Ints, assignment.Answer] | None = None
+        self.places: tuple[Ints, assignment.Assignment] | None = None
         self.wishes = preferences(ledger.table, shape.constraints)
         alone = len(self.raw) == 1 and self.wishes is None
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
@@ -74,7 +74,7 @@ class Assessment:
             np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
         )
 
-    def tell(self, table: Table) -> None:
+    def tell(self, table: LedgerTable) -> None:
         """What follows from the nodes alone: with the layout, and where a node is closed."""
         self.told: Codes = feasibility.told_codes(table, self.demand)
         self.any_told = bool(self.told.any())

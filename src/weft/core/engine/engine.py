@@ -23,6 +23,7 @@ from weft.core.engine.events import (
     Bind,
     BindFailed,
     BindOn,
+    BindOnRefused,
     Command,
     Event,
     Evict,
@@ -33,25 +34,24 @@ from weft.core.engine.events import (
     PodBound,
     PodGone,
     PodSeenBound,
-    Refused,
     Tick,
     Unschedulable,
     Wake,
 )
-from weft.core.engine.harvest import Eviction, Lending
-from weft.core.engine.journal import Journal, Tried
-from weft.core.engine.oom_history import Lessons, OutOfMemory, workload_of
+from weft.core.engine.harvest import Eviction, HarvestRules
+from weft.core.engine.journal import DecisionAttempt, Journal
+from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, whose
-from weft.core.engine.placed_pod import Placed
+from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.queue import Queue
-from weft.core.engine.slowdown_eviction import Relief, Slowed
+from weft.core.engine.slowdown_eviction import SlowdownEviction, SlowdownReason
 from weft.core.engine.slowdown_tolerance import tolerance_of
-from weft.core.engine.waiting_pods import Room, Waiting
+from weft.core.engine.waiting_pods import FreedNode, WaitingPod
 from weft.core.framework import Profile
-from weft.core.framework.policy import Tolerance
-from weft.core.framework.residency import Stays
+from weft.core.framework.policy import SlowdownTolerance
+from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS
-from weft.core.ledger import FAR, STRICT, Holding, Ledger, Limits
+from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, Placement, PodRequest
 
 
@@ -73,20 +73,20 @@ class Engine:
         seed: int = 0,
         keep_top: int = 0,
         bind_timeout_ns: int = FAR,
-        limits: Limits = STRICT,
+        limits: RequestLimits = STRICT,
         turn_looks: int = 0,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
-        self.stays = Stays()
-        self.lending = Lending(self.ledger)
-        self.relief = Relief(self.ledger, self.lending)
+        self.stays = Residencies()
+        self.lending = HarvestRules(self.ledger)
+        self.relief = SlowdownEviction(self.ledger, self.lending)
         self.journal = Journal(self.ledger, keep_top)
-        self.lessons, self.peaks = Lessons(), Peaks()
+        self.lessons, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
         self.queue = Queue()
-        self.placed: dict[str, Placed] = {}
+        self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
         self._stopped = False
@@ -167,7 +167,7 @@ class Engine:
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
-            self._broke_off(Tried(pod, profile.name, 0), error, now_ns, out)
+            self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
 
     def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
@@ -229,14 +229,16 @@ class Engine:
         else:
             self._lost(event.uid, now_ns)
 
-    def evict(self, held: Holding, why: Eviction | Slowed, now_ns: int, out: list[Command]) -> None:
+    def evict(
+        self, held: Holding, why: Eviction | SlowdownReason, now_ns: int, out: list[Command]
+    ) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
         self.lending.leaves(held.placement.uid)
         self.relief.leaves(held, now_ns)
         out.append(Evict(held.placement, record))
 
-    def tolerance_of(self, uid: str) -> Tolerance | None:
+    def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
         """How slow the pod may get, by its profile; by the first one's where nobody knows it."""
         placed = self.placed.get(uid)
         profile, held = placed.profile if placed else self._default, self.ledger.holdings.get(uid)
@@ -258,7 +260,7 @@ class Engine:
     def _room_on(self, node: str, now_ns: int) -> None:
         """Room appeared on this node: wake whom it could help."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
-            self.queue.room_on(Room.on(self.ledger, row), now_ns)
+            self.queue.room_on(FreedNode.on(self.ledger, row), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class Engine:
                 break
         self._stopped = self.queue.active
 
-    def _turn(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+    def _turn(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
         """One pod's turn. What it provokes is undone and costs it its place, and nobody else's."""
         self.journal.begin()
         try:
@@ -279,7 +281,7 @@ class Engine:
         except Exception as error:
             self._undo(waiting.pod.uid)
             self.queue.park_faulty(waiting, now_ns)
-            self._broke_off(Tried.of(waiting), error, now_ns, out)
+            self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
 
     def _undo(self, uid: str) -> None:
         """A decision broke off: nothing of it stays."""
@@ -293,11 +295,13 @@ class Engine:
         self.lending.gone(uid)
         self.stays.left(uid)
 
-    def _broke_off(self, tried: Tried, error: Exception, now_ns: int, out: list[Command]) -> None:
+    def _broke_off(
+        self, tried: DecisionAttempt, error: Exception, now_ns: int, out: list[Command]
+    ) -> None:
         record = self.journal.broke_off(tried, now_ns, decision_faults.in_words(error))
         out.append(Faulted(record, error, tried.pod))
 
-    def _cycle(self, waiting: Waiting, now_ns: int, out: list[Command]) -> None:
+    def _cycle(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
         """preFilter, filter and score (assess), choose, reserve, permit."""
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
@@ -334,8 +338,8 @@ class Engine:
                 self._undo(pod.uid)
             if own is not None and pod.uid not in self.queue:
                 self.queue.retry(own.pod, own.profile, own.tries, now_ns)
-            self._broke_off(Tried(pod, event.profile, 1), error, now_ns, out)
-            out.append(Refused(pod, event.node, Code.FAULT))
+            self._broke_off(DecisionAttempt(pod, event.profile, 1), error, now_ns, out)
+            out.append(BindOnRefused(pod, event.node, Code.FAULT))
 
     def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
@@ -346,16 +350,16 @@ class Engine:
             if placed is not None and held.placement.node == event.node:
                 out.append(Bind(pod, held.placement, placed.record))
             else:
-                out.append(Refused(pod, event.node, Code.OTHER_NODE))
+                out.append(BindOnRefused(pod, event.node, Code.OTHER_NODE))
             return
         profile = self.profiles.get(event.profile, self._default)
-        waiting = Waiting(pod, profile, 0)
+        waiting = WaitingPod(pod, profile, 0)
         waiting.state, waiting.tries = "asked", 1
         known = self.assess(profile, pod, None)
         row = table.row_of.get(event.node, -1)
         if row < 0 or known.codes[row]:
             code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
-            out.append(Refused(pod, event.node, code))
+            out.append(BindOnRefused(pod, event.node, code))
             return
         key = f"{self.seed}/{pod.uid}/1"
         own = self.queue.get(pod.uid)
@@ -381,8 +385,8 @@ class Engine:
         return pair_matching.among(self.ledger.table, known, profile, waiting)
 
     def _take_place(
-        self, waiting: Waiting, known: Assessment, row: int, key: str, now_ns: int
-    ) -> tuple[Placed, Placement]:
+        self, waiting: WaitingPod, known: Assessment, row: int, key: str, now_ns: int
+    ) -> tuple[PlacedPod, Placement]:
         """Choose devices on node `row`, which fits, and reserve them."""
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
@@ -395,14 +399,16 @@ class Engine:
         )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
-        placed = self.placed[pod.uid] = Placed(waiting, record)
+        placed = self.placed[pod.uid] = PlacedPod(waiting, record)
         self.lending.close()
         self.stays.came(placement, now_ns)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)
         return placed, placement
 
-    def _bind(self, placed: Placed, placement: Placement, now_ns: int, out: list[Command]) -> None:
+    def _bind(
+        self, placed: PlacedPod, placement: Placement, now_ns: int, out: list[Command]
+    ) -> None:
         out.append(Bind(placed.pod, placement, placed.record))
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from weft.core.engine.decision_faults import Faulted
-from weft.core.engine.oom_history import Lesson, OutOfMemory
+from weft.core.engine.oom_history import OomRecord, OutOfMemory
 from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
-from weft.core.engine.slowdown_eviction import Observed
+from weft.core.engine.slowdown_eviction import PodProgress
 from weft.core.framework.signals import SignalsSnapshot
 from weft.model import Closed, Code, Node, Placement, PodRequest
 
@@ -123,17 +123,17 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
     refused: bool = True
 
 
-class LessonsTold(msgspec.Struct, frozen=True, tag=True, gc=False):
+class OomHistoryLearnt(msgspec.Struct, frozen=True, tag="LessonsTold", gc=False):
     """What other processes learnt: about workloads, by name, and how much kinds of pods used."""
 
-    lessons: dict[str, Lesson]
+    lessons: dict[str, OomRecord]
     peaks: tuple[PeakLearnt, ...] = ()
 
 
 class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
     """How running pods got on since the last look; those nobody knows it of are left out."""
 
-    observed: tuple[Observed, ...] = ()
+    observed: tuple[PodProgress, ...] = ()
 
 
 Event = (
@@ -150,7 +150,7 @@ Event = (
     | PolicyInput
     | SignalsChanged
     | NotEvicted
-    | LessonsTold
+    | OomHistoryLearnt
     | OutOfMemory
     | ProgressSeen
 )
@@ -171,7 +171,7 @@ class Unschedulable(msgspec.Struct, frozen=True, gc=False):
     record: Record
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class BindOnRefused(msgspec.Struct, frozen=True, gc=False):
     """A `BindOn` that does not fit any more, and why."""
 
     pod: PodRequest
@@ -193,7 +193,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
     """Keep this where the next process finds it: what a workload needs."""
 
     workload: str
-    lesson: Lesson
+    lesson: OomRecord
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
@@ -202,4 +202,4 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     at_ns: int
 
 
-Command = Bind | Unschedulable | Refused | Wake | Evict | Learnt | PeakLearnt | Faulted
+Command = Bind | Unschedulable | BindOnRefused | Wake | Evict | Learnt | PeakLearnt | Faulted

@@ -51,14 +51,14 @@ def held_back_in_words(why: Why) -> str:
     return f"nobody is evicted for it: {_WORDS[why]}"
 
 
-class Window(NamedTuple):
+class SlowdownSample(NamedTuple):
     """One look at a pod; `slowdown` is None where nobody counted."""
 
     slowdown: float | None
     late: bool
 
 
-def bad_windows(windows: Iterable[Window], bound: float) -> tuple[int, int]:
+def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
     """In how many of them it was slower than its bound, and in how many late."""
     there = list(windows)
     slow = sum(one.slowdown is not None and one.slowdown > bound for one in there)
@@ -72,7 +72,7 @@ class _Leaving(NamedTuple):
     asked_ns: int
 
 
-class Restraint:
+class EvictionLimits:
     """Holds evictions back, of one ledger's pods.
 
     `held_back` says for which pods nobody went at their last look, and why.
@@ -91,7 +91,9 @@ class Restraint:
 
     # --- what is seen ---
 
-    def saw(self, uid: str, windows: Sequence[Window], bound: float, *, alone: bool) -> bool:
+    def saw(
+        self, uid: str, windows: Sequence[SlowdownSample], bound: float, *, alone: bool
+    ) -> bool:
         """The last windows of a latency-critical pod, the newest last; whether it is too slow.
 
         It is from the first bad window on: what many pods have in common shows at once.
@@ -107,7 +109,7 @@ class Restraint:
                 self._alone[uid] = slow_last < BROKEN
         return bad or max(slow, late) >= BROKEN
 
-    def saw_other(self, uid: str, windows: Iterable[Window], *, alone: bool) -> None:
+    def saw_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
         """The same of a pod that is not latency-critical; that it was late counts for nothing."""
         told = [one._replace(late=False) for one in windows]
         self.saw(uid, told, FULL_SPEED, alone=alone)

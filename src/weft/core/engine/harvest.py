@@ -53,7 +53,7 @@ class Harvest(msgspec.Struct, frozen=True, gc=False):
     like: str = ""
 
 
-class Grown(msgspec.Struct, frozen=True, gc=False):
+class GrownPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that needs more of the GPU than at the last look."""
 
     uid: str
@@ -72,7 +72,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
     card_mib: int
     reserve_mib: int
     borrowed_mib: int
-    grew: tuple[Grown, ...] = ()
+    grew: tuple[GrownPod, ...] = ()
 
 
 def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
@@ -112,7 +112,7 @@ class _Terms(msgspec.Struct, frozen=True, gc=False):
     unsure: bool = False
 
 
-class Lending:
+class HarvestRules:
     """Looks after one ledger's loans."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -310,10 +310,10 @@ def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) ->
 
 def _growth(
     there: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
-) -> Iterator[Grown]:
+) -> Iterator[GrownPod]:
     """Who needs more than before, of those that stay."""
     for held in there:
         asked, idle = _on_gpu(held, gpu)
         was = asked - _on_gpu(held, gpu, before.get(held.placement.uid))[1]
         if asked - idle > was and held.placement.uid != leaves:
-            yield Grown(held.placement.uid, was, asked - idle)
+            yield GrownPod(held.placement.uid, was, asked - idle)

@@ -8,21 +8,21 @@ from weft.core.engine.events import (
     Command,
     Event,
     Learnt,
-    LessonsTold,
     NotEvicted,
+    OomHistoryLearnt,
     PolicyInput,
     ProgressSeen,
     SignalsChanged,
 )
 from weft.core.engine.oom_history import OutOfMemory
-from weft.core.engine.placed_pod import Placed
+from weft.core.engine.placed_pod import PlacedPod
 from weft.core.framework import Policy
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
-MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, LessonsTold)
+MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
 """What others measured, wrote or kept: such an event that breaks off is left out."""
 
 
@@ -39,12 +39,14 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
         case NotEvicted():
             engine.lending.not_let_go(event.uid, refused=event.refused)
             engine.relief.not_let_go(event.uid, now_ns, refused=event.refused)
-        case LessonsTold():
+        case OomHistoryLearnt():
             if engine.lessons.tell(event.lessons) | engine.peaks.tell(event.peaks):
                 engine.queue.wake_all(now_ns)
 
 
-def learn(engine: "Engine", event: OutOfMemory, placed: Placed | None, out: list[Command]) -> None:
+def learn(
+    engine: "Engine", event: OutOfMemory, placed: PlacedPod | None, out: list[Command]
+) -> None:
     """A pod ran out of memory: what those like it are charged from now on."""
     lesson = engine.lessons.learn(event, engine.ledger)
     if lesson is not None:

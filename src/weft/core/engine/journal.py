@@ -10,17 +10,17 @@ import msgspec
 
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.harvest import Eviction
-from weft.core.engine.oom_history import Charged
-from weft.core.engine.placed_pod import Placed
+from weft.core.engine.oom_history import OomCharge
+from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.records import FAULTED, LEAVES, Outcome, Record
-from weft.core.engine.slowdown_eviction import Slowed
-from weft.core.engine.waiting_pods import Waiting
+from weft.core.engine.slowdown_eviction import SlowdownReason
+from weft.core.engine.waiting_pods import WaitingPod
 from weft.core.explain.reasons import best_nodes
 from weft.core.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
 
 
-class Tried(NamedTuple):
+class DecisionAttempt(NamedTuple):
     """Whose decision it was, by which profile, and which try."""
 
     pod: PodRequest
@@ -28,7 +28,7 @@ class Tried(NamedTuple):
     attempt: int
 
     @classmethod
-    def of(cls, waiting: Waiting) -> "Tried":
+    def of(cls, waiting: WaitingPod) -> "DecisionAttempt":
         """Of a pod in the queue."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
@@ -56,10 +56,10 @@ class Journal:
 
     def decided(
         self,
-        waiting: Waiting,
+        waiting: WaitingPod,
         known: Assessment,
         now_ns: int,
-        charged: Charged | None,
+        charged: OomCharge | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
     ) -> Record:
         """Where a pod goes: on the node of a row, with these shares; or nowhere."""
@@ -88,7 +88,7 @@ class Journal:
         )
 
     def asked_to_leave(
-        self, held: Holding, placed: Placed | None, now_ns: int, why: Eviction | Slowed
+        self, held: Holding, placed: PlacedPod | None, now_ns: int, why: Eviction | SlowdownReason
     ) -> Record:
         """Who is asked to go; `placed` where this engine placed it."""
         self.begin()
@@ -107,11 +107,11 @@ class Journal:
             placement.node,
             placement.shares,
         )
-        if isinstance(why, Slowed):
+        if isinstance(why, SlowdownReason):
             return msgspec.structs.replace(record, slowed=why)
         return msgspec.structs.replace(record, eviction=why)
 
-    def broke_off(self, tried: Tried | None, now_ns: int, why: str) -> Record:
+    def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:
         """A decision that came to nothing, or (None) an event that was left out."""
         pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
         return Record(

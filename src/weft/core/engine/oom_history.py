@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.core.ledger import FAR, Ledger
-from weft.model import GpuClaim, Placement, PodRequest, Shape
+from weft.model import GpuRequest, Placement, PodRequest, Shape
 
 _MORE, _OF = 5, 4  # 1.25 times
 ALONE_AFTER = 2
@@ -39,7 +39,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
     over: bool = False
 
 
-class Lesson(msgspec.Struct, frozen=True, gc=False):
+class OomRecord(msgspec.Struct, frozen=True, gc=False):
     """How often a workload ran out of memory, and the least that a GPU must give it, MiB.
 
     Beyond `ALONE_AFTER` `times` are not counted: nothing depends on more. `ends` are those counted,
@@ -50,14 +50,14 @@ class Lesson(msgspec.Struct, frozen=True, gc=False):
     least_mib: int
     ends: tuple[str, ...] = ()
 
-    def joined(self, other: "Lesson") -> "Lesson":
+    def joined(self, other: "OomRecord") -> "OomRecord":
         """What both say together."""
         ends = tuple(dict.fromkeys(self.ends + other.ends))
         times = min(max(self.times, other.times, len(ends)), ALONE_AFTER)
-        return Lesson(times, max(self.least_mib, other.least_mib), ends[:ALONE_AFTER])
+        return OomRecord(times, max(self.least_mib, other.least_mib), ends[:ALONE_AFTER])
 
 
-class Charged(msgspec.Struct, frozen=True, gc=False):
+class OomCharge(msgspec.Struct, frozen=True, gc=False):
     """A pod is charged by its workload's lesson rather than by its own request."""
 
     workload: str
@@ -65,7 +65,7 @@ class Charged(msgspec.Struct, frozen=True, gc=False):
     least_mib: int
 
 
-def charged_in_words(one: Charged) -> str:
+def charged_in_words(one: OomCharge) -> str:
     """What the pod is charged, and why."""
     if one.times >= ALONE_AFTER:
         return (
@@ -78,14 +78,14 @@ def charged_in_words(one: Charged) -> str:
     )
 
 
-class Lessons:
+class OomHistory:
     """Every lesson learnt, by workload, the latest last."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Lesson] = {}
+        self.known: dict[str, OomRecord] = {}
         self._owed: Counter[str] = Counter()
 
-    def learn(self, told: OutOfMemory, ledger: Ledger) -> Lesson | None:
+    def learn(self, told: OutOfMemory, ledger: Ledger) -> OomRecord | None:
         """What its workload needs from now on; None where that is no news."""
         before = self.known.get(told.workload, _NOTHING)
         if told.end in before.ends or not told.placement.shares:
@@ -96,13 +96,13 @@ class Lessons:
         card_mib = int(ledger.table.device_memory_total[device]) if device >= 0 else FAR
         least = min(card_mib, -(-max(share.memory_mib, told.peak_mib) * _MORE // _OF))
         times = min(before.times + 1, ALONE_AFTER)
-        lesson = before.joined(Lesson(times, least, (told.end,)))
+        lesson = before.joined(OomRecord(times, least, (told.end,)))
         self._keep(told.workload, lesson)
         if told.over:
             self._owed[told.workload] += 1
         return lesson if lesson != before else None
 
-    def tell(self, lessons: dict[str, Lesson]) -> bool:
+    def tell(self, lessons: dict[str, OomRecord]) -> bool:
         """What other processes learnt; whether any of it is new."""
         new = False
         for workload, lesson in lessons.items():
@@ -112,7 +112,7 @@ class Lessons:
             self._keep(workload, both)
         return new
 
-    def _keep(self, workload: str, lesson: Lesson) -> None:
+    def _keep(self, workload: str, lesson: OomRecord) -> None:
         self.known.pop(workload, None)
         self.known[workload] = lesson
         if len(self.known) > MOST:
@@ -137,13 +137,13 @@ class Lessons:
         claims = tuple(_raised(claim, lesson) for claim in pod.shape.claims)
         return replace(pod.shape, claims=claims)
 
-    def charged(self, pod: PodRequest) -> Charged | None:
+    def charged(self, pod: PodRequest) -> OomCharge | None:
         """For the record: whether a lesson, and not its request alone, says what it is charged."""
         workload = workload_of(pod)
         lesson = self.known.get(workload) if self.known else None
         if lesson is None or not any(_matters(claim, lesson) for claim in pod.shape.claims):
             return None
-        return Charged(workload, lesson.times, lesson.least_mib)
+        return OomCharge(workload, lesson.times, lesson.least_mib)
 
 
 def workload_of(pod: PodRequest) -> str:
@@ -151,7 +151,7 @@ def workload_of(pod: PodRequest) -> str:
     return pod.workload or pod.uid
 
 
-def _raised(claim: GpuClaim, lesson: Lesson) -> GpuClaim:
+def _raised(claim: GpuRequest, lesson: OomRecord) -> GpuRequest:
     if claim.whole or claim.split:
         return claim
     if lesson.times >= ALONE_AFTER:
@@ -159,11 +159,11 @@ def _raised(claim: GpuClaim, lesson: Lesson) -> GpuClaim:
     return replace(claim, least_mib=lesson.least_mib)
 
 
-def _matters(claim: GpuClaim, lesson: Lesson) -> bool:
+def _matters(claim: GpuRequest, lesson: OomRecord) -> bool:
     if claim.whole or claim.split:
         return False
     asks_less = claim.memory.kind != "mib" or claim.memory.value < lesson.least_mib
     return asks_less or lesson.times >= ALONE_AFTER
 
 
-_NOTHING = Lesson(0, 0)
+_NOTHING = OomRecord(0, 0)

@@ -12,7 +12,7 @@ import numpy as np
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.queue import Queue
 from weft.core.framework import NEVER, Policy, Profile, Query
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, PodRequest, Shape
 
 ROWS = 64
@@ -39,7 +39,7 @@ def pending(
 
 
 def among(
-    table: Table, known: Assessment, profile: Profile, waiting: Sequence[Shape]
+    table: LedgerTable, known: Assessment, profile: Profile, waiting: Sequence[Shape]
 ) -> Assessment:
     """The answers, without what the profile's first policy leaves to others that wait."""
     every = (known.codes == 0).nonzero()[0]

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from weft.model import GpuClaim, PodRequest, Shape
+from weft.model import GpuRequest, PodRequest, Shape
 
 MARGIN, FIRST_MARGIN, FEW = 102, 110, 3
 """Expected is 1.02 times the most that was seen, as no two runs are quite the same; 1.10 times of
@@ -28,7 +28,7 @@ Kind = tuple[str, str, str]
 class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
     """What is known of a kind of pods now, to be kept where the next process finds it; and so told.
 
-    The kind is `namespace`, `who` and `asks`; the rest as in `Peak`.
+    The kind is `namespace`, `who` and `asks`; the rest as in `PeakUsage`.
     """
 
     namespace: str
@@ -38,7 +38,7 @@ class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
     runs: int
 
 
-class Peak(msgspec.Struct, frozen=True, gc=False):
+class PeakUsage(msgspec.Struct, frozen=True, gc=False):
     """The most that pods of a kind used, MiB, and how many runs were seen whole."""
 
     most_mib: int = 0
@@ -55,9 +55,9 @@ class Peaks:
     """What is known of each kind of pods."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Kind, Peak] = OrderedDict()
+        self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
         self._needs: dict[str, tuple[PodRequest, int]] = {}
-        self._news: dict[Kind, Peak] = {}
+        self._news: dict[Kind, PeakUsage] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
@@ -69,8 +69,8 @@ class Peaks:
         for one in reversed(told):  # all of it before what was learnt here
             kind = one.namespace, one.who, one.asks
             before = self.known.get(kind)
-            mine = before or Peak()
-            both = Peak(max(mine.most_mib, one.most_mib), max(mine.runs, one.runs))
+            mine = before or PeakUsage()
+            both = PeakUsage(max(mine.most_mib, one.most_mib), max(mine.runs, one.runs))
             changes |= _expected(both) != _expected(mine)
             self.known[kind] = both
             if before is None:
@@ -130,8 +130,8 @@ class Peaks:
         kind = kind_of(pod)
         if kind is None:
             return False
-        before = self.known.get(kind, Peak())
-        now = Peak(max(before.most_mib, most_mib), before.runs + runs)
+        before = self.known.get(kind, PeakUsage())
+        now = PeakUsage(max(before.most_mib, most_mib), before.runs + runs)
         self.known[kind] = now
         self.known.move_to_end(kind)
         if now.most_mib > before.most_mib or before.runs < now.runs <= FEW:
@@ -160,11 +160,11 @@ def whose(pod: PodRequest) -> str:
     return f"application {application}" if application else f"workload {pod.workload}"
 
 
-def _is_one_share(claim: GpuClaim) -> bool:
+def _is_one_share(claim: GpuRequest) -> bool:
     return claim.count == 1 and not claim.whole and not claim.split and claim.memory.value > 0
 
 
-def _expected(peak: Peak) -> int:
+def _expected(peak: PeakUsage) -> int:
     if not peak.runs:
         return 0
     margin = MARGIN if peak.runs >= FEW else FIRST_MARGIN

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 from weft.core.engine.records import Record
-from weft.core.engine.waiting_pods import Waiting
+from weft.core.engine.waiting_pods import WaitingPod
 from weft.core.framework import Profile
 from weft.core.framework.signals import Bytes, Floats
 
 
-class Saw(NamedTuple):
+class MeasuredAtPlacement(NamedTuple):
     """What was measured of the GPUs that a pod got, when it got them: all `columns` of each GPU by
     its index, values and ages. `looked_ns` is when they were looked at."""
 
@@ -17,18 +17,18 @@ class Saw(NamedTuple):
     gpus: dict[int, tuple[Floats, Bytes]]
 
 
-class Placed:
+class PlacedPod:
     """A pod with a place that is not certain yet, or is."""
 
     __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries", "waits")
 
-    def __init__(self, waiting: Waiting, record: Record) -> None:
+    def __init__(self, waiting: WaitingPod, record: Record) -> None:
         self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
         self.record = record
         self.saw = _saw(self.profile, record)
         self.waits = False
         self.queued = waiting.state != "asked"
-        self.own: Waiting | None = None  # what it was in our queue when kube-scheduler bound it
+        self.own: WaitingPod | None = None  # what it was in our queue when kube-scheduler bound it
 
     def tell_lost(self) -> None:
         """Tell the policies that the place is lost before the pod was bound."""
@@ -36,7 +36,7 @@ class Placed:
             policy.unreserved(self.pod, self.record.node)
 
 
-def _saw(profile: Profile, record: Record) -> Saw | None:
+def _saw(profile: Profile, record: Record) -> MeasuredAtPlacement | None:
     """None where no policy of the profile reads signals, or nobody measures anything."""
     for policy in profile.policies:
         if "signals" in policy.reads:
@@ -50,4 +50,4 @@ def _saw(profile: Profile, record: Record) -> Saw | None:
         known = view.of_gpu(record.node, share.gpu)
         if known is not None:
             found[share.gpu] = known
-    return Saw(view.at_ns, view.source.columns, found)
+    return MeasuredAtPlacement(view.at_ns, view.source.columns, found)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from weft.core.engine.engine import Engine
 from weft.core.explain.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 from weft.model import Code, PodRequest
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class Answers(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
-class Lookup:
+class RowLookup:
     """Rows by name. The lists asked about lately (the very objects) are remembered, if `lists` is
     not 0: they must not be changed.
 
@@ -44,9 +44,9 @@ class Lookup:
     """
 
     def __init__(self, lists: int = 4) -> None:
-        self._known: deque[tuple[list[str], Table, Ints]] = deque(maxlen=lists)
+        self._known: deque[tuple[list[str], LedgerTable, Ints]] = deque(maxlen=lists)
 
-    def __call__(self, table: Table, names: list[str], /) -> Ints:
+    def __call__(self, table: LedgerTable, names: list[str], /) -> Ints:
         """A row for each name, -1 for one that the table does not have."""
         for known, of_table, found in self._known:
             if names is known and table is of_table:
@@ -55,12 +55,12 @@ class Lookup:
         self.remember(table, names, found)
         return found
 
-    def remember(self, table: Table, names: list[str], found: Ints) -> None:
+    def remember(self, table: LedgerTable, names: list[str], found: Ints) -> None:
         """What a look-up of `names` would find."""
         self._known.appendleft((names, table, found))
 
 
-_ANEW = Lookup(0)
+_ANEW = RowLookup(0)
 
 
 def which_fit(
@@ -68,7 +68,7 @@ def which_fit(
     profile: Profile,
     pod: PodRequest,
     names: list[str],
-    rows: Lookup = _ANEW,
+    rows: RowLookup = _ANEW,
     beside: Sequence[PodRequest] = (),
 ) -> Answers:
     """Filter: which of these nodes could take the pod now, and why the others can't.
@@ -102,7 +102,7 @@ def which_fit(
 
 
 def scores(
-    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: Lookup = _ANEW
+    engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: RowLookup = _ANEW
 ) -> list[int]:
     """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit.
 

@@ -16,7 +16,15 @@ import heapq
 from collections.abc import Iterator
 
 from weft.core.engine.decision_faults import rest_ns
-from weft.core.engine.waiting_pods import NOWHERE, Group, Key, Never, Room, Waiting, needs_no_loan
+from weft.core.engine.waiting_pods import (
+    NOWHERE,
+    FreedNode,
+    Key,
+    Never,
+    ParkedGroup,
+    WaitingPod,
+    needs_no_loan,
+)
 from weft.core.framework import Demand, Profile
 from weft.model import PodRequest, Shape
 
@@ -30,12 +38,12 @@ class Queue:
     """All waiting pods. Heads of different profiles are compared by priority, then age."""
 
     def __init__(self) -> None:
-        self._active: dict[str, list[tuple[Key, Waiting]]] = {}
-        self._backoff: list[tuple[int, int, Waiting]] = []
-        self._parked: dict[tuple[str, Shape], Group] = {}
-        self._scouts: dict[tuple[str, Shape], Waiting] = {}
-        self._known: dict[str, Waiting] = {}
-        self._faulty: dict[str, Waiting] = {}
+        self._active: dict[str, list[tuple[Key, WaitingPod]]] = {}
+        self._backoff: list[tuple[int, int, WaitingPod]] = []
+        self._parked: dict[tuple[str, Shape], ParkedGroup] = {}
+        self._scouts: dict[tuple[str, Shape], WaitingPod] = {}
+        self._known: dict[str, WaitingPod] = {}
+        self._faulty: dict[str, WaitingPod] = {}
         self._seq = self._held = 0
 
     def __len__(self) -> int:
@@ -44,11 +52,11 @@ class Queue:
     def __contains__(self, uid: str) -> bool:
         return uid in self._known
 
-    def get(self, uid: str) -> Waiting | None:
+    def get(self, uid: str) -> WaitingPod | None:
         """The pod, if it is in the queue."""
         return self._known.get(uid)
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[WaitingPod]:
         """Every pod in the queue, wherever it waits."""
         return iter(self._known.values())
 
@@ -63,7 +71,7 @@ class Queue:
                 return
             self.remove(pod.uid, now_ns)
         self._seq += 1
-        waiting = Waiting(pod, profile, self._seq)
+        waiting = WaitingPod(pod, profile, self._seq)
         if first:
             waiting.key = (*(FIRST for _ in waiting.key[:-1]), self._seq)
         self._known[pod.uid] = waiting
@@ -86,9 +94,9 @@ class Queue:
             self._leave(group)
             group.tidy()
 
-    def pop(self) -> Waiting | None:
+    def pop(self) -> WaitingPod | None:
         """The pod to try next, taken out of the active queue; None when there is none."""
-        best: list[tuple[Key, Waiting]] | None = None
+        best: list[tuple[Key, WaitingPod]] | None = None
         best_key: tuple[int, int, int] | None = None
         for heap in self._active.values():
             while heap and heap[0][1].state != "active":
@@ -114,7 +122,7 @@ class Queue:
                 heapq.heappop(heap)
         return any(self._active.values())
 
-    def give_way(self, waiting: Waiting, shape: Shape) -> bool:
+    def give_way(self, waiting: WaitingPod, shape: Shape) -> bool:
         """Whether a pod of this shape that came before `waiting` still rests or is parked.
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
@@ -135,19 +143,19 @@ class Queue:
         self._activate(waiting)
         return True
 
-    def done(self, waiting: Waiting) -> None:
+    def done(self, waiting: WaitingPod) -> None:
         """It has a place."""
         self._known.pop(waiting.pod.uid, None)
         waiting.state = "gone"
 
-    def next_of_group(self, waiting: Waiting, now_ns: int) -> None:
+    def next_of_group(self, waiting: WaitingPod, now_ns: int) -> None:
         """A woken pod got its place, or left: let the next of its kind try."""
         group = self._parked.get(waiting.group) if waiting.woken else None
         if group is not None:
             self._wake_first(group, now_ns, rested=waiting.rested)
 
     def park(
-        self, waiting: Waiting, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
+        self, waiting: WaitingPod, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
     ) -> None:
         """It fits nowhere: wait for an event that could help. `never` are nodes that none could.
 
@@ -162,7 +170,7 @@ class Queue:
         key = waiting.group
         group = self._parked.get(key)
         if group is None:
-            group = self._parked[key] = Group(key, demand)
+            group = self._parked[key] = ParkedGroup(key, demand)
         elif group.demand is not demand:
             group.ask(demand)
         group.never = never
@@ -170,7 +178,7 @@ class Queue:
         heapq.heappush(group.heap, (waiting.key, waiting))
         waiting.parked_in = group
 
-    def park_faulty(self, waiting: Waiting, now_ns: int) -> None:
+    def park_faulty(self, waiting: WaitingPod, now_ns: int) -> None:
         """Deciding for it broke off: it waits apart from its group for whatever changes."""
         self.next_of_group(waiting, now_ns)
         waiting.faults += 1
@@ -187,13 +195,13 @@ class Queue:
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
         self._seq += 1
-        waiting = Waiting(pod, profile, self._seq)
+        waiting = WaitingPod(pod, profile, self._seq)
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
         self._known[pod.uid] = waiting
         self._hold(waiting, now_ns)
 
-    def room_on(self, room: Room, now_ns: int) -> None:
+    def room_on(self, room: FreedNode, now_ns: int) -> None:
         """A node gained room: wake the first pod of each group that could fit there.
 
         Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
@@ -237,11 +245,11 @@ class Queue:
             heapq.heappop(self._backoff)  # it left, or was activated before its time
         return None
 
-    def _activate(self, waiting: Waiting) -> None:
+    def _activate(self, waiting: WaitingPod) -> None:
         waiting.state = "active"
         heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
 
-    def _wake_first(self, group: Group, now_ns: int, *, rested: bool = False) -> None:
+    def _wake_first(self, group: ParkedGroup, now_ns: int, *, rested: bool = False) -> None:
         """Let the group's first pod try, unless its scout was not tried yet."""
         if group.key in self._scouts:
             return
@@ -256,18 +264,18 @@ class Queue:
             else:
                 self._hold(waiting, now_ns)
 
-    def _no_scout(self, waiting: Waiting) -> None:
+    def _no_scout(self, waiting: WaitingPod) -> None:
         """It is tried now, or left."""
         if waiting.woken and self._scouts.get(waiting.group) is waiting:
             del self._scouts[waiting.group]
 
-    def _leave(self, group: Group) -> None:
+    def _leave(self, group: ParkedGroup) -> None:
         """One pod less is parked in the group; an empty group is forgotten."""
         group.parked -= 1
         if group.parked == 0:
             del self._parked[group.key]
 
-    def _hold(self, waiting: Waiting, now_ns: int) -> None:
+    def _hold(self, waiting: WaitingPod, now_ns: int) -> None:
         if waiting.ready_ns <= now_ns:
             self._activate(waiting)
         else:

@@ -8,9 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from weft.core.engine.harvest import Eviction, Harvest
-from weft.core.engine.oom_history import Charged
-from weft.core.engine.slowdown_eviction import Slowed
-from weft.core.framework.policy import Prediction
+from weft.core.engine.oom_history import OomCharge
+from weft.core.engine.slowdown_eviction import SlowdownReason
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.model import Code, Share
 from weft.model.reason import TEXT
 
@@ -63,9 +63,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     top: tuple[Candidate, ...] = ()
     harvested: tuple[Harvest, ...] = ()
     eviction: Eviction | None = None
-    charged: Charged | None = None
-    predicted: tuple[Prediction, ...] = ()
-    slowed: Slowed | None = None
+    charged: OomCharge | None = None
+    predicted: tuple[ExpectedSlowdown, ...] = ()
+    slowed: SlowdownReason | None = None
     bounded: bool = False
     fault: str = ""
 

@@ -4,13 +4,13 @@ import numpy as np
 
 from weft.core.engine.assessment import Assessment
 from weft.core.framework import NEVER, Demand, Need, Policy, Profile, Query, assignment
-from weft.core.framework.policy import Prediction
-from weft.core.ledger.table import Ints, Table
+from weft.core.framework.policy import ExpectedSlowdown
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Placement, Shape, Share
 
 
 def placement_on(
-    table: Table, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
+    table: LedgerTable, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
 ) -> Placement:
     """The pod's place: its shares, what it takes of the node beside them, and what it runs."""
     return Placement(
@@ -43,7 +43,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 
 
 def shares_on(
-    table: Table, row: int, known: Assessment, profile: Profile, key: str
+    table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
     """Shares for all claims of the demand on node `row`, which is known to fit."""
     demand = known.demand
@@ -62,8 +62,8 @@ def shares_on(
 
 
 def predicted(
-    table: Table, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
-) -> tuple[Prediction, ...]:
+    table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
+) -> tuple[ExpectedSlowdown, ...]:
     """What the policy expects of the pod and those it joins; () without company."""
     if not profile.predicts or len(shares) != 1:
         return ()
@@ -73,7 +73,7 @@ def predicted(
     return profile.lead.predict(known.shape, there, model) if there else ()
 
 
-def _share(table: Table, row: int, position: int, claim: int, need: Need) -> Share:
+def _share(table: LedgerTable, row: int, position: int, claim: int, need: Need) -> Share:
     device = table.start[row] + position
     gpu = table.nodes[row].gpus[position]
     memory = int(need.memory_mib[table.kind_of[device]])
@@ -81,7 +81,7 @@ def _share(table: Table, row: int, position: int, claim: int, need: Need) -> Sha
     return Share(claim, gpu.index, memory, milli, gpu.uuid)
 
 
-def _first_idle(table: Table, row: int, demand: Demand, profile: Profile) -> list[int]:
+def _first_idle(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> list[int]:
     """The first idle devices that are accepted."""
     if demand.mode == "device" or profile.device_filters:
         fits = _fitting(table, row, demand, profile)[1]
@@ -91,7 +91,7 @@ def _first_idle(table: Table, row: int, demand: Demand, profile: Profile) -> lis
     return idle[: demand.need.count]
 
 
-def _fitting(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[Query, Ints]:
+def _fitting(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> tuple[Query, Ints]:
     """The question about this node alone, and the positions of the devices that fit."""
     query = Query(table, demand, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
@@ -101,7 +101,7 @@ def _fitting(table: Table, row: int, demand: Demand, profile: Profile) -> tuple[
     return query, np.flatnonzero(query.device_fits)
 
 
-def _shared(table: Table, row: int, demand: Demand, profile: Profile, key: str) -> int:
+def _shared(table: LedgerTable, row: int, demand: Demand, profile: Profile, key: str) -> int:
     custom = type(profile.lead).choose_device is not Policy.choose_device
     if custom or profile.device_filters or demand.mode == "device":
         query, fits = _fitting(table, row, demand, profile)
@@ -109,7 +109,7 @@ def _shared(table: Table, row: int, demand: Demand, profile: Profile, key: str) 
     return _tightest(table, row, demand.need)
 
 
-def _tightest(table: Table, row: int, need: Need) -> int:
+def _tightest(table: LedgerTable, row: int, need: Need) -> int:
     """`Policy.choose_device`'s default for a demand by one number, without arrays."""
     begin, end = table.start[row], table.start[row + 1]
     ask = int(need.ask_mib[table.kind_of[begin]])
@@ -128,7 +128,7 @@ def _tightest(table: Table, row: int, need: Need) -> int:
 
 
 def _many(
-    table: Table, row: int, known: Assessment, profile: Profile, key: str
+    table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
     demand = known.demand
     query = Query(table, demand, np.array([row], dtype=np.int64))
@@ -146,7 +146,7 @@ def _many(
     return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))
 
 
-def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Answer | None:
+def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Assignment | None:
     """What was found on this node when it was assessed; None where it was not just then, or where
     the policy's own choice among equals is still to be asked."""
     if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:

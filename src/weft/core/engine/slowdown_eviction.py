@@ -24,9 +24,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from weft.core.engine.eviction_limits import BROKEN, Restraint, Why, Window, bad_windows
-from weft.core.engine.harvest import Lending
-from weft.core.framework.policy import Tolerance
+from weft.core.engine.eviction_limits import (
+    BROKEN,
+    EvictionLimits,
+    SlowdownSample,
+    Why,
+    bad_windows,
+)
+from weft.core.engine.harvest import HarvestRules
+from weft.core.framework.policy import SlowdownTolerance
 from weft.core.ledger import Holding, Ledger
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
@@ -45,7 +51,7 @@ _Company = tuple[tuple[_Gpu, ...], tuple[str, ...]]
 """A pod's GPUs, and the UIDs of all that are on them."""
 
 
-class Observed(msgspec.Struct, frozen=True, gc=False):
+class PodProgress(msgspec.Struct, frozen=True, gc=False):
     """How one running pod got on since the last look.
 
     `slowdown` is its rate alone ÷ its rate now, 1.0 for no loss, at most `SLOWEST`. `proxy`: nobody
@@ -60,7 +66,7 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
     late: bool = False
 
 
-class Slowed(msgspec.Struct, frozen=True, gc=False):
+class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
     """Why a pod goes: for whom, and by which rule.
 
     `rule` is `bound` (the latency-critical `victim` was `slowdown` times slower than alone, and
@@ -84,7 +90,7 @@ class Slowed(msgspec.Struct, frozen=True, gc=False):
     gpu_model: str = ""
 
 
-def slowed_in_words(one: Slowed, name: Callable[[str], str] = str) -> str:
+def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
     """Why a pod goes, in numbers; `name` makes a name of a UID."""
     who = name(one.victim)
     if one.rule == "together":
@@ -113,7 +119,7 @@ class _Account:
 
     def __init__(self, company: _Company, at_ns: int) -> None:
         self.company, self.at_ns = company, at_ns
-        self.windows: deque[Window] = deque(maxlen=WINDOWS)
+        self.windows: deque[SlowdownSample] = deque(maxlen=WINDOWS)
         self.too_slow: bool | None = None
 
 
@@ -125,11 +131,11 @@ class _Slow(NamedTuple):
     at_ns: int
 
 
-class Relief:
+class SlowdownEviction:
     """Looks after the speed of one ledger's pods."""
 
-    def __init__(self, ledger: Ledger, lending: Lending) -> None:
-        self._ledger, self._lending, self._restraint = ledger, lending, Restraint(ledger)
+    def __init__(self, ledger: Ledger, lending: HarvestRules) -> None:
+        self._ledger, self._lending, self._restraint = ledger, lending, EvictionLimits(ledger)
         self._seen: dict[str, _Account] = {}
         self._slow: dict[_Gpu, _Slow] = {}
         self._sent: dict[str, tuple[int, frozenset[_Gpu]]] = {}
@@ -174,10 +180,10 @@ class Relief:
 
     def look(
         self,
-        observed: Sequence[Observed],
-        tolerance_of: Callable[[str], Tolerance | None],
+        observed: Sequence[PodProgress],
+        tolerance_of: Callable[[str], SlowdownTolerance | None],
         now_ns: int,
-    ) -> Iterator[tuple[Holding, Slowed]]:
+    ) -> Iterator[tuple[Holding, SlowdownReason]]:
         """Take over what was seen; who has to go, one after another.
 
         `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
@@ -205,8 +211,8 @@ class Relief:
                 yield leaves
 
     def _critical(
-        self, counted: Iterable[Holding], tolerance_of: Callable[[str], Tolerance | None]
-    ) -> list[tuple[Holding, Tolerance]]:
+        self, counted: Iterable[Holding], tolerance_of: Callable[[str], SlowdownTolerance | None]
+    ) -> list[tuple[Holding, SlowdownTolerance]]:
         """The latency-critical pods that have a bound; their accounts say whether they keep it. The
         others are looked at for whether they are slow alone."""
         found = []
@@ -224,7 +230,9 @@ class Relief:
                 found.append((held, tolerance))
         return found
 
-    def _allowed(self, held: Holding, slowed: Slowed, company: Sequence[str], now_ns: int) -> bool:
+    def _allowed(
+        self, held: Holding, slowed: SlowdownReason, company: Sequence[str], now_ns: int
+    ) -> bool:
         return self._restraint.allows(held.placement.uid, slowed.victim, company, now_ns)
 
     def _forget(self, now_ns: int) -> None:
@@ -238,7 +246,7 @@ class Relief:
         self._there = {}
         self._quiet = {gpu for _, there in self._sent.values() for gpu in there}
 
-    def _count(self, held: Holding, one: Observed, now_ns: int) -> bool:
+    def _count(self, held: Holding, one: PodProgress, now_ns: int) -> bool:
         """Put a look into the pod's account; whether it counts."""
         if held.state != "committed" or not held.placement.shares:
             return False
@@ -248,7 +256,7 @@ class Relief:
             self._seen[one.uid] = _Account(company, now_ns)
             return False
         known = not one.proxy and math.isfinite(one.slowdown) and one.slowdown > 0.0
-        account.windows.append(Window(one.slowdown if known else None, one.late))
+        account.windows.append(SlowdownSample(one.slowdown if known else None, one.late))
         account.at_ns = now_ns
         return True
 
@@ -271,8 +279,8 @@ class Relief:
     # --- latency-critical pods ---
 
     def _for_critical(
-        self, held: Holding, tolerance: Tolerance, now_ns: int
-    ) -> tuple[Holding, Slowed] | None:
+        self, held: Holding, tolerance: SlowdownTolerance, now_ns: int
+    ) -> tuple[Holding, SlowdownReason] | None:
         windows = self._seen[held.placement.uid].windows
         slow, late = bad_windows(windows, tolerance.critical)
         if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
@@ -294,7 +302,7 @@ class Relief:
         if not ranked:
             return None
         _, gpu, other, costs = min(ranked, key=lambda one: one[0])
-        return other, Slowed(
+        return other, SlowdownReason(
             gpu[1],
             held.placement.uid,
             "bound" if slow >= BROKEN else "late",
@@ -322,7 +330,9 @@ class Relief:
             and len(self._open(_gpus(held))) == len(_gpus(held))
         )
 
-    def _costs(self, tolerance: Tolerance, held: Holding, other: Holding, gpu: _Gpu) -> float:
+    def _costs(
+        self, tolerance: SlowdownTolerance, held: Holding, other: Holding, gpu: _Gpu
+    ) -> float:
         """What the other is expected to cost the pod, log slowdown."""
         mine, its = held.placement.application, other.placement.application
         return tolerance.costs(self._model(gpu), mine, its)
@@ -336,8 +346,8 @@ class Relief:
     # --- pods that get less done together than one alone ---
 
     def _of_slow(
-        self, gpu: _Gpu, tolerance_of: Callable[[str], Tolerance | None], now_ns: int
-    ) -> tuple[Holding, Slowed] | None:
+        self, gpu: _Gpu, tolerance_of: Callable[[str], SlowdownTolerance | None], now_ns: int
+    ) -> tuple[Holding, SlowdownReason] | None:
         """The latest comer of those with this one GPU, where they were too slow for long enough."""
         speeds = self._speeds(self._certain(gpu), now_ns)
         if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
@@ -365,7 +375,7 @@ class Relief:
         victim = min(stay, key=lambda held: speeds[held.placement.uid])
         tolerance = tolerance_of(leaves.placement.uid)
         costs = self._costs(tolerance, victim, leaves, gpu) if tolerance is not None else 0.0
-        return leaves, Slowed(
+        return leaves, SlowdownReason(
             gpu[1],
             victim.placement.uid,
             "together",

@@ -8,7 +8,7 @@ a tight SLO makes no pod look slow that is not. (Who comes is judged by the slac
 from collections.abc import Iterable
 
 from weft.core.framework import Policy
-from weft.core.framework.policy import Tolerance
+from weft.core.framework.policy import SlowdownTolerance
 from weft.core.ledger import Ledger
 from weft.model import Placement
 from weft.model.slowdown_limit import bound_on
@@ -18,7 +18,7 @@ LEAST_SEEN = 1.05
 
 def tolerance_of(
     policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
-) -> Tolerance | None:
+) -> SlowdownTolerance | None:
     """Of a pod of this profile, where it holds this; None: nobody is sent away for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
     if common is None or placement is None or not placement.slack:

@@ -13,7 +13,7 @@ NOWHERE_MIB = 1 << 60
 Key = tuple[int, ...]
 
 
-class Room(NamedTuple):
+class FreedNode(NamedTuple):
     """A node that gained room: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
     (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
 
@@ -23,7 +23,7 @@ class Room(NamedTuple):
     row: int = 0
 
     @classmethod
-    def on(cls, ledger: Ledger, row: int) -> "Room":
+    def on(cls, ledger: Ledger, row: int) -> "FreedNode":
         """The node of this row now."""
         table = ledger.table
         devices = [(state.memory, state.milli) for state in table.states_of(row)]
@@ -48,7 +48,7 @@ class Never(NamedTuple):
     generation: int
     rows: bytes
 
-    def covers(self, room: Room) -> bool:
+    def covers(self, room: FreedNode) -> bool:
         """Whether the node is among them."""
         if self.generation != room.generation:
             return False
@@ -58,7 +58,7 @@ class Never(NamedTuple):
 NOWHERE = Never(-1, b"")
 
 
-class Waiting:
+class WaitingPod:
     """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
     `woken` says that it left its group for a try, `rested` that news which come at a steady pace
@@ -88,7 +88,7 @@ class Waiting:
         self.ready_ns = 0
         self.state = "active"
         self.woken = self.rested = False
-        self.parked_in: Group | None = None
+        self.parked_in: ParkedGroup | None = None
 
     @property
     def group(self) -> tuple[str, Shape]:
@@ -96,7 +96,7 @@ class Waiting:
         return self.profile.name, self.shape
 
 
-class Group:
+class ParkedGroup:
     """Parked pods of one profile and shape, with what a node must have to be worth a try.
 
     `heap` may still hold pods that left; `parked` counts those that did not. `never` are the nodes
@@ -107,7 +107,7 @@ class Group:
 
     def __init__(self, key: tuple[str, Shape], demand: Demand) -> None:
         self.key = key
-        self.heap: list[tuple[Key, Waiting]] = []
+        self.heap: list[tuple[Key, WaitingPod]] = []
         self.parked = 0
         self.never = NOWHERE
         self.ask(demand)
@@ -117,7 +117,7 @@ class Group:
         self.demand = demand
         self._least_mib = [_least_mib(need) for need in demand.needs]
 
-    def could_fit(self, room: Room, *, by_requests: bool = False) -> bool:
+    def could_fit(self, room: FreedNode, *, by_requests: bool = False) -> bool:
         """Necessary, not sufficient.
 
         Where memory is lent, the room for it is not known here; `by_requests`: without a loan.
@@ -136,7 +136,7 @@ class Group:
                 return False
         return not self.never.covers(room)
 
-    def first(self) -> Waiting | None:
+    def first(self) -> WaitingPod | None:
         """The one to be tried first; those that left are dropped on the way."""
         while self.heap and self.heap[0][1].state != "parked":
             heapq.heappop(self.heap)
@@ -149,7 +149,7 @@ class Group:
             heapq.heapify(self.heap)
 
 
-def needs_no_loan(group: Group | None, room: Room) -> bool:
+def needs_no_loan(group: ParkedGroup | None, room: FreedNode) -> bool:
     """Whether pods that may borrow could fit the node without that."""
     return group is not None and group.demand.harvests and group.could_fit(room, by_requests=True)
 

@@ -18,7 +18,7 @@ from weft.core.engine.engine import Engine
 from weft.core.engine.peak_usage import Peaks
 from weft.core.framework import Profile, Query
 from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
-from weft.core.ledger.table import Bools, Table
+from weft.core.ledger.table import Bools, LedgerTable
 from weft.core.ledger.unharvested import nothing_idle
 from weft.model import PodRequest, Share
 
@@ -30,7 +30,7 @@ _EXAMPLES = 3
 SECOND_NS = 1_000_000_000
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ColumnReading(msgspec.Struct, frozen=True):
     """What one column said of a GPU; `value` is None where it is MISSING."""
 
     column: str
@@ -44,17 +44,17 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
     node: str
     gpu: int
-    readings: tuple[Reading, ...]
+    readings: tuple[ColumnReading, ...]
 
 
-class Place(msgspec.Struct, frozen=True):
+class AlternativePlacement(msgspec.Struct, frozen=True):
     """Where a pod goes; `node` is "" where it fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class MetricsRead(msgspec.Struct, frozen=True):
     """The signals behind a decision.
 
     The GPUs were looked at `looked_s` before it. `columns` are what the policies read, in the order
@@ -68,10 +68,10 @@ class Metrics(msgspec.Struct, frozen=True):
     gpus: tuple[GpuReadings, ...] = ()
     kept_out: tuple[GpuReadings, ...] = ()
     kept_out_gpus: int = 0
-    without: Place | None = None
+    without: AlternativePlacement | None = None
 
 
-class Asked(NamedTuple):
+class PlacementQuestion(NamedTuple):
     """Whose place is asked for: the attempt (for policies that draw), and on which node if that
     was decided elsewhere. Of `gone` pods (by UID) what they hold is free."""
 
@@ -89,7 +89,7 @@ class _Watching(SignalsView):
         super().__init__(of.source)
         self._of, self.asked = of, asked
 
-    def over(self, table: Table, column: str) -> tuple[Floats, Bytes]:
+    def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
         """As of the view, and on record."""
         self.asked[column] = None
         return self._of.over(table, column)
@@ -100,7 +100,7 @@ class _Decided(NamedTuple):
 
     known: Assessment
     fits: Bools | None
-    place: Place
+    place: AlternativePlacement
 
 
 def reads_signals(profile: Profile) -> bool:
@@ -108,7 +108,9 @@ def reads_signals(profile: Profile) -> bool:
     return any("signals" in policy.reads for policy in profile.policies)
 
 
-def metrics_of(engine: Engine, asked: Asked, at_ns: int, place: Place) -> Metrics | None:
+def metrics_of(
+    engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
+) -> MetricsRead | None:
     """The signals behind `place`, decided at `at_ns` in the state that the engine is in now.
 
     None for profiles that read no signals, and where nobody measures anything.
@@ -118,12 +120,12 @@ def metrics_of(engine: Engine, asked: Asked, at_ns: int, place: Place) -> Metric
         try:
             next(steps)
         except StopIteration as ended:
-            return cast("Metrics | None", ended.value)
+            return cast("MetricsRead | None", ended.value)
 
 
 def metrics_in_steps(
-    engine: Engine, asked: Asked, at_ns: int, place: Place
-) -> Generator[None, None, Metrics | None]:
+    engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
+) -> Generator[None, None, MetricsRead | None]:
     """The same, with time for others between two steps: events may be handled there.
 
     The last step tells, as of one moment. Those before it only look at all nodes, once with the
@@ -146,7 +148,7 @@ def metrics_in_steps(
     blind = _decide(engine, asked, SignalsView(), minds[1])
     columns = tuple(view.asked)
     count, examples = _kept_out(engine, seen, blind)
-    return Metrics(
+    return MetricsRead(
         max(0, at_ns - view.at_ns) / SECOND_NS,
         columns,
         tuple(readings(engine.signals, columns, place.node, gpu) for gpu in _gpus(place)),
@@ -176,7 +178,7 @@ def told(
         if column in at and values is not None:
             age = _AGES.get(int(values[1][at[column]]), "MISSING")
             value = float(values[0][at[column]]) if age != "MISSING" else None
-        found.append(Reading(column, value, unit_of(column), age))
+        found.append(ColumnReading(column, value, unit_of(column), age))
     return GpuReadings(*gpu, tuple(found))
 
 
@@ -194,7 +196,7 @@ def unit_of(column: str) -> str:
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), "")
 
 
-def _value(one: Reading) -> str:
+def _value(one: ColumnReading) -> str:
     assert one.value is not None
     number = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
     return " ".join(filter(None, (one.column, number, one.unit, one.age * (one.age != "FRESH"))))
@@ -203,17 +205,19 @@ def _value(one: Reading) -> str:
 # --- deciding again ----------
 
 
-def _gpus(place: Place) -> list[int]:
+def _gpus(place: AlternativePlacement) -> list[int]:
     return sorted({share.gpu for share in place.shares})
 
 
-def _look(engine: Engine, asked: Asked, view: SignalsView, mind: Assessor) -> None:
+def _look(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
     with _seeing(engine, asked.profile, view, mind), _without(engine, asked.gone):
         engine.assess(asked.profile, asked.pod)
 
 
-def _decide(engine: Engine, asked: Asked, view: SignalsView, mind: Assessor) -> _Decided:
+def _decide(
+    engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor
+) -> _Decided:
     profile, ledger = asked.profile, engine.ledger
     key = f"{engine.seed}/{asked.pod.uid}/{asked.attempt}"
     with _seeing(engine, profile, view, mind), _without(engine, asked.gone):
@@ -223,9 +227,9 @@ def _decide(engine: Engine, asked: Asked, view: SignalsView, mind: Assessor) -> 
             row = ledger.table.row_of.get(asked.on, -1)
             row = -1 if row >= 0 and known.codes[row] else row
         if row < 0:
-            return _Decided(known, _fits(engine, known, profile), Place())
+            return _Decided(known, _fits(engine, known, profile), AlternativePlacement())
         shares = selection.shares_on(ledger.table, row, known, profile, key)
-        place = Place(ledger.table.nodes[row].name, shares)
+        place = AlternativePlacement(ledger.table.nodes[row].name, shares)
         return _Decided(known, _fits(engine, known, profile), place)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.records import Candidate
 from weft.core.framework import NEVER, Need, Profile, Query
-from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Reason
 
 _FAR = 1 << 60
@@ -20,7 +20,7 @@ Numbers = tuple[int, int, str]
 """(asked, the most there is, unit) behind a reason; unit "" for none."""
 
 
-class Measure(NamedTuple):
+class ReasonMeasure(NamedTuple):
     """What may be behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
 
     asked: Ints
@@ -33,7 +33,7 @@ class Measure(NamedTuple):
         return np.asarray(self.best < self.asked)
 
 
-class Summary(msgspec.Struct, frozen=True):
+class FeasibilitySummary(msgspec.Struct, frozen=True):
     """`fits` of `nodes` nodes can take the pod; the others' reasons, most common first.
 
     For a pod that asks for a GPU only nodes with one are counted (`gpus`): the others could never
@@ -53,15 +53,17 @@ class Summary(msgspec.Struct, frozen=True):
         return f"{head}: {', '.join(map(str, self.reasons))}" if self.reasons else f"{head} fit"
 
 
-def summarise(table: Table, known: Assessment) -> Summary:
+def summarise(table: LedgerTable, known: Assessment) -> FeasibilitySummary:
     """Aggregate the nodes' reason codes, with what was asked and the largest that is free."""
     gpus = bool(known.demand.needs)
     rows = np.flatnonzero(table.gpus) if gpus else np.arange(table.count)
     codes = known.codes.take(rows)
-    return Summary(len(rows), int((codes == 0).sum()), reasons_of(table, known, rows), gpus)
+    return FeasibilitySummary(
+        len(rows), int((codes == 0).sum()), reasons_of(table, known, rows), gpus
+    )
 
 
-def reasons_of(table: Table, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
+def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
     """Why these nodes do not fit, most common first, with the numbers of who lacks least."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
@@ -76,7 +78,7 @@ def reasons_of(table: Table, known: Assessment, rows: Ints) -> tuple[Reason, ...
     return tuple(reasons)
 
 
-def reason_of_each(table: Table, known: Assessment, rows: Ints) -> list[str]:
+def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[str]:
     """Why each of these nodes does not fit, about that node alone; "" where it does."""
     codes = known.codes.take(rows)
     found = [""] * len(rows)
@@ -93,7 +95,9 @@ def reason_of_each(table: Table, known: Assessment, rows: Ints) -> list[str]:
     return found
 
 
-def best_nodes(table: Table, known: Assessment, profile: Profile, most: int) -> list[Candidate]:
+def best_nodes(
+    table: LedgerTable, known: Assessment, profile: Profile, most: int
+) -> list[Candidate]:
     """The best nodes in order, by masked argmax: records are no place for a sort."""
     total = known.total.copy()
     found: list[Candidate] = []
@@ -110,7 +114,7 @@ def best_nodes(table: Table, known: Assessment, profile: Profile, most: int) -> 
     return found
 
 
-def _words(code: Code, known: Assessment, table: Table, rows: Sequence[int]) -> str:
+def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
     """Where only the pod says what is the matter: the model or the UUID, which resource."""
     shape = known.shape
     if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
@@ -121,12 +125,12 @@ def _words(code: Code, known: Assessment, table: Table, rows: Sequence[int]) -> 
     return ""
 
 
-def _measures(code: Code, query: Query) -> list[Measure]:
+def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
     measure = _COUNT.get(code)
     return [] if measure is None else measure(query)
 
 
-def _of_all(measures: Sequence[Measure]) -> Numbers:
+def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
     """The first that explains all nodes, by the one that lacks least."""
     for asked, best, unit in (one for one in measures if one.lacks.all()):
         row = int(np.where(best < 0, _FAR, asked - best).argmin())
@@ -134,7 +138,7 @@ def _of_all(measures: Sequence[Measure]) -> Numbers:
     return 0, 0, ""
 
 
-def _of_each(measures: Sequence[Measure], nodes: int) -> list[Numbers]:
+def _of_each(measures: Sequence[ReasonMeasure], nodes: int) -> list[Numbers]:
     """For each node the first that explains it."""
     found: list[Numbers] = [(0, 0, "")] * nodes
     for asked, best, unit in reversed(measures):
@@ -144,24 +148,24 @@ def _of_each(measures: Sequence[Measure], nodes: int) -> list[Numbers]:
     return found
 
 
-def _cpu(query: Query) -> list[Measure]:
-    return [Measure(_every(query, query.demand.cpu_milli), query.cpu_free, "m cpu")]
+def _cpu(query: Query) -> list[ReasonMeasure]:
+    return [ReasonMeasure(_every(query, query.demand.cpu_milli), query.cpu_free, "m cpu")]
 
 
-def _node_memory(query: Query) -> list[Measure]:
-    return [Measure(_every(query, query.demand.memory_mib), query.memory_free, "MiB")]
+def _node_memory(query: Query) -> list[ReasonMeasure]:
+    return [ReasonMeasure(_every(query, query.demand.memory_mib), query.memory_free, "MiB")]
 
 
-def _extended(query: Query) -> list[Measure]:
+def _extended(query: Query) -> list[ReasonMeasure]:
     found = []
     for name, amount in query.demand.extended:
         column = query.table.extended.get(name)
         best = _every(query, 0) if column is None else column.take(_rows(query))
-        found.append(Measure(_every(query, amount), best, name))
+        found.append(ReasonMeasure(_every(query, amount), best, name))
     return found
 
 
-def _too_few(query: Query) -> list[Measure]:
+def _too_few(query: Query) -> list[ReasonMeasure]:
     """For each claim: how many GPUs there are large enough and accepted."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
@@ -171,42 +175,42 @@ def _too_few(query: Query) -> list[Measure]:
         if not need.whole:
             large &= need.milli <= milli
         have = query.count(_accepted(query, need) & large)
-        found.append(Measure(_every(query, need.count), have, "GPUs"))
+        found.append(ReasonMeasure(_every(query, need.count), have, "GPUs"))
     return found
 
 
-def _not_idle(query: Query) -> list[Measure]:
+def _not_idle(query: Query) -> list[ReasonMeasure]:
     """The whole cards asked for, and the idle ones that a node has for them."""
     whole = [need for need in query.demand.needs if need.whole]
     good = np.zeros(len(query.device_kind), dtype=np.bool_)
     for need in whole:
         good |= _accepted(query, need) & need.will_do.take(query.device_kind)
     have = query.count(good & query.device_idle)
-    return [Measure(_every(query, sum(need.count for need in whole)), have, "idle GPUs")]
+    return [ReasonMeasure(_every(query, sum(need.count for need in whole)), have, "idle GPUs")]
 
 
-def _cores(query: Query) -> list[Measure]:
+def _cores(query: Query) -> list[ReasonMeasure]:
     need = max(query.demand.needs, key=lambda need: need.milli)
     asked = np.full(len(query.device_kind), need.milli)
-    return [Measure(*_nearest(query, need, asked, query.device_milli_free), "m")]
+    return [ReasonMeasure(*_nearest(query, need, asked, query.device_milli_free), "m")]
 
 
-def _memory(query: Query) -> list[Measure]:
+def _memory(query: Query) -> list[ReasonMeasure]:
     """The hungriest claim's memory and the roomiest accepted card."""
     need = _hungriest(query)
     column = query.device_memory_free
     if need.claim.split:
         ok = _accepted(query, need) & (query.device_milli_free >= need.milli)
         totals = query.sum(np.where(ok, column, 0))
-        return [Measure(_every(query, need.claim.memory.value), totals, "MiB over all GPUs")]
+        return [ReasonMeasure(_every(query, need.claim.memory.value), totals, "MiB over all GPUs")]
     asked = need.ask_mib.take(query.device_kind)
-    return [Measure(*_nearest(query, need, asked, column), "MiB")]
+    return [ReasonMeasure(*_nearest(query, need, asked, column), "MiB")]
 
 
-def _card_size(query: Query) -> list[Measure]:
+def _card_size(query: Query) -> list[ReasonMeasure]:
     need = _hungriest(query)
     asked = need.ask_mib.take(query.device_kind)
-    return [Measure(*_nearest(query, need, asked, query.device_memory_total), "MiB")]
+    return [ReasonMeasure(*_nearest(query, need, asked, query.device_memory_total), "MiB")]
 
 
 def _every(query: Query, amount: int) -> Ints:
@@ -247,7 +251,7 @@ def _rows(query: Query) -> Ints:
     return np.arange(query.n) if query.rows is None else query.rows
 
 
-_COUNT: dict[Code, Callable[[Query], list[Measure]]] = {
+_COUNT: dict[Code, Callable[[Query], list[ReasonMeasure]]] = {
     Code.CPU: _cpu,
     Code.NODE_MEMORY: _node_memory,
     Code.EXTENDED: _extended,

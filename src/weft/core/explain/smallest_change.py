@@ -4,7 +4,8 @@ Nothing here is estimated: every change returned was applied to the live ledger 
 checkpoint where it frees something) and the pod found a place. No change on an axis is an answer.
 
 A search takes many trials, each about as long as one decision. Between two of them others may have
-their turn (`Search.steps`): what was found is then tried once more in the end (`Search.confirmed`).
+their turn (`ChangeSearch.steps`): what was found is then tried once more in the end
+(`ChangeSearch.confirmed`).
 """
 
 import functools
@@ -18,7 +19,7 @@ from weft.core.engine.assessment import Assessor
 from weft.core.engine.engine import Engine
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
-from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Shape
+from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 
 T = TypeVar("T")
 Trying = Generator[None, None, T]
@@ -29,7 +30,7 @@ Rank = Callable[[str], int]
 """Of two pods (by UID) that could end, which to try first: the lower number."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class SmallestChange(msgspec.Struct, frozen=True):
     """One change: what to ask instead (`shape`), or which pods to free (`free`, by UID)."""
 
     axis: str
@@ -38,14 +39,14 @@ class Change(msgspec.Struct, frozen=True):
     free: tuple[str, ...] = ()
 
 
-def changes(engine: Engine, pod: PodRequest) -> list[Change]:
+def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
     """For a pod that fits nowhere: at most one change an axis, each verified."""
-    search = Search(engine, engine.profile_of(pod), engine.lessons.shape_of(pod))
+    search = ChangeSearch(engine, engine.profile_of(pod), engine.lessons.shape_of(pod))
     deque(search.steps(), maxlen=0)
     return search.found
 
 
-class Search:
+class ChangeSearch:
     """A search that can be interrupted. `found` so far; `ended` once every axis was searched.
 
     It keeps its answers apart from the engine's, whose shapes it would push out. `rank` orders the
@@ -61,7 +62,7 @@ class Search:
         rank: Rank = lambda uid: 0,
         name: Callable[[str], str] = lambda uid: "",
     ) -> None:
-        self.found: list[Change] = []
+        self.found: list[SmallestChange] = []
         self.ended = False
         self._engine, self._profile, self._shape = engine, profile, shape
         self._assessor, self._rank, self._known_as = Assessor(engine.ledger), rank, name
@@ -83,7 +84,7 @@ class Search:
                 self.found.append(change)
         self.ended = True
 
-    def confirmed(self) -> list[Change]:
+    def confirmed(self) -> list[SmallestChange]:
         """What was found and is true now: each change tried once more, in one go."""
         return [
             change
@@ -108,11 +109,11 @@ class Search:
                 high = middle
         return best
 
-    def _claims(self, change: Callable[[GpuClaim], GpuClaim]) -> Shape:
+    def _claims(self, change: Callable[[GpuRequest], GpuRequest]) -> Shape:
         claims = tuple(change(claim) for claim in self._shape.claims)
         return msgspec.structs.replace(self._shape, claims=claims)
 
-    def _memory(self) -> Trying[Change | None]:
+    def _memory(self) -> Trying[SmallestChange | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
         for kind in ("mib", "units", "node-units", "percent"):
             asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
@@ -123,11 +124,11 @@ class Search:
             if best:
                 unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
                 text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
-                return Change("memory", text, self._with_memory(kind, best))
+                return SmallestChange("memory", text, self._with_memory(kind, best))
         return None
 
     def _with_memory(self, kind: str, most: int) -> Shape:
-        def cap(claim: GpuClaim) -> GpuClaim:
+        def cap(claim: GpuRequest) -> GpuRequest:
             if _memory_kind(claim) != kind or _amount(claim) <= most:
                 return claim
             memory = msgspec.structs.replace(claim.memory, kind=kind, value=most)
@@ -135,7 +136,7 @@ class Search:
 
         return self._claims(cap)
 
-    def _cores(self) -> Trying[Change | None]:
+    def _cores(self) -> Trying[SmallestChange | None]:
         """Fewer cores; a whole card becomes a share of its cores and memory alike."""
         asked = max((1000 if c.whole else c.milli for c in self._shape.claims), default=0)
         best = (yield from self._most(asked, self._with_cores)) if asked else None
@@ -145,19 +146,19 @@ class Search:
         if any(claim.whole and claim.memory.kind != "mib" for claim in self._shape.claims):
             what = "of a GPU, cores and memory,"
         text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
-        return Change("cores", text, self._with_cores(best))
+        return SmallestChange("cores", text, self._with_cores(best))
 
     def _with_cores(self, milli: int) -> Shape:
-        def cap(claim: GpuClaim) -> GpuClaim:
+        def cap(claim: GpuRequest) -> GpuRequest:
             if claim.whole:
-                share = Memory("percent", max(1, milli // 10))
+                share = GpuMemoryRequest("percent", max(1, milli // 10))
                 least = claim.memory if claim.memory.kind == "mib" else share
-                return GpuClaim(claim.count, least, milli)
+                return GpuRequest(claim.count, least, milli)
             return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
 
         return self._claims(cap)
 
-    def _count(self) -> Trying[Change | None]:
+    def _count(self) -> Trying[SmallestChange | None]:
         """Fewer GPUs, at most so many for each claim."""
         asked = max((claim.count for claim in self._shape.claims), default=0)
 
@@ -171,9 +172,11 @@ class Search:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.claims) == 1 else " in every container"
-        return Change("count", f"ask for at most {gpus}{each} instead of {asked}", capped(best))
+        return SmallestChange(
+            "count", f"ask for at most {gpus}{each} instead of {asked}", capped(best)
+        )
 
-    def _model(self) -> Trying[Change | None]:
+    def _model(self) -> Trying[SmallestChange | None]:
         rule = self._shape.devices
         if rule == DeviceRule():
             return None
@@ -187,10 +190,10 @@ class Search:
             one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
             yield
             if self._fits(one):
-                return Change("model", f"accept the GPU model {model or '(unnamed)'}", one)
-        return Change("model", "accept any GPU model", free)
+                return SmallestChange("model", f"accept the GPU model {model or '(unnamed)'}", one)
+        return SmallestChange("model", "accept any GPU model", free)
 
-    def _host(self, field: str, axis: str, unit: str) -> Trying[Change | None]:
+    def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
         asked = getattr(self._shape, field)
 
         def lowered(value: int) -> Shape:
@@ -199,9 +202,11 @@ class Search:
         best = (yield from self._most(asked, lowered)) if asked else None
         if best is None:
             return None
-        return Change(axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best))
+        return SmallestChange(
+            axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best)
+        )
 
-    def _extended(self) -> Trying[Change | None]:
+    def _extended(self) -> Trying[SmallestChange | None]:
         """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
         for name, asked in self._shape.extended:
             if name == "pods":
@@ -212,13 +217,13 @@ class Search:
             if least < asked and self._fits(change(least)):
                 best = max(least, (yield from self._most(asked, change)) or 0)
                 text = f"ask at most {best:,} of {name} instead of {asked:,}"
-                return Change("extended", text, change(best))
+                return SmallestChange("extended", text, change(best))
         return None
 
     def _with_extended(self, name: str, asked: int, most: int) -> Shape:
         """Where the claims' memory is this number in all, it is lowered in proportion."""
 
-        def lowered(claim: GpuClaim) -> GpuClaim:
+        def lowered(claim: GpuRequest) -> GpuRequest:
             value = -(-claim.memory.value * most // asked)
             memory = msgspec.structs.replace(claim.memory, value=value)
             return msgspec.structs.replace(claim, memory=memory)
@@ -233,7 +238,7 @@ class Search:
         told = sum(claim.count * claim.memory.value for claim in claims)
         return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in claims)
 
-    def _free_pod(self) -> Trying[Change | None]:
+    def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
         holdings = self._engine.ledger.holdings
         for *_, uid in (yield from self._in_the_way()):
@@ -243,7 +248,9 @@ class Search:
                 place = holding.placement
                 gpus = ", ".join(str(gpu) for gpu in sorted({s.gpu for s in place.shares}))
                 where = f"{place.node} GPU {gpus}" if gpus else place.node
-                return Change("free", f"free {where}: end pod {self._name(uid)}", free=(uid,))
+                return SmallestChange(
+                    "free", f"free {where}: end pod {self._name(uid)}", free=(uid,)
+                )
         return (yield from self._free_gpu())
 
     def _in_the_way(self) -> Trying[list[_Size]]:
@@ -276,7 +283,7 @@ class Search:
         known = f"{placed.pod.namespace}/{placed.pod.name}" if placed else self._known_as(uid)
         return f"{known} (UID {uid})" if known else f"UID {uid}"
 
-    def _free_gpu(self) -> Trying[Change | None]:
+    def _free_gpu(self) -> Trying[SmallestChange | None]:
         ledger = self._engine.ledger
         crowded = []
         helped = self._helped()
@@ -293,7 +300,7 @@ class Search:
             yield
             if self._fits_without(uids):
                 text = f"free {node_name} GPU {index}: end its {len(uids)} pods"
-                return Change("free", text, free=tuple(uids))
+                return SmallestChange("free", text, free=tuple(uids))
         return None
 
     def _fits_without(self, uids: Sequence[str]) -> bool:
@@ -307,14 +314,14 @@ class Search:
             ledger.rollback()
 
 
-def _memory_kind(claim: GpuClaim) -> str:
+def _memory_kind(claim: GpuRequest) -> str:
     """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
     if claim.whole or claim.memory.kind == "none":
         return ""
     return "percent" if claim.memory.kind == "whole" else claim.memory.kind
 
 
-def _amount(claim: GpuClaim) -> int:
+def _amount(claim: GpuRequest) -> int:
     return 100 if claim.memory.kind == "whole" else claim.memory.value
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.device_rows import DeviceRows
 from weft.core.framework.feasibility import Codes
-from weft.core.framework.partial_states import Ask
+from weft.core.framework.partial_states import DeviceRequest
 from weft.core.framework.policy import Policy
 from weft.core.framework.profile import Profile
 from weft.core.framework.query import NEVER, Query
-from weft.core.framework.search import Found
-from weft.core.framework.split import Spread, fewest
+from weft.core.framework.search import SearchResult
+from weft.core.framework.split import SplitRequest, fewest
 from weft.core.ledger.table import Bools, Ints
 from weft.model import Code
 
@@ -32,7 +32,7 @@ GREEDY_CELLS = 150_000
 _PER_NODE = ("fits", "exact", "codes", "score", "chosen")
 
 
-class Answer:
+class Assignment:
     """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
     and the `chosen` position for each of the `todo` steps, [n, steps].
 
@@ -49,14 +49,14 @@ class Answer:
         self.score: Ints = np.zeros(n, dtype=np.int64)
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
-    def only(self, some: Ints) -> "Answer":
+    def only(self, some: Ints) -> "Assignment":
         """What was answered about some of the nodes."""
-        part = Answer(len(some), self.todo)
+        part = Assignment(len(some), self.todo)
         for name in _PER_NODE:
             setattr(part, name, getattr(self, name)[some])
         return part
 
-    def put(self, some: Ints, part: "Answer") -> None:
+    def put(self, some: Ints, part: "Assignment") -> None:
         """What was answered about some of the nodes."""
         for name in _PER_NODE:
             getattr(self, name)[some] = getattr(part, name)
@@ -77,7 +77,7 @@ def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
     return [(i, demand.needs[i]) for i in order for _ in range(demand.needs[i].count)]
 
 
-def place(query: Query, profile: Profile, key: str = "") -> Answer:
+def place(query: Query, profile: Profile, key: str = "") -> Assignment:
     """Find devices for all claims on every node of `query`.
 
     With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
@@ -91,7 +91,7 @@ def place(query: Query, profile: Profile, key: str = "") -> Answer:
     rows = _affordable(query, gpus)
     if len(rows) == query.n:
         return _place(query, profile, policy, todo, key)
-    answer = Answer(query.n, todo)
+    answer = Assignment(query.n, todo)
     answer.fits[:], answer.codes[:] = False, Code.NOT_SEARCHED
     if len(rows):
         answer.put(rows, _place(query.only(rows), profile, policy, todo, key))
@@ -111,7 +111,7 @@ def _affordable(query: Query, gpus: int) -> Ints:
 
 def _place(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]], key: str
-) -> Answer:
+) -> Assignment:
     alone = len(query.demand.needs) == 1 and query.demand.needs[0].claim.split
     if type(policy).rate_options is not Policy.rate_options and not alone:
         return _search_all(query, profile, policy, todo)
@@ -195,9 +195,9 @@ def _greedy(
     todo: list[tuple[int, Need]],
     forced: Ints | None = None,
     key: str = "",
-) -> Answer:
+) -> Assignment:
     """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
-    answer = Answer(query.n, todo)
+    answer = Assignment(query.n, todo)
     scratch = _Scratch(query)
     before = -1
     for index, (claim, need) in enumerate(todo):
@@ -250,18 +250,18 @@ def _split_need(demand: Demand) -> tuple[int, Need] | None:
     return next(((i, need) for i, need in enumerate(demand.needs) if need.claim.split), None)
 
 
-def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[Spread, Bools] | None:
+def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
     """The `split` claim, and which devices are acceptable to it; None without one."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
     claim, need = split
     scratch.ask(need, same_claim=False)
-    spread = Spread(claim, need.count, need.claim.memory.value, need.milli)
+    spread = SplitRequest(claim, need.count, need.claim.memory.value, need.milli)
     return spread, _acceptable(scratch, need, profile)
 
 
-def _check_split(scratch: _Scratch, profile: Profile, answer: Answer) -> None:
+def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> None:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
     found = _spread_on(scratch, profile)
     if found is None:
@@ -290,7 +290,7 @@ def _spread(
     return [(position, room[position]) for position in found or []]
 
 
-def split_shares(query: Query, profile: Profile, answer: Answer) -> list[tuple[int, int, int]]:
+def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
     """(claim, position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly.
 
     `answer` says where the other claims go; empty without a split claim.
@@ -351,7 +351,9 @@ def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
     )
 
 
-def _search(query: Query, profile: Profile, order: list[int], policy: Policy | None) -> Found:
+def _search(
+    query: Query, profile: Profile, order: list[int], policy: Policy | None
+) -> SearchResult:
     """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
     scratch = _Scratch(query)
     asks = {}
@@ -359,7 +361,7 @@ def _search(query: Query, profile: Profile, order: list[int], policy: Policy | N
         need = scratch.demand.needs[claim]
         scratch.ask(need, same_claim=False)
         kinds = scratch.device_kind
-        asks[claim] = Ask(
+        asks[claim] = DeviceRequest(
             need.count > 1,
             need.whole,
             need.milli,
@@ -375,7 +377,7 @@ def _search(query: Query, profile: Profile, order: list[int], policy: Policy | N
 
 
 def _search_stuck(
-    query: Query, profile: Profile, policy: Policy, answer: Answer, stuck: Ints
+    query: Query, profile: Profile, policy: Policy, answer: Assignment, stuck: Ints
 ) -> None:
     """Search every node on which the greedy pass failed; score what is found."""
     part = query.only(stuck)
@@ -392,9 +394,9 @@ def _search_stuck(
 
 def _search_all(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
-) -> Answer:
+) -> Assignment:
     """The policy rates whole ways: claims go in the pod's order, as its original takes them."""
-    answer = Answer(query.n, todo)
+    answer = Assignment(query.n, todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
     found = _search(query, profile, [todo[i][0] for i in in_order], policy)
     alone = len(query.demand.needs) == 1

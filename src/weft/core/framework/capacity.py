@@ -9,15 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.framework.partial_states import Ask, Asks, Nodes
-from weft.core.framework.split import Spread
+from weft.core.framework.partial_states import Asks, DeviceRequest, Nodes
+from weft.core.framework.split import SplitRequest
 from weft.core.ledger.table import Bools, Ints
 
 _MOST_SIZES = 16
 _HUGE = 1 << 60
 
 
-def cannot_hold(nodes: Nodes, asks: Asks, steps: Sequence[int], spread: Spread | None) -> Bools:
+def cannot_hold(
+    nodes: Nodes, asks: Asks, steps: Sequence[int], spread: SplitRequest | None
+) -> Bools:
     """Nodes on which the steps (and the `split` claim) cannot all have their GPUs, [nodes]."""
     counts = Counter(steps)
     found = np.zeros(len(nodes.memory), dtype=np.bool_)
@@ -41,7 +43,7 @@ def cannot_hold(nodes: Nodes, asks: Asks, steps: Sequence[int], spread: Spread |
     return found | _too_many_large(nodes, room, cores, sizes, milli, number)
 
 
-def _fits(nodes: Nodes, ask: Ask) -> Bools:
+def _fits(nodes: Nodes, ask: DeviceRequest) -> Bools:
     if ask.whole:
         return np.asarray(ask.allowed & nodes.idle)
     enough = (nodes.milli >= ask.milli) & (nodes.memory >= ask.ask_mib)

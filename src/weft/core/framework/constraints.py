@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework.query import Query
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, Constraints, HostPort, Node, Taint
 from weft.model.constraints import CORDON
 
 Codes = npt.NDArray[np.int8]
 
 
-def constraint_codes(table: Table, asked: Constraints) -> Codes | None:
+def constraint_codes(table: LedgerTable, asked: Constraints) -> Codes | None:
     """Code per node, int8[N]; None where nothing on either side constrains."""
     if asked.judged_elsewhere:
         return None
@@ -57,7 +57,7 @@ def _taint_code(asked: Constraints, taints: tuple[Taint, ...]) -> Code:
     return Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
 
 
-def preferences(table: Table, asked: Constraints) -> Ints | None:
+def preferences(table: LedgerTable, asked: Constraints) -> Ints | None:
     """Kubernetes' soft wishes per node, higher is better, int64[N]; None where there are none.
 
     Preferred affinity adds its weights; each PreferNoSchedule taint that is not tolerated takes

@@ -5,10 +5,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.ledger import Asks
+from weft.core.ledger import MemoryAmount
 from weft.core.ledger.residents import is_small
-from weft.core.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, DeviceKind, Ints, Table
-from weft.model import Code, GpuClaim, Shape
+from weft.core.ledger.table import NODE_COLUMNS, POD_CLASSES, Bools, DeviceKind, Ints, LedgerTable
+from weft.model import Code, GpuRequest, Shape
 from weft.model.request import LATENCY_CRITICAL
 
 Codes = npt.NDArray[np.int8]
@@ -44,7 +44,7 @@ class Need:
 
     def __init__(
         self,
-        claim: GpuClaim,
+        claim: GpuRequest,
         shape: Shape,
         kinds: list[DeviceKind],
         overcommits: bool = False,
@@ -76,7 +76,7 @@ class Need:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
 
 
-def _mib_on(claim: GpuClaim, kind: DeviceKind) -> int:
+def _mib_on(claim: GpuRequest, kind: DeviceKind) -> int:
     """What the claim asks of one such card; a `split` one asks no more than there is."""
     card_mib = kind.memory_mib
     asked = claim.memory.on_node(kind.unit_mib).mib_on(card_mib)
@@ -97,7 +97,7 @@ class Demand:
     `small[k]`: it is latency-critical, and small on a device of kind k, all its claims together.
     """
 
-    def __init__(self, shape: Shape, table: Table, *, harvests: bool = False) -> None:
+    def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
         self.shape = shape
         kinds = list(table.kinds)
         self.needs = tuple(Need(claim, shape, kinds, table.overcommits) for claim in shape.claims)
@@ -124,9 +124,9 @@ class Demand:
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
 
     @property
-    def asks(self) -> Asks:
+    def asks(self) -> MemoryAmount:
         """How the ledger is to be asked for its place."""
-        return Asks(self.harvests, self.expected_mib)
+        return MemoryAmount(self.harvests, self.expected_mib)
 
     @property
     def need(self) -> Need:
@@ -140,7 +140,7 @@ class Demand:
         need = self.needs[0]
         return not need.whole and need.asks_memory and not need.claim.least_mib
 
-    def _by_uuid(self, table: Table) -> Bools | None:
+    def _by_uuid(self, table: LedgerTable) -> Bools | None:
         rule = self.shape.devices
         if not rule.uuids and not rule.not_uuids:
             return None
@@ -172,7 +172,7 @@ class Demand:
         least_of = np.array([[least] for _, least, _ in checks], dtype=np.int64)
         return np.array(columns, dtype=np.int64), least_of, codes
 
-    def _cheapest_mode(self, table: Table) -> Mode:
+    def _cheapest_mode(self, table: LedgerTable) -> Mode:
         if not self.needs:
             return "none"
         need = self.needs[0]

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from weft.core.framework.capacity import cannot_hold
-from weft.core.framework.partial_states import Ask, Asks, Nodes, Space, by_row, mix
+from weft.core.framework.partial_states import Asks, DeviceRequest, Nodes, StateSpace, by_row, mix
 from weft.core.framework.policy import Policy
-from weft.core.framework.search import Found, Search, nothing
-from weft.core.framework.split import Spread, holds
+from weft.core.framework.search import AssignmentSearch, SearchResult, nothing
+from weft.core.framework.split import SplitRequest, holds
 from weft.core.ledger.table import Bools, Ints
 
 SEARCH_CELLS = 600_000
@@ -39,10 +39,11 @@ class DeviceRows:
         asks: Asks,
         steps: Sequence[int],
         policy: Policy | None,
-        spread: Spread | None,
+        spread: SplitRequest | None,
         cluster: int,
-    ) -> Found:
-        """The best way to place all steps on each node (see `Search`); the asks' arrays are [d].
+    ) -> SearchResult:
+        """The best way to place all steps on each node (see `AssignmentSearch`); the asks' arrays
+        are [d].
 
         `cluster` is the number of nodes there are: each has its part of what may be looked at.
         """
@@ -58,13 +59,15 @@ class DeviceRows:
             best = nothing(len(part), len(steps))
             best.exact[:] = False
             here = part[emptiest]
-            search = Search(_only(nodes, here), _asks_of(padded, here), steps, policy, spread)
+            search = AssignmentSearch(
+                _only(nodes, here), _asks_of(padded, here), steps, policy, spread
+            )
             widths = np.maximum(SEARCH_CELLS // (cluster * cells[emptiest]), 1)
             best.put(emptiest, search.run(widths))
-            found.put(some[left], Found._make(column[like] for column in best))
+            found.put(some[left], SearchResult._make(column[like] for column in best))
         return found
 
-    def hold(self, spread: Spread) -> Bools:
+    def hold(self, spread: SplitRequest) -> Bools:
         """Whether each node's devices hold a `split` claim."""
         found = np.zeros(len(self._counts), dtype=np.bool_)
         for some in self._of_one_size():
@@ -80,7 +83,7 @@ class DeviceRows:
         for width in np.unique(widths).tolist():
             yield np.flatnonzero(widths == width)
 
-    def _padded(self, some: Ints, asks: Asks) -> tuple[Nodes, dict[int, Ask]]:
+    def _padded(self, some: Ints, asks: Asks) -> tuple[Nodes, dict[int, DeviceRequest]]:
         place = np.arange(max(_NARROWEST, int(self._counts[some].max(initial=0))))
         there = place < self._counts[some][:, None]
         at = np.where(there, self._offsets[some][:, None] + place, 0)
@@ -117,7 +120,7 @@ def _only(nodes: Nodes, some: Ints) -> Nodes:
     return Nodes._make(by_row(column, some) for column in nodes)
 
 
-def _asks_of(asks: Asks, some: Ints) -> dict[int, Ask]:
+def _asks_of(asks: Asks, some: Ints) -> dict[int, DeviceRequest]:
     return {
         claim: ask._replace(
             ask_mib=by_row(ask.ask_mib, some),
@@ -131,7 +134,7 @@ def _asks_of(asks: Asks, some: Ints) -> dict[int, Ask]:
 def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
     """The first of each kind of node, which of these each node is like, and how many kinds of
     devices each node has."""
-    keys = Space(nodes, asks, steps).start().keys
+    keys = StateSpace(nodes, asks, steps).start().keys
     in_order = np.sort(keys, axis=1)
     kinds = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(axis=1)
     places = np.arange(keys.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from weft.core.framework.constraints import constraint_codes, port_codes
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.query import Query
-from weft.core.ledger.table import Bools, Table
+from weft.core.ledger.table import Bools, LedgerTable
 from weft.model import Code
 
 Codes = npt.NDArray[np.int8]
@@ -19,7 +19,7 @@ _EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
 _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
-def told_codes(table: Table, demand: Demand) -> Codes:
+def told_codes(table: LedgerTable, demand: Demand) -> Codes:
     """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
     found = _gpu_told(table, demand)
     if demand.shape.unit_mib:
@@ -40,7 +40,7 @@ def told_codes(table: Table, demand: Demand) -> Codes:
     return found
 
 
-def _not_advertised(table: Table, resources: tuple[str, ...]) -> Bools:
+def _not_advertised(table: LedgerTable, resources: tuple[str, ...]) -> Bools:
     """Nodes that lack one of these, [N]; most nodes deliver what many others do."""
     lacks: dict[tuple[str, ...] | None, bool] = {}
     found = np.zeros(table.count, dtype=np.bool_)
@@ -51,7 +51,7 @@ def _not_advertised(table: Table, resources: tuple[str, ...]) -> Bools:
     return found
 
 
-def _gpu_told(table: Table, demand: Demand) -> Codes:
+def _gpu_told(table: LedgerTable, demand: Demand) -> Codes:
     if not demand.needs:
         found = np.zeros(table.count, dtype=np.int8)
         if demand.shape.needs_gpu_node:
@@ -67,7 +67,7 @@ def _gpu_told(table: Table, demand: Demand) -> Codes:
     return found
 
 
-def _kind_codes(table: Table, need: Need) -> Codes:
+def _kind_codes(table: LedgerTable, need: Need) -> Codes:
     """Code per device kind, and for kind −1 (no GPU) in the last place."""
     sizes = np.array([kind.memory_mib for kind in table.kinds], dtype=np.int64)
     milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
@@ -76,14 +76,14 @@ def _kind_codes(table: Table, need: Need) -> Codes:
     return np.append(codes, Code.NO_GPU).astype(np.int8)
 
 
-def _told_by_kind(table: Table, need: Need) -> Codes:
+def _told_by_kind(table: LedgerTable, need: Need) -> Codes:
     found = _kind_codes(table, need).take(table.node_kind)
     if need.count > 1:
         found[(found == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
     return found
 
 
-def _told_by_device(table: Table, demand: Demand, need: Need) -> Codes:
+def _told_by_device(table: LedgerTable, demand: Demand, need: Need) -> Codes:
     query = Query(table, demand)
     code = _kind_codes(table, need).take(query.device_kind)
     if demand.device_accepts is not None:

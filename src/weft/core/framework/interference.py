@@ -1,8 +1,8 @@
 """How much pods slow each other down on a shared GPU, as policies see it: one table, swapped whole.
 
-An `Interference` is plain data: it reaches policies as the value of a `PolicyInput` named `INPUT`,
-is logged with it and replays. An `InterferenceView` is it as arrays. Predictors live elsewhere;
-here is only what they ended with for each pair of applications and each GPU model.
+An `InterferenceTable` is plain data: it reaches policies as the value of a `PolicyInput` named
+`INPUT`, is logged with it and replays. An `InterferenceView` is it as arrays. Predictors live
+elsewhere; here is only what they ended with for each pair of applications and each GPU model.
 
 Log slowdown is ln(rate alone ÷ rate beside others): 0 no loss, ln 2 half speed. It is at least as
 small as measurements make it, so a little below 0 is possible.
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.int8]
 
 INPUT = "interference"
-"""Name of the `PolicyInput` that carries an `Interference`: policies say `inputs = {INPUT}`."""
+"""Name of the `PolicyInput` with an `InterferenceTable`: policies say `inputs = {INPUT}`."""
 
 OBSERVED = "observed"
 """Last among the `sources` of a table that was patched by what running pods were seen to lose."""
@@ -40,7 +40,7 @@ Speed 1 − 0.32 · (1.0 − 0.88) = 0.9616, and 0.20 less at the bound.
 """
 
 
-class Tier(enum.IntEnum):
+class PredictionTier(enum.IntEnum):
     """What a prediction stands on, best first.
 
     Stored negative where its bound is not calibrated: then admit by the rule for the unknown.
@@ -55,7 +55,7 @@ class Tier(enum.IntEnum):
     UNKNOWN = 5
 
 
-class Interference(msgspec.Struct, frozen=True, gc=False):
+class InterferenceTable(msgspec.Struct, frozen=True, gc=False):
     """Predicted log slowdown of every ordered pair of K applications on M GPU models.
 
     `mean`, `upper` (what at most one of ten exceeds; +inf: forbidden together) and `tier` (int8)
@@ -82,7 +82,7 @@ class CardTable(NamedTuple):
     seen: bool
 
 
-class Slowdown(NamedTuple):
+class JointSlowdown(NamedTuple):
     """One pod beside others: log slowdown, its bound, the worst tier in it, is that calibrated.
 
     Forbidden together: `upper` is +inf.
@@ -90,7 +90,7 @@ class Slowdown(NamedTuple):
 
     mean: float
     upper: float
-    tier: Tier
+    tier: PredictionTier
     calibrated: bool
 
 
@@ -104,8 +104,8 @@ def interference(
     classes: Sequence[str],
     arrays: tuple[Floats, Floats, Tiers],
     sources: Sequence[str] = (),
-) -> Interference:
-    """An `Interference` of arrays (mean, upper, tier), each [M, K+1, K+1].
+) -> InterferenceTable:
+    """An `InterferenceTable` of arrays (mean, upper, tier), each [M, K+1, K+1].
 
     `ValueError` where shapes, or a bound below its mean, make no sense.
     """
@@ -115,7 +115,7 @@ def interference(
         raise ValueError(f"mean {mean.shape}, upper {upper.shape}, tier {tier.shape}: not {shape}")
     if not ((np.abs(mean) <= LARGEST).all() and (upper >= mean).all()):
         raise ValueError(f"means must be within {LARGEST:g} of 0, and no bound below its mean")
-    return Interference(
+    return InterferenceTable(
         version,
         tuple(gpu_models),
         tuple(classes),
@@ -127,16 +127,16 @@ def interference(
     )
 
 
-def to_input(value: Interference) -> Any:
+def to_input(value: InterferenceTable) -> Any:
     """As the plain value of a `PolicyInput`."""
     return msgspec.to_builtins(value)
 
 
 class InterferenceView:
-    """An `Interference` as arrays. Immutable."""
+    """An `InterferenceTable` as arrays. Immutable."""
 
-    def __init__(self, source: Interference | None = None) -> None:
-        self.source = source or Interference(0)
+    def __init__(self, source: InterferenceTable | None = None) -> None:
+        self.source = source or InterferenceTable(0)
         self.version = self.source.version
         size = len(self.source.classes) + 1
         shape = (len(self.source.gpu_models), size, size)
@@ -154,9 +154,9 @@ class InterferenceView:
     @classmethod
     def from_input(cls, value: Any) -> "InterferenceView":
         """From the value of a `PolicyInput`, read back from a file or not."""
-        if isinstance(value, Interference):
+        if isinstance(value, InterferenceTable):
             return cls(value)
-        return cls(msgspec.convert(value, Interference))
+        return cls(msgspec.convert(value, InterferenceTable))
 
     @property
     def unknown(self) -> int:
@@ -179,7 +179,7 @@ class InterferenceView:
         """What one application is expected to cost another there, log slowdown."""
         return float(self.of(gpu_model).mean[self.index_of(victim), self.index_of(other)])
 
-    def slowdown(self, gpu_model: str, victim: int, others: Sequence[int]) -> Slowdown:
+    def slowdown(self, gpu_model: str, victim: int, others: Sequence[int]) -> JointSlowdown:
         """Of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
@@ -188,13 +188,13 @@ class InterferenceView:
         """
         card = self.of(gpu_model)
         if not len(others):
-            return Slowdown(0.0, 0.0, Tier.MEASURED, True)
+            return JointSlowdown(0.0, 0.0, PredictionTier.MEASURED, True)
         beside = np.asarray(others, dtype=np.int64)
         tiers = card.tier[victim, beside]
-        return Slowdown(
+        return JointSlowdown(
             float(card.mean[victim, beside].sum()),
             float(card.upper[victim, beside].sum()),
-            Tier(int(np.abs(tiers).max())),
+            PredictionTier(int(np.abs(tiers).max())),
             bool((tiers >= 0).all()),
         )
 
@@ -202,10 +202,10 @@ class InterferenceView:
         """The largest mean and bound over GPU models, the bound widened; never calibrated."""
         if not self._cards:
             mean, upper = np.full((size, size), UNKNOWN_MEAN), np.full((size, size), UNKNOWN_UPPER)
-            tier = np.full((size, size), Tier.UNKNOWN, dtype=np.int8)
+            tier = np.full((size, size), PredictionTier.UNKNOWN, dtype=np.int8)
         else:
             mean, upper = self.mean.max(axis=0), self.upper.max(axis=0)
-            tier = np.maximum(np.abs(self.tier).max(axis=0), Tier.MEASURED)
+            tier = np.maximum(np.abs(self.tier).max(axis=0), PredictionTier.MEASURED)
         return CardTable(mean, mean + UNSEEN_MODEL * (upper - mean), -tier, False)
 
 

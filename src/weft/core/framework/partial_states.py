@@ -22,7 +22,7 @@ SINGLE, SEVERAL = 1, 2
 """Flags of a device: it serves a claim of one GPU, or one of a claim's several."""
 
 
-class Ask(NamedTuple):
+class DeviceRequest(NamedTuple):
     """What a claim asks of each device: `several` GPUs, or one; idle ones, where `whole`, and how
     many thousandths of its cores. The arrays are [nodes, devices], or [devices] where nodes are not
     told apart: memory charged there, what must be free there (MiB), and whether it will do."""
@@ -35,7 +35,7 @@ class Ask(NamedTuple):
     allowed: Bools
 
 
-Asks = Mapping[int, Ask]
+Asks = Mapping[int, DeviceRequest]
 """By the claim's number."""
 
 
@@ -57,7 +57,7 @@ class Nodes(NamedTuple):
     there: Bools
 
 
-class States:
+class PartialStates:
     """Rows of partly placed pods.
 
     `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the claim
@@ -84,9 +84,9 @@ class States:
     def __len__(self) -> int:
         return len(self.node)
 
-    def take(self, rows: Ints) -> "States":
+    def take(self, rows: Ints) -> "PartialStates":
         """Only these rows."""
-        part = States(
+        part = PartialStates(
             self.node[rows],
             by_row(self.memory, rows),
             by_row(self.milli, rows),
@@ -99,7 +99,7 @@ class States:
         return part
 
 
-class Space:
+class StateSpace:
     """All states of a pod on some nodes: the first ones, and those that follow.
 
     `steps` are the claims' numbers, once for each GPU of theirs, in the order of placing.
@@ -112,10 +112,10 @@ class Space:
         self._exchangeable = True
         self._exchangeable = self._may_be_exchanged()
 
-    def start(self) -> States:
+    def start(self) -> PartialStates:
         """Nothing is placed yet; one state for each node."""
         rows, width = self.nodes.memory.shape
-        states = States(
+        states = PartialStates(
             np.arange(rows),
             self.nodes.memory,
             self.nodes.milli,
@@ -126,7 +126,7 @@ class Space:
         self._tell_apart(states, 0)
         return states
 
-    def fits(self, states: States, index: int) -> Bools:
+    def fits(self, states: PartialStates, index: int) -> Bools:
         """The devices that step number `index` could have, [rows, devices]."""
         step, node = self.asks[self.steps[index]], states.node
         fits = by_row(step.allowed, node)
@@ -140,7 +140,7 @@ class Space:
             fits &= ~self.blocked(states)
         return fits
 
-    def blocked(self, states: States) -> Bools:
+    def blocked(self, states: PartialStates) -> Bools:
         """Devices whose MIG relative the pod has: a card and its instances are never both held."""
         taken, node = states.flags != 0, states.node
         family, instance = self.nodes.family[node], self.nodes.instance[node]
@@ -151,7 +151,7 @@ class Space:
         card = np.take_along_axis(taken, family, axis=1)
         return np.where(instance, card, inside.reshape(rows, width))
 
-    def distinct(self, states: States, row: Ints, device: Ints) -> tuple[Ints, Ints]:
+    def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
         """Of these choices, in their order, the first of each kind of device of each state."""
         if not self._exchangeable:
             return row, device
@@ -159,7 +159,7 @@ class Space:
         first = _first(mix(states.keys[row, device] + rows))
         return row[first], device[first]
 
-    def follow(self, states: States, index: int, row: Ints, device: Ints) -> States:
+    def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
         """What comes of these choices for step `index`; of equal outcomes only the first."""
         step = self.asks[self.steps[index]]
         node, cells = states.node[row], np.arange(len(row))
@@ -174,7 +174,7 @@ class Space:
             mine[cells, device] = True
         elif step.several:
             mine[:] = False
-        found = States(node, memory, milli, flags, mine, path)
+        found = PartialStates(node, memory, milli, flags, mine, path)
         if not self._exchangeable:
             return found
         self._tell_apart(found, index + 1)
@@ -192,7 +192,7 @@ class Space:
         in_order = np.sort(np.where(self.nodes.there, keys, 0), axis=1)
         return bool(((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] != 0)).any())
 
-    def _tell_apart(self, states: States, index: int) -> None:
+    def _tell_apart(self, states: PartialStates, index: int) -> None:
         node = states.node
         found = states.memory.view(np.uint64) * _ODD[0] + states.milli.view(np.uint64) * _ODD[1]
         found += (states.flags + np.uint8(4) * states.mine).astype(np.uint64) * _ODD[2]

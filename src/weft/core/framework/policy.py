@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.framework.residency import NO_STAYS, Stays
+from weft.core.framework.residency import NO_STAYS, Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
 
-class Options(NamedTuple):
+class PlacementOptions(NamedTuple):
     """Ways to place a pod's claims on a node, one a row: its devices afterwards, [ways, devices].
 
     `memory_free` (MiB) and `milli_free` are what is left once the claims are charged,
@@ -38,7 +38,7 @@ class Options(NamedTuple):
     several: Bools
 
 
-class Left(NamedTuple):
+class RemainingRequest(NamedTuple):
     """What is still to be placed: the most that one device may be charged by it (MiB for each way,
     and thousandths), and for how many claims of one GPU."""
 
@@ -47,7 +47,7 @@ class Left(NamedTuple):
     singles: int
 
 
-class Prediction(msgspec.Struct, frozen=True, gc=False):
+class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
     """What was expected of one pod on the GPU that was chosen, told the first for the new pod.
 
     `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
@@ -63,7 +63,7 @@ class Prediction(msgspec.Struct, frozen=True, gc=False):
     allowed: float = 0.0
 
 
-class Tolerance(NamedTuple):
+class SlowdownTolerance(NamedTuple):
     """How slow running pods may get before one beside them is sent away.
 
     `critical` is how many times slower than alone a latency-critical pod may be (the engine makes
@@ -113,7 +113,7 @@ class Policy:
     signals: SignalsView = NO_SIGNALS
     """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
 
-    stays: Stays = NO_STAYS
+    stays: Residencies = NO_STAYS
     """How far running pods are, for policies that say they read `stays`: for `filter_pending` only,
     because it changes with the time."""
 
@@ -124,7 +124,7 @@ class Policy:
         return self
 
     @property
-    def tolerance(self) -> Tolerance | None:
+    def tolerance(self) -> SlowdownTolerance | None:
         """How slow its pods may get; None: it sends nobody away for being slow."""
         return None
 
@@ -172,7 +172,7 @@ class Policy:
         """
         return None
 
-    def rate_options(self, options: Options) -> Ints:
+    def rate_options(self, options: PlacementOptions) -> Ints:
         """Score: how good ways to place several claims on one node are, higher wins, [ways].
 
         A policy that overrides this has the distinct ways of a pod with several claims rated, as
@@ -181,7 +181,7 @@ class Policy:
         """
         raise NotImplementedError
 
-    def bound_options(self, options: Options, left: Left) -> Ints:
+    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
         """What no way that comes of these half placed ones is rated above, [ways]; default: no
         bound. The tighter it is, the more nodes are searched exactly.
         """
@@ -207,7 +207,7 @@ class Policy:
         """
         return int(query.room.take(fits).argmin())
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 

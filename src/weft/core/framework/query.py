@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework.demand import Demand, Need
-from weft.core.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, Table
+from weft.core.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, LedgerTable
 
 NEVER = -(1 << 62)
 """The score of what does not fit."""
@@ -75,7 +75,7 @@ class Query:
         "table",
     )
 
-    def __init__(self, table: Table, demand: Demand, rows: Ints | None = None) -> None:
+    def __init__(self, table: LedgerTable, demand: Demand, rows: Ints | None = None) -> None:
         self.table, self.demand, self.rows = table, demand, rows
         self.need: Need | None = demand.needs[0] if demand.needs else None
         self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)

@@ -35,7 +35,7 @@ class EntryPoint(Protocol):
         """The class; raises whatever importing it raises."""
 
 
-class Description(msgspec.Struct, frozen=True):
+class PolicyDescription(msgspec.Struct, frozen=True):
     """One policy for people: `options` are its constructor's parameters with their defaults, as
     text (`required` where there is none). `unsafe` says why, where it can promise too much."""
 
@@ -107,10 +107,10 @@ class Registry:
         """All names, sorted."""
         return tuple(sorted(self._known))
 
-    def describe(self) -> tuple[Description, ...]:
+    def describe(self) -> tuple[PolicyDescription, ...]:
         """All policies, sorted by name."""
         return tuple(
-            Description(
+            PolicyDescription(
                 name,
                 policy.summary,
                 policy.source,

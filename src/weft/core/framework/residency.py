@@ -21,14 +21,14 @@ LEAST_LEFT = 0.05
 SECOND_NS = 1_000_000_000
 
 
-class Span(NamedTuple):
+class ResidencySpan(NamedTuple):
     """From `since_ns` on the pod was beside these."""
 
     since_ns: int
     beside: Company
 
 
-class Done(NamedTuple):
+class WorkDone(NamedTuple):
     """What was done until `since_ns`, in seconds alone, and the speed at which it goes on."""
 
     seconds: float
@@ -40,31 +40,31 @@ Speed = Callable[[Resident, Company], float]
 """What a pod makes in a company; alone 1."""
 
 
-class Stay:
+class Residency:
     """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
 
     __slots__ = ("expected_s", "since_ns", "spans", "who")
 
     def __init__(self, who: Resident, expected_s: int, since_ns: int) -> None:
         self.who, self.expected_s, self.since_ns = who, expected_s, since_ns
-        self.spans: list[Span] = []
+        self.spans: list[ResidencySpan] = []
 
     def beside(self, company: Company, at_ns: int) -> None:
         """The company changed."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
-        self.spans.append(Span(at_ns, company))
+        self.spans.append(ResidencySpan(at_ns, company))
         if len(self.spans) > MOST_SPANS:
-            self.spans[:2] = [Span(self.spans[0].since_ns, self.spans[1].beside)]
+            self.spans[:2] = [ResidencySpan(self.spans[0].since_ns, self.spans[1].beside)]
 
-    def done(self, speed: Speed) -> Done:
+    def done(self, speed: Speed) -> WorkDone:
         """What it has done; only for who said how long it takes."""
         done_s = 0.0
         for span, following in pairwise(self.spans):
             passed_s = (following.since_ns - span.since_ns) / SECOND_NS
             done_s += passed_s * speed(self.who, span.beside)
         last = self.spans[-1]
-        return Done(done_s, last.since_ns, speed(self.who, last.beside))
+        return WorkDone(done_s, last.since_ns, speed(self.who, last.beside))
 
     def left_s(self, now_ns: int, speed: Speed) -> float:
         """How long it takes yet, alone."""
@@ -73,7 +73,7 @@ class Stay:
         return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)
 
 
-class Stays:
+class Residencies:
     """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on,
     `expected` how many of them said how long they take.
     """
@@ -82,10 +82,10 @@ class Stays:
         self.now_ns = 0
         self.expected = 0
         self._followers: list[set[GpuKey]] = []
-        self._on: dict[GpuKey, dict[str, Stay]] = {}
+        self._on: dict[GpuKey, dict[str, Residency]] = {}
         self._where: dict[str, GpuKey] = {}
 
-    def on(self, key: GpuKey) -> Sequence[Stay]:
+    def on(self, key: GpuKey) -> Sequence[Residency]:
         """The GPU's pods, in the order they came."""
         return tuple(self._on.get(key, {}).values())
 
@@ -108,7 +108,7 @@ class Stays:
                 return
             at_ns = known.since_ns
         self.left(placement.uid)
-        new = Stay(who, placement.expected_s, at_ns)
+        new = Residency(who, placement.expected_s, at_ns)
         there = self._on.setdefault(key, {})
         if new.expected_s:  # after a restart those that came later may be told first
             began = sorted({at_ns, *(stay.since_ns for stay in there.values())})
@@ -142,5 +142,5 @@ class Stays:
                 stay.beside(tuple(others), at_ns)
 
 
-NO_STAYS = Stays()
+NO_STAYS = Residencies()
 """What policies see where nobody keeps account."""

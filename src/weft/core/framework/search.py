@@ -13,14 +13,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework.partial_states import SEVERAL, SINGLE, Asks, Nodes, Space, States, by_row
-from weft.core.framework.policy import Left, Options, Policy
+from weft.core.framework.partial_states import (
+    SEVERAL,
+    SINGLE,
+    Asks,
+    Nodes,
+    PartialStates,
+    StateSpace,
+    by_row,
+)
+from weft.core.framework.policy import PlacementOptions, Policy, RemainingRequest
 from weft.core.framework.query import NEVER
-from weft.core.framework.split import Spread, holds
+from weft.core.framework.split import SplitRequest, holds
 from weft.core.ledger.table import Bools, Ints
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Per node: whether there is a way, which ([nodes, steps]), its rating, and whether the search
     was exact: another way would not be better, or there is none."""
 
@@ -29,15 +37,15 @@ class Found(NamedTuple):
     score: Ints
     exact: Bools
 
-    def put(self, some: Ints, part: "Found") -> None:
+    def put(self, some: Ints, part: "SearchResult") -> None:
         """What was found on some of the nodes."""
         for column, of_part in zip(self, part, strict=True):
             column[some] = of_part
 
 
-def nothing(nodes: int, steps: int) -> Found:
+def nothing(nodes: int, steps: int) -> SearchResult:
     """Nothing is found on so many nodes, and nothing else can be."""
-    return Found(
+    return SearchResult(
         np.zeros(nodes, dtype=np.bool_),
         np.zeros((nodes, steps), dtype=np.int64),
         np.full(nodes, NEVER, dtype=np.int64),
@@ -45,7 +53,7 @@ def nothing(nodes: int, steps: int) -> Found:
     )
 
 
-class Search:
+class AssignmentSearch:
     """One pod's steps on some nodes. `policy` rates whole ways; without one the first way counts,
     the tightest devices tried first."""
 
@@ -55,14 +63,14 @@ class Search:
         asks: Asks,
         steps: Sequence[int],
         policy: Policy | None,
-        spread: Spread | None,
+        spread: SplitRequest | None,
     ) -> None:
-        self._space, self._nodes = Space(nodes, asks, steps), nodes
+        self._space, self._nodes = StateSpace(nodes, asks, steps), nodes
         self._asks, self._steps = asks, steps
         self._policy, self._spread = policy, spread
         self._left = _left(asks, steps, len(nodes.memory))
 
-    def run(self, width: Ints) -> Found:
+    def run(self, width: Ints) -> SearchResult:
         """The best way on each node; whole cards are taken in order where a policy rates.
 
         As the raters' originals do: any other whole cards only where there is no way else.
@@ -74,14 +82,14 @@ class Search:
             return found
         again = self._best(width, branches=True)
         rest = ~found.fits
-        return Found(
+        return SearchResult(
             np.where(rest, again.fits, found.fits),
             np.where(rest[:, None], again.chosen, found.chosen),
             np.where(rest, again.score, found.score),
             np.where(rest, again.exact, found.exact),
         )
 
-    def _best(self, width: Ints, *, branches: bool) -> Found:
+    def _best(self, width: Ints, *, branches: bool) -> SearchResult:
         """A quick way first, as a mark to be beaten; then all that could beat it."""
         none = nothing(len(self._nodes.memory), len(self._steps))
         if self._policy is None:
@@ -89,7 +97,7 @@ class Search:
         quick = self._pass(np.ones_like(width), none, branches=branches)
         return self._pass(width, quick, branches=branches)
 
-    def _pass(self, width: Ints, before: Found, *, branches: bool) -> Found:
+    def _pass(self, width: Ints, before: SearchResult, *, branches: bool) -> SearchResult:
         """Levels one after the other, with only states that may be as good as what was found
         `before`; that stays where nothing better comes up."""
         states = self._space.start()
@@ -105,7 +113,7 @@ class Search:
             states = states.take(np.flatnonzero(self._leaves_room(states, self._spread)))
         return self._choose(states, before, dropped)
 
-    def _choices(self, states: States, index: int, *, branches: bool) -> tuple[Ints, Ints]:
+    def _choices(self, states: PartialStates, index: int, *, branches: bool) -> tuple[Ints, Ints]:
         """(state, device) for step `index`, in the order in which ways are tried."""
         fits = self._space.fits(states, index)
         width = fits.shape[1]
@@ -124,8 +132,8 @@ class Search:
         return self._space.distinct(states, row, device)
 
     def _promising(
-        self, states: States, index: int, width: Ints, before: Found, dropped: Ints
-    ) -> States:
+        self, states: PartialStates, index: int, width: Ints, before: SearchResult, dropped: Ints
+    ) -> PartialStates:
         """As many states of each node as it may keep, the most promising.
 
         `dropped` learns the best of what was cut off.
@@ -146,7 +154,9 @@ class Search:
             kept = kept[~lost]
         return states if len(kept) == len(states) else states.take(kept)
 
-    def _may_win(self, states: States, index: int, bound: Ints, before: Found) -> Bools:
+    def _may_win(
+        self, states: PartialStates, index: int, bound: Ints, before: SearchResult
+    ) -> Bools:
         """Which states may lead to a better way than was found before, or to an earlier one that
         is as good."""
         assert self._policy is not None
@@ -161,7 +171,7 @@ class Search:
             found[ties] = apart[np.arange(len(ties)), where] <= 0
         return found
 
-    def _bound(self, states: States, index: int) -> Ints:
+    def _bound(self, states: PartialStates, index: int) -> Ints:
         """What the rating of any way that comes of a state does not exceed."""
         if self._policy is None:
             return np.zeros(len(states), dtype=np.int64)
@@ -170,12 +180,12 @@ class Search:
             return self._policy.rate_options(options)
         memory, milli, gpus = self._left
         node = states.node
-        left = Left(memory[index][node], milli[index], gpus[index])
+        left = RemainingRequest(memory[index][node], milli[index], gpus[index])
         return self._policy.bound_options(options, left)
 
-    def _options(self, states: States) -> Options:
+    def _options(self, states: PartialStates) -> PlacementOptions:
         node = states.node
-        return Options(
+        return PlacementOptions(
             states.memory,
             states.milli,
             by_row(self._nodes.total, node),
@@ -184,7 +194,7 @@ class Search:
             (states.flags & SEVERAL) != 0,
         )
 
-    def _leaves_room(self, states: States, spread: Spread) -> Bools:
+    def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
         """Whether what is left holds the `split` claim too."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
@@ -193,7 +203,7 @@ class Search:
         family, instance = self._nodes.family[node], self._nodes.instance[node]
         return holds(states.memory, ok, family, instance, spread)
 
-    def _choose(self, states: States, before: Found, dropped: Ints) -> Found:
+    def _choose(self, states: PartialStates, before: SearchResult, dropped: Ints) -> SearchResult:
         """The best rated of each node, the first of equals."""
         if len(states) == 0:
             lost = dropped > NEVER
@@ -208,7 +218,7 @@ class Search:
         fits[node], scores[node], chosen[node] = True, score[best], states.path[best]
         # The first way in order is found or cut off with all that come after it.
         exact = (dropped < scores) if self._policy is not None else fits | (dropped == NEVER)
-        return Found(fits, chosen, scores, exact | (dropped == NEVER))
+        return SearchResult(fits, chosen, scores, exact | (dropped == NEVER))
 
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:

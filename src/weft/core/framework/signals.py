@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework.query import Query
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int8]
@@ -69,7 +69,7 @@ class SignalsView:
         self.freshness: Bytes = np.frombuffer(self.source.freshness, np.int8).reshape(shape)
         self._row_of = {name: row for row, name in enumerate(self.source.columns)}
         self._at: dict[tuple[str, int], int] | None = None
-        self._laid: tuple[Table, Floats, Bytes] | None = None
+        self._laid: tuple[LedgerTable, Floats, Bytes] | None = None
 
     def of(self, query: Query, column: str) -> Floats:
         """The column's values for the query's devices, NaN where MISSING, [d]."""
@@ -79,7 +79,7 @@ class SignalsView:
         """FRESH, STALE or MISSING for the query's devices, [d]."""
         return query.take_devices(self.over(query.table, column)[1])
 
-    def over(self, table: Table, column: str) -> tuple[Floats, Bytes]:
+    def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
         """Values and freshness of a column for all of a table's devices, [D] each."""
         row = self._row_of.get(column)
         if row is None:
@@ -95,7 +95,7 @@ class SignalsView:
             return None
         return self.values[:, at].copy(), self.freshness[:, at].copy()
 
-    def moved(self, before: "SignalsView", table: Table) -> Ints:
+    def moved(self, before: "SignalsView", table: LedgerTable) -> Ints:
         """Node rows of `table` on which any column differs from `before`."""
         if self.source.columns != before.source.columns:
             return np.arange(table.count)
@@ -110,7 +110,7 @@ class SignalsView:
             self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
         return self._at
 
-    def _over(self, table: Table) -> tuple[Table, Floats, Bytes]:
+    def _over(self, table: LedgerTable) -> tuple[LedgerTable, Floats, Bytes]:
         """The snapshot's columns in the order of the table's devices; a last column is MISSING."""
         if self._laid is None or self._laid[0] is not table:
             at = self._gpus()

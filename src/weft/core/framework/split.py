@@ -13,7 +13,7 @@ from weft.core.ledger.table import Bools, Ints
 Taken = tuple[int, tuple[int, ...]]
 
 
-class Spread(NamedTuple):
+class SplitRequest(NamedTuple):
     """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the claim's
     number."""
 
@@ -24,7 +24,7 @@ class Spread(NamedTuple):
 
 
 def fewest(
-    memory: list[int], ok: list[bool], parent: list[int], spread: Spread
+    memory: list[int], ok: list[bool], parent: list[int], spread: SplitRequest
 ) -> list[int] | None:
     """Positions of the fewest `ok` devices that hold the claim, the roomiest first; None: none do.
 
@@ -70,7 +70,7 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
     return [one for one in found if one is not None]
 
 
-def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: Spread) -> Bools:
+def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
     """Whether the `ok` devices of each row hold the claim; all arrays are [rows, devices].
 
     `family` is the position of each device's card (its own for cards), `instance` says which are

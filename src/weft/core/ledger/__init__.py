@@ -6,9 +6,19 @@ from.
 """
 
 from weft.core.ledger.audit import audit
-from weft.core.ledger.fitting import STRICTLY, Asks
+from weft.core.ledger.fitting import STRICTLY, MemoryAmount
 from weft.core.ledger.holding import FAR, Holding
 from weft.core.ledger.ledger import Ledger
-from weft.core.ledger.table import STRICT, Limits, Table
+from weft.core.ledger.table import STRICT, LedgerTable, RequestLimits
 
-__all__ = ["FAR", "STRICT", "STRICTLY", "Asks", "Holding", "Ledger", "Limits", "Table", "audit"]
+__all__ = [
+    "FAR",
+    "STRICT",
+    "STRICTLY",
+    "Holding",
+    "Ledger",
+    "LedgerTable",
+    "MemoryAmount",
+    "RequestLimits",
+    "audit",
+]

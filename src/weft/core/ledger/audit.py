@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.ledger.ledger import Ledger
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 
 
 def audit(ledger: Ledger) -> list[str]:
@@ -115,7 +115,7 @@ def _alike(kept: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> bool:
     return bool(kept == other)
 
 
-def differences(left: Table, right: Table) -> list[str]:
+def differences(left: LedgerTable, right: LedgerTable) -> list[str]:
     """Columns in which two tables over the same nodes differ, a sentence each."""
     found = []
     if [node.name for node in left.nodes] != [node.name for node in right.nodes]:

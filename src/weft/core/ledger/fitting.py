@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 from weft.model import Placement, Share
 
 
-class Asks(NamedTuple):
+class MemoryAmount(NamedTuple):
     """How a pod asks for its share of a GPU's memory.
 
     Who may `harvest` gets also what residents leave idle. `expected_mib` is what pods like it
@@ -18,10 +18,10 @@ class Asks(NamedTuple):
     expected_mib: int = 0
 
 
-STRICTLY = Asks()
+STRICTLY = MemoryAmount()
 
 
-def fits(table: Table, placement: Placement, asks: Asks = STRICTLY) -> bool:
+def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
     """Whether the placement keeps every invariant right now. Negative amounts never do."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
@@ -43,12 +43,12 @@ def _has(free: int, asked: int) -> bool:
     return asked == 0 or 0 < asked <= free
 
 
-def _ports_taken(table: Table, row: int, placement: Placement) -> bool:
+def _ports_taken(table: LedgerTable, row: int, placement: Placement) -> bool:
     held = table.ports.get(row, ())
     return any(want.conflicts(port) for port in held for want in placement.ports)
 
 
-def _extended_fits(table: Table, row: int, placement: Placement) -> bool:
+def _extended_fits(table: LedgerTable, row: int, placement: Placement) -> bool:
     left: dict[str, int] = {}
     for name, amount in placement.extended:
         if name not in left:
@@ -60,7 +60,7 @@ def _extended_fits(table: Table, row: int, placement: Placement) -> bool:
     return True
 
 
-def _share_fits(table: Table, row: int, share: Share, asks: Asks = STRICTLY) -> bool:
+def _share_fits(table: LedgerTable, row: int, share: Share, asks: MemoryAmount = STRICTLY) -> bool:
     device = table.device_row(row, share.gpu)
     return (
         device >= 0
@@ -70,7 +70,7 @@ def _share_fits(table: Table, row: int, share: Share, asks: Asks = STRICTLY) -> 
     )
 
 
-def _memory_fits(table: Table, device: int, asked_mib: int, asks: Asks) -> bool:
+def _memory_fits(table: LedgerTable, device: int, asked_mib: int, asks: MemoryAmount) -> bool:
     free = table.device_memory_harvest if asks.harvest else table.device_memory_free
     if 0 <= asked_mib <= free[device]:
         return True
@@ -82,7 +82,7 @@ def _memory_fits(table: Table, device: int, asked_mib: int, asks: Asks) -> bool:
     )
 
 
-def _shares_fit(table: Table, row: int, shares: tuple[Share, ...]) -> bool:
+def _shares_fit(table: LedgerTable, row: int, shares: tuple[Share, ...]) -> bool:
     """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
     if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
         return False

@@ -25,17 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from weft.core.ledger.fitting import STRICTLY, Asks, fits
+from weft.core.ledger.fitting import STRICTLY, MemoryAmount, fits
 from weft.core.ledger.holding import FAR, Holding
 from weft.core.ledger.residents import resident_on
-from weft.core.ledger.table import STRICT, Bools, Ints, Limits, Table
+from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable, RequestLimits
 from weft.model import Closed, Node, Placement, Share
 
 
 class Ledger:
     """Accounts over a cluster's nodes. See the module's docstring for the rules."""
 
-    def __init__(self, nodes: Iterable[Node] = (), limits: Limits = STRICT) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), limits: RequestLimits = STRICT) -> None:
         self.limits = limits
         self.holdings: dict[str, Holding] = {}
         self.held_back: dict[tuple[str, int], int] = {}
@@ -91,7 +91,7 @@ class Ledger:
         self.generation += 1
         self.version += 1
         self.closed.clear()
-        self.table = Table(nodes, self.limits)
+        self.table = LedgerTable(nodes, self.limits)
         self.table.changed_at[:] = self.version
         self._charge_held_back(self.held_back)
         for name, pods in self._on_node.items():
@@ -103,7 +103,9 @@ class Ledger:
 
     # --- holdings --------------------------------------------------------------------------
 
-    def reserve(self, placement: Placement, deadline_ns: int = FAR, asks: Asks = STRICTLY) -> bool:
+    def reserve(
+        self, placement: Placement, deadline_ns: int = FAR, asks: MemoryAmount = STRICTLY
+    ) -> bool:
         """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
 
         Reserving the same placement again is True and changes nothing; another placement for a
@@ -271,7 +273,7 @@ class Ledger:
             self.version += 1
             self.table.changed_at[rows] = self.version
 
-    def fits(self, placement: Placement, asks: Asks = STRICTLY) -> bool:
+    def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
         """Whether the placement keeps every invariant right now. Negative amounts never do."""
         return fits(self.table, placement, asks)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from weft.model import Gpu, Placement
 from weft.model.request import LATENCY_CRITICAL
-from weft.model.slowdown_limit import Slack, percent_on
+from weft.model.slowdown_limit import SlowdownLimit, percent_on
 
 KEPT = 4096
 """Companies remembered beside two for each device: old ones are forgotten beyond that."""
@@ -47,7 +47,7 @@ def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int])
     return SMALL_PART * memory_mib <= card[0] and SMALL_PART * milli <= card[1]
 
 
-def own_percent(job_class: str, slack: Slack, gpu_model: str) -> int:
+def own_percent(job_class: str, slack: SlowdownLimit, gpu_model: str) -> int:
     """`bound_percent` of such a pod on this GPU model: few pods differ, whatever they say."""
     return percent_on(slack, gpu_model) if job_class == LATENCY_CRITICAL else 0
 

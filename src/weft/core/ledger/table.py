@@ -39,7 +39,7 @@ NODE_COLUMNS = (
     "node_kind",
     "unit_mib",
 )
-"""Rows of `Table.cells`, in order: one gather fetches all of them for the nodes asked about."""
+"""Rows of `LedgerTable.cells`, in order: one gather fetches all for the nodes asked."""
 
 DEVICE_COLUMNS = (
     "device_memory_free",
@@ -54,7 +54,7 @@ DEVICE_COLUMNS = (
     "device_pods",
     "device_memory_promised",
 )
-"""Rows of `Table.device_cells`, likewise."""
+"""Rows of `LedgerTable.device_cells`, likewise."""
 
 RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 """What harvesting always leaves free on a card: the larger of the two (policies.md 7.1's reserve),
@@ -78,7 +78,7 @@ class DeviceKind(NamedTuple):
         return str(self[: 4 if self.unit_mib else 3])
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """How far requests may go beyond a card's memory, thousandths of it, as declared.
 
     `overcommit_permille` binds everybody's reservations, whatever the cards measure.
@@ -90,7 +90,7 @@ class Limits(NamedTuple):
     harvest_permille: int = 1000
 
 
-STRICT = Limits()
+STRICT = RequestLimits()
 
 
 class DeviceState(NamedTuple):
@@ -106,7 +106,7 @@ class DeviceState(NamedTuple):
     unneeded: int
 
 
-class Table:
+class LedgerTable:
     """Columns over nodes and devices.
 
     Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`,
@@ -154,7 +154,7 @@ class Table:
     device_local: Ints
     device_memory_total: Ints
 
-    def __init__(self, nodes: Sequence[Node], limits: Limits = STRICT) -> None:
+    def __init__(self, nodes: Sequence[Node], limits: RequestLimits = STRICT) -> None:
         """Lay out `nodes` (any order; sorted here)."""
         self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
@@ -198,7 +198,7 @@ class Table:
         self.harvests = limits.harvest_permille > 1000
         self._tell_all(limits)
 
-    def _tell_all(self, limits: Limits) -> None:
+    def _tell_all(self, limits: RequestLimits) -> None:
         """Fill the told columns from the nodes, in whole-column writes."""
         nodes = self.nodes
         gpus = [gpu for node in nodes for gpu in node.gpus]

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from weft.core.ledger.table import Table
+from weft.core.ledger.table import LedgerTable
 
 
 @contextmanager
-def nothing_idle(table: Table) -> Iterator[None]:
+def nothing_idle(table: LedgerTable) -> Iterator[None]:
     """Harvesting policies find what a ledger would show whose pods leave nothing idle.
 
     That takes two columns, whatever the pods. What is held does not change, so no version moves:

@@ -6,13 +6,18 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.interference import INPUT
-from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.gpu_amounts import by_memory
-from weft.core.policies.gpu_readings import Kept, Readings, fits_requests, is_critical
-from weft.core.policies.interference_term import Expected
+from weft.core.policies.gpu_readings import (
+    GpuReadingColumns,
+    SnapshotCache,
+    fits_requests,
+    is_critical,
+)
+from weft.core.policies.interference_term import InterferenceTerm
 from weft.core.policies.load_aware import FULL, gate, load
 from weft.model import Shape
 
@@ -36,8 +41,8 @@ class Auto(Policy):
     harvests = True
 
     def __init__(self) -> None:
-        self._seen = Kept(Readings)
-        self._expected = Expected()
+        self._seen = SnapshotCache(GpuReadingColumns)
+        self._expected = InterferenceTerm()
         self._fgd = Fgd()
         self._fgd.every_device = True
 
@@ -49,7 +54,7 @@ class Auto(Policy):
             self._expected.take_input(value)
 
     @property
-    def tolerance(self) -> Tolerance | None:
+    def tolerance(self) -> SlowdownTolerance | None:
         """As slow as they may get who share, where interference is predicted."""
         return self._expected.tolerance
 
@@ -63,7 +68,7 @@ class Auto(Policy):
         good = lends & ((query.device_pods == 0) | ~shut)
         return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
         return self._expected.predict(shape, there, model)
 

@@ -5,7 +5,7 @@ from weft.core.policies.alnair import AlnairCostSaving, AlnairHighPerformance
 from weft.core.policies.auto import Auto
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.binpack import Binpack
-from weft.core.policies.coscheml import Coscheml
+from weft.core.policies.coscheml import CoschemlPolicy
 from weft.core.policies.dot_product import DotProduct
 from weft.core.policies.elastic_binpack import ElasticBinpack
 from weft.core.policies.elastic_spread import ElasticSpread
@@ -14,12 +14,12 @@ from weft.core.policies.ferikoglou import Ferikoglou
 from weft.core.policies.ferikoglou_safe import FerikoglouSafe
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.first_fit import FirstFit
-from weft.core.policies.genius import Genius
+from weft.core.policies.genius import GeniusPolicy
 from weft.core.policies.gpu_clustering import GpuClustering
 from weft.core.policies.gpu_packing import GpuPacking
 from weft.core.policies.gpushare import GpuShare
 from weft.core.policies.horus import Horus
-from weft.core.policies.interference import Interference
+from weft.core.policies.interference import InterferencePolicy
 from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
 from weft.core.policies.kube_knots_pp import KubeKnotsPp
 from weft.core.policies.load_aware import LoadAware
@@ -31,7 +31,7 @@ from weft.core.policies.nano_spread import NanoSpread
 from weft.core.policies.random_choice import Random
 from weft.core.policies.res_ag import ResAg
 from weft.core.policies.smallest_first import SmallestFirst
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 
 BUILT_IN = (
     AlnairCostSaving,
@@ -39,7 +39,7 @@ BUILT_IN = (
     Auto,
     BestFit,
     Binpack,
-    Coscheml,
+    CoschemlPolicy,
     DotProduct,
     ElasticBinpack,
     ElasticSpread,
@@ -48,12 +48,12 @@ BUILT_IN = (
     FerikoglouSafe,
     Fgd,
     FirstFit,
-    Genius,
+    GeniusPolicy,
     GpuClustering,
     GpuPacking,
     GpuShare,
     Horus,
-    Interference,
+    InterferencePolicy,
     KubeKnotsCbp,
     KubeKnotsPp,
     LoadAware,
@@ -65,7 +65,7 @@ BUILT_IN = (
     Random,
     ResAg,
     SmallestFirst,
-    Spread,
+    SpreadPolicy,
 )
 
 

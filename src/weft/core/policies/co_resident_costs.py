@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework.interference import Floats, InterferenceView, Tier, Tiers
+from weft.core.framework.interference import Floats, InterferenceView, PredictionTier, Tiers
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_residents import CRITICAL, Companies
-from weft.core.policies.growing_arrays import Growing
+from weft.core.policies.co_residents import CRITICAL, CoResidentSets
+from weft.core.policies.growing_arrays import GrowingArray
 
 CAUTION = 0.5
 """Speeds are valued so far between what is expected and the worst: the best of many guesses is
@@ -22,7 +22,7 @@ WORST, BELIEVED, EXPECTED = range(3)
 _PAIRS = 3
 
 
-class Together(NamedTuple):
+class JoinedSets(NamedTuple):
     """Companies and one more pod, the last: a row for each place, a column for each company.
 
     `logs` [3, places + 1, c] are the sums of log slowdown above, `alike` [places, c] the classes of
@@ -39,27 +39,27 @@ class Together(NamedTuple):
     doubtful: Bools
 
 
-class Within:
+class SetCosts:
     """The companies of `companies` as one view sees them on one GPU model; grows with them.
 
     Numbers may overflow to +inf here, and numpy then warns unless its caller said not to.
     """
 
     def __init__(
-        self, companies: Companies, view: InterferenceView, model: str, critical: float
+        self, companies: CoResidentSets, view: InterferenceView, model: str, critical: float
     ) -> None:
         self._companies, self._view, self._critical = companies, view, critical
         self._card = view.of(model)
         self._places = places = companies.places
-        self._index_of_name = Growing((), np.int64)
+        self._index_of_name = GrowingArray((), np.int64)
         self._index_of_name.add(np.array([self._nobody]))
-        self._index = Growing((places,), np.int64)
-        self._logs = Growing((_PAIRS, places), np.float64)
-        self._bound = Growing((places,), np.float64)
-        self._before = Growing((), np.float64)
-        self._bad = Growing((2,), np.bool_)
+        self._index = GrowingArray((places,), np.int64)
+        self._logs = GrowingArray((_PAIRS, places), np.float64)
+        self._bound = GrowingArray((places,), np.float64)
+        self._before = GrowingArray((), np.float64)
+        self._bad = GrowingArray((2,), np.bool_)
 
-    def is_of(self, companies: Companies, view: InterferenceView) -> bool:
+    def is_of(self, companies: CoResidentSets, view: InterferenceView) -> bool:
         """Whether it is about these, seen so, with as many places."""
         same = companies is self._companies and view is self._view
         return same and companies.places == self._places
@@ -74,7 +74,7 @@ class Within:
             self._index_of_name.add(np.array(indexes, dtype=np.int64))
             self._look(self._index_of_name.take(self._companies.application.take(new)), new)
 
-    def joined(self, application: str, which: Ints) -> Together:
+    def joined(self, application: str, which: Ints) -> JoinedSets:
         """These companies and a pod of this application."""
         faces, bad = self._facing(self._view.index_of(application))
         index = self._index.take(which)
@@ -83,7 +83,7 @@ class Within:
         np.add(self._logs.take(which), met[:_PAIRS], out=logs[:, :-1])
         met[_PAIRS:].sum(axis=1, out=logs[:, -1])
         forbidden, doubtful = self._bad.take(which) | bad.take(index, axis=1).any(axis=1)
-        return Together(
+        return JoinedSets(
             logs,
             self._companies.job_class.take(which),
             self._bound.take(which),
@@ -142,4 +142,4 @@ def _logs(upper: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
 
 def _bad(upper: Floats, tier: Tiers) -> Bools:
     """Of pairs: forbidden; not surely known, [2, ...]."""
-    return np.array([np.isinf(upper), (tier < 0) | (tier >= Tier.UNKNOWN)])
+    return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])

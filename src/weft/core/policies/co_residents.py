@@ -13,8 +13,8 @@ import numpy as np
 from weft.core.framework import Query
 from weft.core.framework.interference import Floats
 from weft.core.ledger.residents import Company, Resident, own_percent
-from weft.core.ledger.table import Ints, Table
-from weft.core.policies.growing_arrays import Growing
+from weft.core.ledger.table import Ints, LedgerTable
+from weft.core.policies.growing_arrays import GrowingArray
 from weft.model import Shape
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
@@ -26,7 +26,7 @@ KEPT, KEPT_NUMBERS = 1024, 1 << 26
 """Answers of so many pairs of who asks and GPU model are kept, fewer where they are so long."""
 
 
-class Companies:
+class CoResidentSets:
     """Companies as arrays: a column for each, a row for each place in it; nobody is on some.
 
     `application` says which of `names` runs there (0, "", for nobody), `job_class` is one of the
@@ -38,13 +38,13 @@ class Companies:
         self.members: list[Company] = []
         self.names = [""]
         self._number: dict[str, int] = {}
-        self.size = Growing((), np.int64)
+        self.size = GrowingArray((), np.int64)
         self._begin(0)
 
     def _begin(self, places: int) -> None:
         self.places = places
         self.application, self.job_class, self.bound_percent = (
-            Growing((places,), np.int64) for _ in range(3)
+            GrowingArray((places,), np.int64) for _ in range(3)
         )
 
     def add(self, more: Sequence[Company]) -> None:
@@ -76,14 +76,14 @@ class Companies:
         return number
 
 
-Judge = Callable[[Resident, Companies, Ints, str], Floats]
+Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
 """(who asks, companies, which of them, GPU model) → a row for each column, [columns, c]."""
 
 
 def one_by_one(judge: Callable[[Resident, Company, str], Sequence[float]]) -> Judge:
     """A judge of one company at a time: enough for those of one pod, which are few."""
 
-    def judges(who: Resident, companies: Companies, which: Ints, model: str) -> Floats:
+    def judges(who: Resident, companies: CoResidentSets, which: Ints, model: str) -> Floats:
         found = [judge(who, companies.members[at], model) for at in which.tolist()]
         return np.array(found, dtype=np.float64).T
 
@@ -110,7 +110,7 @@ def asking_on(query: Query) -> list[Resident]:
     ]
 
 
-class ByCompany:
+class CoResidentCache:
     """Columns over devices, by `judge`; `crowd` are the numbers of a GPU that is too full.
 
     Companies of small pods alone are judged up to `most_small` pods, where a small one asks.
@@ -123,17 +123,17 @@ class ByCompany:
     ) -> None:
         self._judge, self._crowd = judge, np.array(crowd, dtype=np.float64)[:, None]
         self._most, self._most_small = most, most_small
-        self._table: Table | None = None
+        self._table: LedgerTable | None = None
         self._begin(-1)
 
     def forget(self) -> None:
         """Everything is to be judged anew."""
-        self._known: OrderedDict[tuple[Resident, str], Growing[np.float64]] = OrderedDict()
+        self._known: OrderedDict[tuple[Resident, str], GrowingArray[np.float64]] = OrderedDict()
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
-        self._companies = Companies()
-        self._index = Growing((), np.int64)
+        self._companies = CoResidentSets()
+        self._index = GrowingArray((), np.int64)
         self.forget()
 
     def over(self, query: Query, who: Resident | None = None) -> Floats:
@@ -169,12 +169,12 @@ class ByCompany:
         if judged:
             self._companies.add(judged)
 
-    def _of(self, who: Resident, model: str) -> "Growing[np.float64]":
+    def _of(self, who: Resident, model: str) -> "GrowingArray[np.float64]":
         """[columns, 1 + companies judged]."""
         key, size = (who, model), 1 + len(self._companies.members)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Growing((len(self._crowd),), np.float64)
+            known = self._known[key] = GrowingArray((len(self._crowd),), np.float64)
             known.add(self._crowd)
             while len(self._known) > max(1, min(KEPT, KEPT_NUMBERS // (len(self._crowd) * size))):
                 self._known.popitem(last=False)

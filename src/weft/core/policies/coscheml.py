@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView, Tier
-from weft.core.framework.policy import Prediction
+from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView, PredictionTier
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_residents import ByCompany, asking, one_by_one
+from weft.core.policies.co_residents import CoResidentCache, asking, one_by_one
 from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.pair_costs import greedy, greedy_alike
 from weft.core.policies.sharing_cost import predictions
@@ -50,7 +50,7 @@ HOSTS = {"GROMACS": ("dccgpu",), "QMCPACK": ("ubuntu", "dccgpu")}
 FORBIDDEN = float("inf")
 
 
-class Coscheml(Policy):
+class CoschemlPolicy(Policy):
     """Empty GPU first; else the greedy matching of waiting and running pods, at most two a GPU.
 
     `pairing` is the branch: `cheapest` by I[run][wait] + I[wait][run]; `mystic` by the largest
@@ -76,7 +76,7 @@ class Coscheml(Policy):
         self.view = InterferenceView()
         self.distances: Mapping[str, Mapping[str, float]] = {}
         self._numbers: dict[str, int] = {}
-        self._costs = ByCompany(one_by_one(self._judge), (FORBIDDEN,), MOST)
+        self._costs = CoResidentCache(one_by_one(self._judge), (FORBIDDEN,), MOST)
 
     def take_input(self, value: Any) -> None:
         """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
@@ -113,7 +113,7 @@ class Coscheml(Policy):
         cost = np.where(np.isfinite(cost), cost, 0.0)
         return np.asarray(-np.rint(1000.0 * cost)).astype(np.int64)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
         return predictions(self.view, shape, there, model)
 
@@ -187,7 +187,7 @@ class Coscheml(Policy):
         card = self.view.of("")
         if not np.isfinite(card.upper[victim, other]):
             return -1.0
-        known = abs(card.tier[victim, other]) != Tier.UNKNOWN
+        known = abs(card.tier[victim, other]) != PredictionTier.UNKNOWN
         return float(np.exp(card.mean[victim, other])) if known else 0.0
 
     def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.policy import Left, Options
+from weft.core.framework.policy import PlacementOptions, RemainingRequest
 from weft.core.ledger.table import Ints
 from weft.core.policies.compat import Compat, is_exact
 
@@ -60,13 +60,13 @@ class ElasticBinpack(Policy):
             used=1,
         )
 
-    def rate_options(self, options: Options) -> Ints:
+    def rate_options(self, options: PlacementOptions) -> Ints:
         """Several claims: each way. Claims on several GPUs do not count as using any."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))
 
-    def bound_options(self, options: Options, left: Left) -> Ints:
+    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
         """As if all that is left went onto the fullest GPU and used no other."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
@@ -106,7 +106,7 @@ def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
     return most, np.minimum(query.min(before, 0).take(node), after)
 
 
-def _most_and_least(options: Options) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
     """The most and the least free on one GPU, of memory and of cores, each [ways]."""
     there = options.there
 

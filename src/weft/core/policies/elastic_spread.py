@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.policy import Left, Options
+from weft.core.framework.policy import PlacementOptions, RemainingRequest
 from weft.core.ledger.table import Ints
 
 
@@ -22,10 +22,10 @@ class ElasticSpread(Policy):
         """The last that fits."""
         return len(fits) - 1
 
-    def rate_options(self, options: Options) -> Ints:
+    def rate_options(self, options: PlacementOptions) -> Ints:
         """Several claims: all ways are alike."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
-    def bound_options(self, options: Options, left: Left) -> Ints:
+    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
         """As alike as the ways themselves."""
         return self.rate_options(options)

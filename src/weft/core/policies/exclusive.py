@@ -4,7 +4,7 @@ import msgspec
 
 from weft.core.framework import Policy, Query
 from weft.core.ledger.table import Bools
-from weft.model import GpuClaim, Memory, Shape
+from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class Exclusive(Policy):
@@ -28,8 +28,8 @@ class Exclusive(Policy):
         return query.device_idle
 
 
-def _whole(claim: GpuClaim) -> GpuClaim:
+def _whole(claim: GpuRequest) -> GpuRequest:
     memory = claim.memory
     if claim.headroom_mib and memory.kind in {"none", "mib"}:
-        memory = Memory("mib", memory.value + claim.headroom_mib)
-    return GpuClaim(count=claim.count, memory=memory, whole=True)
+        memory = GpuMemoryRequest("mib", memory.value + claim.headroom_mib)
+    return GpuRequest(count=claim.count, memory=memory, whole=True)

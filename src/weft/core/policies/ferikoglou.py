@@ -5,7 +5,7 @@ import numpy as np
 from weft.core.framework import Query
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_amounts import standing
-from weft.core.policies.gpu_readings import Kept, asked_mib, room_by_requests
+from weft.core.policies.gpu_readings import SnapshotCache, asked_mib, room_by_requests
 from weft.core.policies.memory_trend import MemoryTrend
 from weft.core.policies.smallest_first import SmallestFirst
 from weft.telemetry.forecast.kube_knots_rules import PUBLISHED
@@ -28,7 +28,7 @@ class Ferikoglou(SmallestFirst):
     unsafe = "as published: no reserve, old samples count, pods that warm up are not waited for"
 
     def __init__(self) -> None:
-        self._trend = Kept(MemoryTrend)
+        self._trend = SnapshotCache(MemoryTrend)
 
     def filter_devices(self, query: Query) -> Bools:
         """The published decision for each GPU, [d]."""

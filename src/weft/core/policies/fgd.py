@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.fragments import FEW, Floats, Fragments, NodeShares, TypicalPods
 
 CHUNK = 1024
@@ -143,20 +143,20 @@ class Fgd(Policy):
         nodes = self._nodes(query.table)
         return nodes if query.rows is None else nodes.only(query.rows)
 
-    def _nodes(self, table: Table) -> NodeShares:
+    def _nodes(self, table: LedgerTable) -> NodeShares:
         """Fragments of all nodes, mended where nodes changed."""
         kept = self._kept_of(table)
         kept.mend()
         return kept
 
-    def _kept_of(self, table: Table) -> NodeShares:
+    def _kept_of(self, table: LedgerTable) -> NodeShares:
         """Fragments of all nodes as they were when last looked at."""
         kept = self._kept
         if kept is None or kept.table is not table:
             kept = self._kept = NodeShares(self._pattern(table), table)
         return kept
 
-    def _pattern(self, table: Table) -> Fragments:
+    def _pattern(self, table: LedgerTable) -> Fragments:
         kept = self._kept
         if kept is not None and kept.table is table:
             return kept.pattern

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework import Demand, Query
-from weft.core.ledger.table import Bools, Ints, Table
-from weft.model import DeviceRule, GpuClaim, Shape
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import DeviceRule, GpuRequest, Shape
 
 Floats = npt.NDArray[np.float64]
 Type = tuple[int, int, int, str]
@@ -88,7 +88,7 @@ class TypicalPods:
     def shape(cpu_milli: int, milli: int, count: int = 1) -> Shape:
         """A plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
         whole = milli >= 1000
-        return Shape((GpuClaim(count, milli=0 if whole else milli, whole=whole),), cpu_milli)
+        return Shape((GpuRequest(count, milli=0 if whole else milli, whole=whole),), cpu_milli)
 
 
 def typical_input(shapes: Iterable[Shape]) -> Any:
@@ -266,7 +266,7 @@ class NodeShares:
         "version",
     )
 
-    def __init__(self, pattern: Fragments, table: Table, count: int | None = None) -> None:
+    def __init__(self, pattern: Fragments, table: LedgerTable, count: int | None = None) -> None:
         self.pattern, self.table, self.version = pattern, table, -1
         self._card_mib = [max(kind.memory_mib, 1) for kind in table.kinds]
         self._nothing: Demand | None = None

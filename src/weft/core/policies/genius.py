@@ -6,11 +6,16 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.signals import Floats, SignalsView
-from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies.card_models import features
 from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.gpu_amounts import standing
-from weft.core.policies.gpu_readings import Kept, Readings, asked_mib, short_of_memory
+from weft.core.policies.gpu_readings import (
+    GpuReadingColumns,
+    SnapshotCache,
+    asked_mib,
+    short_of_memory,
+)
 
 STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 """Weights of memory, multiprocessors, decoders, encoders, bandwidth."""
@@ -26,7 +31,7 @@ TIER = 1_000_000_000
 """More than any GPU has free: keeps one step of the score before the next."""
 
 
-class Genius(Policy):
+class GeniusPolicy(Policy):
     """Static features once, the present twice; only GPUs with enough memory measured free.
 
     `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0
@@ -43,8 +48,8 @@ class Genius(Policy):
 
     def __init__(self, compat: Compat = "sane") -> None:
         self.exact = is_exact(self.name, compat)
-        self.unsafe = Genius.unsafe if self.exact else ""
-        self._seen = Kept(_Cards)
+        self.unsafe = GeniusPolicy.unsafe if self.exact else ""
+        self._seen = SnapshotCache(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
         """The claim's memory must be free by measurement too, where there is one, [d].
@@ -95,8 +100,8 @@ class _Cards:
     are power, encoder and decoder as shares of 1, NaN where unknown.
     """
 
-    def __init__(self, view: SignalsView, table: Table) -> None:
-        seen = Readings(view, table)
+    def __init__(self, view: SignalsView, table: LedgerTable) -> None:
+        seen = GpuReadingColumns(view, table)
         self.table, self.readings = table, seen
         self.total, self.free_mib = seen.total, seen.free_mib
         self.power_w = seen.first("power_w.last", "power_w")[0]

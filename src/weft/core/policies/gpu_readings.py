@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsView
-from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, Table
+from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, LedgerTable
 
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
 """CARMA's bounds: above these one more pod would mostly wait."""
@@ -28,7 +28,7 @@ SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
 DRAM = ("dram_active_ratio", "memory_copy_ratio")
 
 
-class Readings:
+class GpuReadingColumns:
     """One snapshot over one table, [D] each.
 
     `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are what they would
@@ -38,7 +38,7 @@ class Readings:
     `busy` those that CARMA's gate closes.
     """
 
-    def __init__(self, view: SignalsView, table: Table) -> None:
+    def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         self.view, self.table = view, table
         self.total: Floats = np.maximum(table.device_memory_total, 1).astype(np.float64)
         with np.errstate(all="ignore"):
@@ -112,14 +112,14 @@ def load_of(memory: Floats, sm: Floats, dram: Floats, power: Floats) -> Floats:
 Made = TypeVar("Made")
 
 
-class Kept(Generic[Made]):
+class SnapshotCache(Generic[Made]):
     """Keeps what `make` makes of the latest snapshot over the latest table, for one policy."""
 
-    def __init__(self, make: Callable[[SignalsView, Table], Made]) -> None:
+    def __init__(self, make: Callable[[SignalsView, LedgerTable], Made]) -> None:
         self._make = make
-        self._kept: tuple[SignalsView, Table, Made] | None = None
+        self._kept: tuple[SignalsView, LedgerTable, Made] | None = None
 
-    def of(self, view: SignalsView, table: Table) -> Made:
+    def of(self, view: SignalsView, table: LedgerTable) -> Made:
         """Made anew only where view or table is new."""
         kept = self._kept
         if kept is None or kept[0] is not view or kept[1] is not table:
@@ -156,7 +156,7 @@ def may_borrow(query: Query) -> Bools:
     return np.asarray(fits_requests(query) | (lends.take(query.device_node) == 0))
 
 
-def short_of_memory(query: Query, seen: Readings, margin_mib: int = 0) -> Bools:
+def short_of_memory(query: Query, seen: GpuReadingColumns, margin_mib: int = 0) -> Bools:
     """Where less is measured free than the claim needs and a margin, [d]; unknown is not short.
 
     Where the claim fits by requests, and no more is in use than pods were promised while it was

@@ -12,7 +12,7 @@ Number = TypeVar("Number", bound=np.generic)
 _ROOM = 16
 
 
-class Growing(Generic[Number]):
+class GrowingArray(Generic[Number]):
     """An array whose last axis grows; the others are `shape`."""
 
     def __init__(self, shape: tuple[int, ...], kind: type[Number]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.ledger.table import Ints
-from weft.core.policies.gpu_readings import Kept, Readings, asked_mib
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, asked_mib
 
 MEMORY, OVERLOAD = 1.3, 1.6
 """Weights of memory, and of utilisation above 100 %."""
@@ -24,7 +24,7 @@ class Horus(Policy):
     reads = frozenset({"signals", "occupants"})
 
     def __init__(self) -> None:
-        self._seen = Kept(Readings)
+        self._seen = SnapshotCache(GpuReadingColumns)
 
     def score_devices(self, query: Query) -> Ints:
         """Minus the cost, in thousandths, [d].

@@ -19,23 +19,23 @@ import numpy as np
 from weft.core.framework import Demand, Policy, Query
 from weft.core.framework.feasibility import Codes, told_codes
 from weft.core.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
-from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import Company
-from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies.co_resident_costs import CAUTION
-from weft.core.policies.co_residents import ByCompany
+from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.gpu_readings import Kept, Readings
-from weft.core.policies.overlap_time import Overlap, Remaining
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
+from weft.core.policies.overlap_time import OverlapTime, Remaining
 from weft.core.policies.pair_costs import few_of_each, most_valuable
 from weft.core.policies.sharing_cost import (
     BY_USE,
     CROWD,
     IF_CALM,
     KNOWN,
-    Bounds,
-    Joining,
+    SharingCost,
+    SlowdownBounds,
 )
 from weft.model import BadInputError, Shape
 from weft.model.request import LATENCY_CRITICAL
@@ -55,7 +55,7 @@ POINTS = 1_000_000
 """A value of 1 in points; fgd's 0 to 100 only decide between equals."""
 
 
-class Interference(Policy):
+class InterferencePolicy(Policy):
     """Predicted slowdown decides who may share a GPU, and whom it suits best.
 
     `critical` and `batch` bound the slowdown of latency-critical and batch pods (best-effort ones
@@ -81,7 +81,7 @@ class Interference(Policy):
         overlap: bool = True,
         most_small: Most = 4,
     ) -> None:
-        bounds = Bounds(critical, batch, gain, most, max(most, most_small))
+        bounds = SlowdownBounds(critical, batch, gain, most, max(most, most_small))
         for option, value in (
             ("critical", critical),
             ("batch", batch),
@@ -92,12 +92,12 @@ class Interference(Policy):
                 raise BadInputError(
                     f"policy {self.name}, option {option}", f"{value} is no bound; write 1 or more"
                 )
-        self._joining = Joining(NO_INTERFERENCE, bounds, bonus)
-        self._judged = ByCompany(self._joining, CROWD, most, bounds.most_small)
+        self._joining = SharingCost(NO_INTERFERENCE, bounds, bonus)
+        self._judged = CoResidentCache(self._joining, CROWD, most, bounds.most_small)
         self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
         self._remaining: Remaining | None = None
-        self._seen = Kept(Readings)
-        self._asked_on: Table | None = None
+        self._seen = SnapshotCache(GpuReadingColumns)
+        self._asked_on: LedgerTable | None = None
         self._asked: dict[Shape, tuple[Demand, Codes]] = {}
         self._fgd = Fgd()
 
@@ -110,7 +110,7 @@ class Interference(Policy):
             self._judged.forget()
 
     @property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> SlowdownTolerance:
         """Its bound of latency-critical pods, and what is predicted."""
         return self._joining.tolerance
 
@@ -138,7 +138,7 @@ class Interference(Policy):
         fragments = self._fgd.score_devices(query)
         return np.zeros(len(points), dtype=np.int64) if fragments is None else fragments
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
         return self._joining.predictions(shape, there, model)
 
@@ -172,17 +172,17 @@ class Interference(Policy):
                 chosen[fits[column]] = True
         return chosen
 
-    def _lasting(self, query: Query, pending: Sequence[Shape]) -> Overlap | None:
+    def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
         """Where pods say how long they take; None where none does, or none that waits."""
         if not (self._overlap and self.stays.expected and any(one.expected_s for one in pending)):
             return None
         if self._remaining is None or self._remaining.stays is not self.stays:
             self._remaining = Remaining(self.stays, CAUTION)
-        found = Overlap(query, self._remaining, self._joining.view)
+        found = OverlapTime(query, self._remaining, self._joining.view)
         return found if len(found.devices) else None
 
     def _worth_it(
-        self, query: Query, waiting: int, lasting: Overlap | None
+        self, query: Query, waiting: int, lasting: OverlapTime | None
     ) -> tuple[Bools, Floats]:
         """Where joining is better than to wait, with so many that wait, and what it brings, [d].
 
@@ -200,7 +200,9 @@ class Interference(Policy):
         good &= stretch <= 1.0 + away
         return np.asarray(good | (judged_by != KNOWN)), value
 
-    def _worth(self, query: Query, shape: Shape, waiting: int, lasting: Overlap | None) -> Floats:
+    def _worth(
+        self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
+    ) -> Floats:
         """What a pod of this shape brings on each of the query's devices; 0 where it cannot be."""
         demand, told = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
@@ -211,7 +213,7 @@ class Interference(Policy):
         good &= asked.device_fits & self._admitted(asked)[0]
         return np.where(good & (told == 0).take(asked.device_node), value, 0.0)
 
-    def _asks(self, table: Table, shape: Shape) -> tuple[Demand, Codes]:
+    def _asks(self, table: LedgerTable, shape: Shape) -> tuple[Demand, Codes]:
         """A shape on this table, and where what is told of nodes keeps it off; kept a while."""
         if table is not self._asked_on or len(self._asked) > MOST_SHAPES:
             self._asked_on, self._asked = table, {}

@@ -9,12 +9,12 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.framework.interference import NO_INTERFERENCE, InterferenceView
-from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_residents import ByCompany
-from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, Bounds, Joining
+from weft.core.policies.co_residents import CoResidentCache
+from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, SharingCost, SlowdownBounds
 from weft.model import Shape
 
 WEIGHTS = (0.6, 0.2, 0.2)
@@ -25,12 +25,16 @@ UNKNOWN_VALUE = 0.5
 """Between a GPU of one's own and one that brings nothing."""
 
 
-class Expected:
+class InterferenceTerm:
     """Bounds that company must keep, and what joining it brings."""
 
     def __init__(self) -> None:
-        self._joining = Joining(NO_INTERFERENCE, Bounds(1.10, 1.30, 1.05, MOST, MOST), 0.0)
-        self._judged = ByCompany(self._joining, (0.0, UNKNOWN_VALUE, float(BY_USE), 0.0), MOST)
+        self._joining = SharingCost(
+            NO_INTERFERENCE, SlowdownBounds(1.10, 1.30, 1.05, MOST, MOST), 0.0
+        )
+        self._judged = CoResidentCache(
+            self._joining, (0.0, UNKNOWN_VALUE, float(BY_USE), 0.0), MOST
+        )
 
     @property
     def known(self) -> bool:
@@ -38,7 +42,7 @@ class Expected:
         return bool(self._joining.view.source.classes)
 
     @property
-    def tolerance(self) -> Tolerance | None:
+    def tolerance(self) -> SlowdownTolerance | None:
         """How slow running pods may get, where anything is predicted."""
         return self._joining.tolerance if self.known else None
 
@@ -53,7 +57,7 @@ class Expected:
         bad = (judged_by == KNOWN) & ((within == 0.0) | (stretch > 1.0))
         return np.asarray(~(bad | (judged_by == NEVER)))
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
         return self._joining.predictions(shape, there, model) if self.known else ()
 

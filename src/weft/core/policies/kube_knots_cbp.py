@@ -8,7 +8,7 @@ from weft.core.framework import Policy, Query
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_amounts import standing
 from weft.core.policies.gpu_readings import (
-    Kept,
+    SnapshotCache,
     asked_mib,
     fits_requests,
     is_critical,
@@ -48,7 +48,7 @@ class KubeKnotsCbp(Policy):
                 f"{reading!r} is unknown; write correlation or cov",
             )
         self.by_correlation = reading == "correlation"
-        self._trend = Kept(MemoryTrend)
+        self._trend = SnapshotCache(MemoryTrend)
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         """Of those that came together, the largest first."""

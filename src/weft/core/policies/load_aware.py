@@ -10,8 +10,8 @@ from weft.core.framework.signals import Floats
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_readings import (
     MARGIN_MIB,
-    Kept,
-    Readings,
+    GpuReadingColumns,
+    SnapshotCache,
     is_critical,
     load_of,
     promised_share,
@@ -43,7 +43,7 @@ class LoadAware(Policy):
                 f"policy {self.name}, option mode", f"{mode!r} is unknown; write spread or pack"
             )
         self.idle_points = -1000 * bonus if mode == "pack" else 0
-        self._seen = Kept(Readings)
+        self._seen = SnapshotCache(GpuReadingColumns)
 
     def filter_devices(self, query: Query) -> Bools:
         """CARMA's gate where the GPU is shared; a latency-critical pod shares no MISSING one, [d].
@@ -65,13 +65,13 @@ class LoadAware(Policy):
         return points + np.where(query.device_idle, self.idle_points, 0)
 
 
-def gate(query: Query, seen: Readings) -> Bools:
+def gate(query: Query, seen: GpuReadingColumns) -> Bools:
     """Where one more pod would wait for SM or DRAM, or find too little memory, [d]."""
     short = short_of_memory(query, seen, MARGIN_MIB)
     return np.asarray(query.take_devices(seen.busy) | short)
 
 
-def load(query: Query, seen: Readings) -> Floats:
+def load(query: Query, seen: GpuReadingColumns) -> Floats:
     """What all readings come to, 0..1; promised memory where none is measured, [d]."""
     found = query.take_devices(seen.load)
     unknown = np.isnan(found).nonzero()[0]

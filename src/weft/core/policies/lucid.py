@@ -6,10 +6,10 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
-from weft.core.framework.policy import Prediction
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_residents import ByCompany, one_by_one
+from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.core.policies.sharing_cost import predictions
 from weft.model import Shape
 
@@ -41,7 +41,7 @@ class Lucid(Policy):
     def __init__(self) -> None:
         self._view = NO_INTERFERENCE
         self._points: dict[str, list[int]] = {}
-        self._judged = ByCompany(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
+        self._judged = CoResidentCache(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
 
     def take_input(self, value: Any) -> None:
         """Predicted interference."""
@@ -58,7 +58,7 @@ class Lucid(Policy):
         points = self._judged.over(query)[0]
         return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
         return predictions(self._view, shape, there, model)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.framework.signals import FRESH, Floats, SignalsView
-from weft.core.ledger.table import Bools, Table
+from weft.core.ledger.table import Bools, LedgerTable
 from weft.telemetry.forecast.kube_knots_rules import PUBLISHED
 
 SERIES = ("memory_free_mib.cov", "window.samples")
@@ -18,7 +18,7 @@ class MemoryTrend:
     that it also is as of now.
     """
 
-    def __init__(self, view: SignalsView, table: Table) -> None:
+    def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         self.cov = view.over(table, "memory_free_mib.cov")[0]
         self.autocorrelation = view.over(table, "memory_free_mib.autocorrelation")[0]
         self.used_p80_mib = _truncated(view.over(table, "memory_used_mib.p80")[0])

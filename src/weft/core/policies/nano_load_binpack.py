@@ -4,9 +4,9 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.framework.signals import SignalsView
-from weft.core.ledger.table import Ints, Table
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.gpu_amounts import free_share
-from weft.core.policies.gpu_readings import Kept, Readings
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 from weft.core.policies.nano_binpack import NanoBinpack
 
 
@@ -22,7 +22,7 @@ class NanoLoadBinpack(NanoBinpack):
     reads = frozenset({"signals"})
 
     def __init__(self) -> None:
-        self._tenths = Kept(load_tenths)
+        self._tenths = SnapshotCache(load_tenths)
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-binpack's, and ⌊50·⌊Σ load⌋ / GPUs⌋, [n]."""
@@ -37,9 +37,9 @@ class NanoLoadBinpack(NanoBinpack):
         return int(order(query, tenths).take(fits).argmin())
 
 
-def load_tenths(view: SignalsView, table: Table) -> Ints:
+def load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
     """⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
-    seen = Readings(view, table)
+    seen = GpuReadingColumns(view, table)
     parts = np.array([seen.share("gpu_util_ratio"), seen.memory])
     return np.asarray(np.ceil(10.0 * np.nan_to_num(parts)).sum(axis=0)).astype(np.int64)
 

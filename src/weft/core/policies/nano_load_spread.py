@@ -4,7 +4,7 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.ledger.table import Ints
-from weft.core.policies.gpu_readings import Kept
+from weft.core.policies.gpu_readings import SnapshotCache
 from weft.core.policies.nano_load_binpack import load_tenths, order
 from weft.core.policies.nano_spread import NanoSpread
 
@@ -18,7 +18,7 @@ class NanoLoadSpread(NanoSpread):
     reads = frozenset({"signals"})
 
     def __init__(self) -> None:
-        self._tenths = Kept(load_tenths)
+        self._tenths = SnapshotCache(load_tenths)
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-spread's less ⌊⌊Σ load⌋ / GPUs⌋, [n]."""

@@ -12,9 +12,16 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.framework.interference import CardTable, Floats, InterferenceView
-from weft.core.framework.residency import LEAST_LEFT, SECOND_NS, GpuKey, Speed, Stay, Stays
+from weft.core.framework.residency import (
+    LEAST_LEFT,
+    SECOND_NS,
+    GpuKey,
+    Residencies,
+    Residency,
+    Speed,
+)
 from weft.core.ledger.residents import Company, Resident
-from weft.core.ledger.table import Bools, Ints, Table
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Shape
 
 MOST = 4
@@ -45,13 +52,13 @@ class Remaining:
     far lies what is believed between the expected slowdown and its bound.
     """
 
-    def __init__(self, stays: Stays, caution: float) -> None:
+    def __init__(self, stays: Residencies, caution: float) -> None:
         self.stays, self._caution = stays, caution
         self._changed: set[GpuKey] = stays.follow()
-        self._table: Table | None = None
+        self._table: LedgerTable | None = None
         self.view: InterferenceView | None = None
 
-    def of(self, table: Table, view: InterferenceView, devices: Ints) -> Ints:
+    def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
         """How many pods are on each, 0 where not all say how long they take; makes `who`,
         `believed` and `left_s` good for these devices, as `view` sees them.
         """
@@ -74,7 +81,7 @@ class Remaining:
         expected_s = self._expected_s.take(devices, axis=1)
         return np.asarray(np.maximum(expected_s - done_s, LEAST_LEFT * expected_s))
 
-    def _begin(self, table: Table, view: InterferenceView) -> None:
+    def _begin(self, table: LedgerTable, view: InterferenceView) -> None:
         self._table, self.view = table, view
         shape = (MOST - 1, table.devices)
         self._known: Bools = np.zeros(table.devices, dtype=np.bool_)
@@ -86,7 +93,7 @@ class Remaining:
         self._speeds = [_speed(card, view) for card in cards]
         self.believed: Floats = np.array([_believed(card, self._caution) for card in cards])
 
-    def _look_up(self, table: Table, view: InterferenceView, device: int) -> None:
+    def _look_up(self, table: LedgerTable, view: InterferenceView, device: int) -> None:
         self._known[device] = True
         node = table.nodes[table.device_node[device]]
         gpu = node.gpus[table.device_local[device]].index
@@ -101,13 +108,13 @@ class Remaining:
             for place, stay in enumerate(there):
                 self._note((place, device), stay, speed, view.index_of(stay.who.application))
 
-    def _note(self, at: tuple[int, int], stay: Stay, speed: Speed, who: int) -> None:
+    def _note(self, at: tuple[int, int], stay: Residency, speed: Speed, who: int) -> None:
         done = stay.done(speed)
         self.who[at], self._expected_s[at] = who, stay.expected_s
         self._done_s[at], self._since_ns[at], self._speed[at] = done
 
 
-class Overlap:
+class OverlapTime:
     """The query's GPUs on which everybody said how long it takes, as of `stays.now_ns`."""
 
     def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
@@ -126,7 +133,7 @@ class Overlap:
             self._end[:count, at] = self._finishes(at, who, work) if count > 1 else work
         self._empty_s = np.sort(self._end.max(axis=0))
 
-    def only(self, devices: Bools) -> "Overlap":
+    def only(self, devices: Bools) -> "OverlapTime":
         """The same of these of the query's devices; the wait is still for any of them all."""
         few, kept = copy.copy(self), np.flatnonzero(devices.take(self.devices))
         few.devices, few._kinds, few._pods = (

@@ -6,18 +6,18 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from weft.core.framework.interference import Floats, InterferenceView, Tier
-from weft.core.framework.policy import Prediction, Tolerance
+from weft.core.framework.interference import Floats, InterferenceView, PredictionTier
+from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import Company, Resident, own_percent
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_resident_costs import ROUNDING, Together, Within
+from weft.core.policies.co_resident_costs import ROUNDING, JoinedSets, SetCosts
 from weft.core.policies.co_residents import (
     ANY_CLASS,
     CLASS_OF,
     CRITICAL,
     HARMLESS,
     NOBODY,
-    Companies,
+    CoResidentSets,
 )
 from weft.model import Shape
 from weft.model.slowdown_limit import bound_of
@@ -39,10 +39,10 @@ NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
 MOST_VALUE, MOST_LOG = 1e9, 700.0
 """No company brings more or less, and no log slowdown above it is told as times."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
-"""Of `Together.logs`: how many times slower at worst, and the two speeds."""
+"""Of `JoinedSets.logs`: how many times slower at worst, and the two speeds."""
 
 
-class Bounds(NamedTuple):
+class SlowdownBounds(NamedTuple):
     """How many times slower each class may get, at worst, and the least speed together.
 
     A latency-critical pod's own slack may be less. So many pods at `most` share a GPU, `most_small`
@@ -56,23 +56,23 @@ class Bounds(NamedTuple):
     most_small: int
 
 
-class Joining:
+class SharingCost:
     """Judges companies for who would join them; a `Judge` of `company.ByCompany`, which asks of
     `most` pods and more only where all are small.
 
     A pod's log slowdown is the sum of what each other one costs it.
     """
 
-    def __init__(self, view: InterferenceView, bounds: Bounds, bonus: float) -> None:
+    def __init__(self, view: InterferenceView, bounds: SlowdownBounds, bonus: float) -> None:
         self.view, self.bounds, self.bonus = view, bounds, bonus
-        self._within: dict[str, Within] = {}
+        self._within: dict[str, SetCosts] = {}
 
     @property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> SlowdownTolerance:
         """How slow running pods may get."""
-        return Tolerance(self.bounds.critical, self.view.costs)
+        return SlowdownTolerance(self.bounds.critical, self.view.costs)
 
-    def __call__(self, who: Resident, companies: Companies, which: Ints, model: str) -> Floats:
+    def __call__(self, who: Resident, companies: CoResidentSets, which: Ints, model: str) -> Floats:
         """(1 if it may be, what it brings, what it is judged by, batch pods' slowdown ÷ bound)."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             together = self._of(companies, model).joined(who.application, which)
@@ -83,18 +83,20 @@ class Joining:
         found[:, size == 0] = NOBODY_COLUMN
         return found
 
-    def _of(self, companies: Companies, model: str) -> Within:
+    def _of(self, companies: CoResidentSets, model: str) -> SetCosts:
         """What these are on such a GPU."""
         found = self._within.get(model)
         if found is None or not found.is_of(companies, self.view):
             self._within = {
                 one: kept for one, kept in self._within.items() if kept.is_of(companies, self.view)
             }
-            found = self._within[model] = Within(companies, self.view, model, self.bounds.critical)
+            found = self._within[model] = SetCosts(
+                companies, self.view, model, self.bounds.critical
+            )
         found.follow()
         return found
 
-    def _judged(self, who: Resident, together: Together) -> tuple[Floats, Bools]:
+    def _judged(self, who: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
         """The four columns, wherever they may be together; and who keeps critical pods' bounds."""
         critical, batch, gain, _, _ = self.bounds
         own = CLASS_OF.get(who.job_class, ANY_CLASS)
@@ -119,7 +121,7 @@ class Joining:
         found[1] = np.where(known, value, np.maximum(value, gain - 1.0))
         return found, keeps
 
-    def predictions(self, shape: Shape, there: Company, model: str) -> tuple[Prediction, ...]:
+    def predictions(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Of the pod and of each that it joins, and what those with a bound of their own may."""
         found = predictions(self.view, shape, there, model)
         own = own_percent(shape.job_class, shape.slack, model)
@@ -133,7 +135,7 @@ class Joining:
 
 def predictions(
     view: InterferenceView, shape: Shape, there: Company, model: str
-) -> tuple[Prediction, ...]:
+) -> tuple[ExpectedSlowdown, ...]:
     """Of the pod and of each that it joins, beside all the others; for people, to the thousandth.
 
     What is beyond all numbers (a pair that a policy lets in although it is forbidden) is said as 0.
@@ -146,11 +148,11 @@ def predictions(
         others = [other for k, other in enumerate(index) if k != at]
         tiers = card.tier[one, others]
         found.append(
-            Prediction(
+            ExpectedSlowdown(
                 names[at],
                 _times(float(card.mean[one, others].sum())),
                 _times(float(card.upper[one, others].sum())),
-                Tier(int(abs(tiers).max())).name.lower(),
+                PredictionTier(int(abs(tiers).max())).name.lower(),
                 bool((tiers >= 0).all()),
             )
         )
@@ -163,7 +165,7 @@ def _times(log: float) -> float:
     return round(times, 3)
 
 
-def _judged_by(own: int, together: Together) -> Ints:
+def _judged_by(own: int, together: JoinedSets) -> Ints:
     """What a pod of this class and each company are judged by."""
     alike = together.alike
     guess = np.full(alike.shape[1], BY_USE)

@@ -6,29 +6,29 @@ pod out of it. Out: deciding
 """
 
 from weft.core.record.file import (
+    DecisionLine,
+    DecisionLines,
+    DecisionsWriter,
     Header,
-    Line,
-    Lines,
     PolicyUse,
     ProfileUse,
     Recorder,
-    Writer,
     read,
     records_of,
 )
-from weft.core.record.moment import Explanation, explain
-from weft.core.record.replay import Verdict, replay
+from weft.core.record.moment import RecordedExplanation, explain
+from weft.core.record.replay import ReplayResult, replay
 
 __all__ = [
-    "Explanation",
+    "DecisionLine",
+    "DecisionLines",
+    "DecisionsWriter",
     "Header",
-    "Line",
-    "Lines",
     "PolicyUse",
     "ProfileUse",
+    "RecordedExplanation",
     "Recorder",
-    "Verdict",
-    "Writer",
+    "ReplayResult",
     "explain",
     "read",
     "records_of",

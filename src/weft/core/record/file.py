@@ -28,8 +28,8 @@ from weft.core.engine import (
 )
 from weft.core.engine.records import LEAVES
 from weft.core.framework import Plugin, Profile
-from weft.core.ledger import Limits
-from weft.core.record.side import Packer, SideError, SignalsKept, Unpacker, keep, side_of
+from weft.core.ledger import RequestLimits
+from weft.core.record.side import SideError, SignalsKept, SnapshotPacker, Unpacker, keep, side_of
 from weft.files.reading import UNREADABLE, open_plain, read_line
 from weft.model import BadInputError, Code
 
@@ -79,7 +79,7 @@ class Header(msgspec.Struct, frozen=True):
             Profile(use.name, [Plugin(create(p.name, **p.options), p.weight) for p in use.policies])
             for use in self.profiles
         ]
-        limits = Limits(self.overcommit_permille, self.harvest_permille)
+        limits = RequestLimits(self.overcommit_permille, self.harvest_permille)
         return Engine(
             profiles,
             seed=self.seed,
@@ -89,7 +89,7 @@ class Header(msgspec.Struct, frozen=True):
         )
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event and the records of the decisions it led to."""
 
     at_ns: int
@@ -120,7 +120,7 @@ class FullError(OSError):
     """The record is as large as it may be."""
 
 
-class Lines:
+class DecisionLines:
     """Header and lines as they stand in the file; with a `side` folder large snapshots go there.
 
     `size` is what both take, bytes; at most `most_bytes` (0: however many).
@@ -129,11 +129,11 @@ class Lines:
     def __init__(self, side: Path | None = None, most_bytes: int = 0) -> None:
         self._side, self._most = side, most_bytes
         self.size = 0
-        self._packer, self._encoder = Packer(), msgspec.json.Encoder()
+        self._packer, self._encoder = SnapshotPacker(), msgspec.json.Encoder()
 
-    def encoded(self, line: Header | Line) -> bytes:
+    def encoded(self, line: Header | DecisionLine) -> bytes:
         """The line. What it names is in the folder when this returns; OSError where that fails."""
-        if self._side is not None and isinstance(line, Line) and is_large(line):
+        if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
             kept, packed = self._packer.pack(line.event.signals)
             text = self._encoder.encode(FileLine(line.at_ns, kept, line.records)) + b"\n"
@@ -151,18 +151,18 @@ class Lines:
         self.size += size
 
 
-class Writer:
+class DecisionsWriter:
     """Writes header and lines to `out`, snapshots and all."""
 
     def __init__(self, out: BinaryIO) -> None:
-        self._out, self._lines = out, Lines()
+        self._out, self._lines = out, DecisionLines()
 
-    def write(self, line: Header | Line) -> None:
+    def write(self, line: Header | DecisionLine) -> None:
         """One line more."""
         self._out.write(self._lines.encoded(line))
 
 
-def is_large(line: Line) -> bool:
+def is_large(line: DecisionLine) -> bool:
     """Whether it holds a snapshot that is not for the file itself."""
     return isinstance(line.event, SignalsChanged) and len(line.event.signals.values) > INLINE_BYTES
 
@@ -171,7 +171,7 @@ class Recorder:
     """Wraps an engine's `handle`, and has what went in and what came out written by `write`."""
 
     def __init__(
-        self, engine: Engine, header: Header, write: Callable[[Header | Line], None]
+        self, engine: Engine, header: Header, write: Callable[[Header | DecisionLine], None]
     ) -> None:
         self._engine, self._write = engine, write
         self._write(header)
@@ -179,11 +179,11 @@ class Recorder:
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """As `Engine.handle`, and on the record."""
         commands = self._engine.handle(event, now_ns)
-        self._write(Line(now_ns, event, records_of(commands)))
+        self._write(DecisionLine(now_ns, event, records_of(commands)))
         return commands
 
 
-def tell(engine: Engine, line: Line, number: int) -> list[Command]:
+def tell(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
     """Hand the `number`-th event to the engine; `BadInputError` if a policy cannot read it."""
     try:
         return engine.handle(line.event, line.at_ns)
@@ -198,13 +198,13 @@ def records_of(commands: list[Command]) -> list[Record]:
     return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict | Faulted)]
 
 
-def read(path: Path) -> tuple[Header, Iterator[Line]]:
+def read(path: Path) -> tuple[Header, Iterator[DecisionLine]]:
     """Header and lines of a decisions file; `BadInputError` names the line that is broken."""
     header, lines = skim(path)
     return header, _whole(path, lines)
 
 
-def _whole(path: Path, lines: Iterator[FileLine]) -> Iterator[Line]:
+def _whole(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionLine]:
     """The lines with every snapshot in its place."""
     unpacker = Unpacker(side_of(path))
     for number, line in enumerate(lines, start=2):
@@ -214,7 +214,7 @@ def _whole(path: Path, lines: Iterator[FileLine]) -> Iterator[Line]:
                 event = SignalsChanged(unpacker.unpack(event))
             except SideError as error:
                 raise BadInputError(f"{path}, line {number}", str(error)) from None
-        yield Line(line.at_ns, event, line.records)
+        yield DecisionLine(line.at_ns, event, line.records)
 
 
 def skim(path: Path) -> tuple[Header, Iterator[FileLine]]:

@@ -9,14 +9,20 @@ import msgspec
 from weft.core.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.core.engine.harvest import BEYOND, NEED, USED
 from weft.core.engine.records import FAULTED, LEAVES
-from weft.core.explain.counterfactual import Asked, Metrics, Place, metrics_of, readings
-from weft.core.explain.reasons import Summary, summarise
-from weft.core.explain.smallest_change import Change, changes
+from weft.core.explain.counterfactual import (
+    AlternativePlacement,
+    MetricsRead,
+    PlacementQuestion,
+    metrics_of,
+    readings,
+)
+from weft.core.explain.reasons import FeasibilitySummary, summarise
+from weft.core.explain.smallest_change import SmallestChange, changes
 from weft.core.record.file import read, skim, tell
 from weft.model import BadInputError, PodRequest
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class RecordedExplanation(msgspec.Struct, frozen=True):
     """A decision with its reasons; `changes` would have made an unschedulable pod fit.
 
     `metrics` are the signals it was made by, and what it would have been without them; None where
@@ -26,10 +32,10 @@ class Explanation(msgspec.Struct, frozen=True):
 
     pod: PodRequest
     record: Record
-    summary: Summary
-    changes: tuple[Change, ...]
+    summary: FeasibilitySummary
+    changes: tuple[SmallestChange, ...]
     other_uids: tuple[str, ...] = ()
-    metrics: Metrics | None = None
+    metrics: MetricsRead | None = None
     then: str = ""
 
 
@@ -37,7 +43,7 @@ class _ReachedError(Exception):
     """The engine stands right before the decision asked about."""
 
 
-def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
+def explain(path: Path, name: str, create: Callable[..., Any]) -> RecordedExplanation:
     """Why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
     pods, last, became = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
@@ -57,31 +63,33 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     return msgspec.structs.replace(found, other_uids=others, then=then)
 
 
-def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> Explanation:
+def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> RecordedExplanation:
     """The engine stands right before the decision; `on` is the node that others chose."""
     if record.outcome == FAULTED:
-        return Explanation(pod, record, Summary(engine.ledger.table.count, 0, ()), ())
+        return RecordedExplanation(
+            pod, record, FeasibilitySummary(engine.ledger.table.count, 0, ()), ()
+        )
     profile = engine.profiles.get(record.profile) or engine.profile_of(pod)
     known = engine.assess(profile, pod)
     summary = summarise(engine.ledger.table, known)
     found = changes(engine, pod) if record.outcome == "unschedulable" else []
-    place = Place(record.node, record.shares)
+    place = AlternativePlacement(record.node, record.shares)
     if record.outcome == LEAVES:
         metrics = _behind_eviction(engine, record)
     else:
-        asked = Asked(pod, profile, record.attempt, on)
+        asked = PlacementQuestion(pod, profile, record.attempt, on)
         metrics = metrics_of(engine, asked, record.at_ns, place)
-    return Explanation(pod, record, summary, tuple(found), metrics=metrics)
+    return RecordedExplanation(pod, record, summary, tuple(found), metrics=metrics)
 
 
-def _behind_eviction(engine: Engine, record: Record) -> Metrics | None:
+def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
     """What said that the GPU's pods need more than it has; without it nobody is evicted."""
     view, eviction = engine.signals, record.eviction
     if eviction is None:
         return None
     columns = tuple(one for one in (NEED, BEYOND, USED) if one in view.source.columns)
     gpu = readings(view, columns, record.node, eviction.gpu)
-    return Metrics((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
+    return MetricsRead((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 
 
 def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str]]:

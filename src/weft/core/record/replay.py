@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from weft.core.engine import Record
-from weft.core.record.file import Header, Line, records_of, tell
+from weft.core.record.file import DecisionLine, Header, records_of, tell
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """How a replay went: `decisions` compared, and the first that differs (None: identical).
 
     `was` and `now` are the records at the first difference, `fields` those that differ.
@@ -28,7 +28,9 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.difference_at is None
 
 
-def replay(header: Header, lines: Iterable[Line], create: Callable[..., Any]) -> Verdict:
+def replay(
+    header: Header, lines: Iterable[DecisionLine], create: Callable[..., Any]
+) -> ReplayResult:
     """Feed the events to a fresh engine; stop at the first decision that is not the same."""
     engine = header.engine(create)
     events = decisions = 0
@@ -40,8 +42,8 @@ def replay(header: Header, lines: Iterable[Line], create: Callable[..., Any]) ->
             now = again[index] if index < len(again) else None
             decisions += 1
             if was != now:
-                return Verdict(events, decisions, decisions, was, now, _fields(was, now))
-    return Verdict(events, decisions)
+                return ReplayResult(events, decisions, decisions, was, now, _fields(was, now))
+    return ReplayResult(events, decisions)
 
 
 def _fields(was: Record | None, now: Record | None) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
     blob: str
 
 
-class Blob(msgspec.Struct, frozen=True):
+class SnapshotBlob(msgspec.Struct, frozen=True):
     """What changed. `follows` says since which version, 0 for since nothing.
 
     `arrays` hold the changed bits of values and ages; `maps` new and changed entries of the
@@ -65,7 +65,7 @@ _PLAIN = [
 _LAYOUT = ("gpus", "columns")
 
 
-class Packer:
+class SnapshotPacker:
     """Makes blobs of one file's snapshots, in their order."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Packer:
         before = self._before = before if alike else _NOTHING
         same = {name: getattr(before, name) for name in _MAPS}
         maps = {name: getattr(now, name) for name in _MAPS}
-        blob = Blob(
+        blob = SnapshotBlob(
             before.version,
             {
                 name: _xor(getattr(now, name), getattr(before, name), size)
@@ -115,13 +115,13 @@ class Unpacker:
         if hashlib.sha256(packed).hexdigest() != told.blob:
             raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
         try:
-            blob = msgspec.msgpack.decode(inflate(packed), type=Blob)
+            blob = msgspec.msgpack.decode(inflate(packed), type=SnapshotBlob)
             self._before = self._joined(told, blob)
         except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
             raise SideError(f"blob {path} is of another form: {error}") from None
         return self._before
 
-    def _joined(self, told: SignalsKept, blob: Blob) -> SignalsSnapshot:
+    def _joined(self, told: SignalsKept, blob: SnapshotBlob) -> SignalsSnapshot:
         before = self._before if blob.follows else _NOTHING
         if blob.follows != before.version:
             raise ValueError(f"it follows version {blob.follows}, not {before.version}")

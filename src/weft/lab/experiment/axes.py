@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from weft.lab.experiment.drawing import Area, Dot, Group, Line, Mark, Point, Text
+from weft.lab.experiment.drawing import Area, Dot, DrawingGroup, Mark, Point, Stroke, Text
 from weft.lab.experiment.style import AXIS, GRID, INK, SOFT, series_dash, series_paint, shorten
 
 
@@ -22,7 +22,7 @@ class Scale(msgspec.Struct, frozen=True):
         return self.start + share * (self.end - self.start)
 
 
-class Series(msgspec.Struct, frozen=True):
+class CurveSeries(msgspec.Struct, frozen=True):
     """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
 
     `index` is the policy's place in the results: it settles colour and dash. `end` is the value
@@ -50,12 +50,12 @@ class Panel(msgspec.Struct, frozen=True):
         left, right, bottom = self.x.start, self.x.end, self.y.start
         for tick in ticks(self.y.low, self.y.high, 6):
             at = self.y(tick)
-            marks.append(Line(((left, at), (right, at)), GRID))
+            marks.append(Stroke(((left, at), (right, at)), GRID))
             marks.append(Text(left - 8, at + 4, label(tick), SOFT, 11.5, "end"))
-        marks.append(Line(((left, bottom), (right, bottom)), AXIS))
+        marks.append(Stroke(((left, bottom), (right, bottom)), AXIS))
         for tick in ticks(self.x.low, self.x.high, about):
             at = self.x(tick)
-            marks.append(Line(((at, bottom), (at, bottom + 4)), AXIS))
+            marks.append(Stroke(((at, bottom), (at, bottom + 4)), AXIS))
             marks.append(Text(at, bottom + 18, label(tick), SOFT, 11.5, "middle"))
         marks.append(Text((left + right) / 2, bottom + 38, x_title, SOFT, 12, "middle"))
         if y_title:
@@ -63,7 +63,7 @@ class Panel(msgspec.Struct, frozen=True):
             marks.append(Text(left - 40, middle, y_title, SOFT, 12, "middle", turned=True))
         return marks
 
-    def band(self, series: Series) -> list[Mark]:
+    def band(self, series: CurveSeries) -> list[Mark]:
         """The series' band, where seeds differ."""
         if series.low == series.high:
             return []
@@ -73,13 +73,13 @@ class Panel(msgspec.Struct, frozen=True):
             return []
         return [Area((*upper, *reversed(lower)), series_paint(series.index))]
 
-    def line(self, series: Series, *, width: float = 2.0) -> list[Mark]:
+    def line(self, series: CurveSeries, *, width: float = 2.0) -> list[Mark]:
         """The mean."""
         points = self.inside(series.x, series.mean)
         if len(points) < 2:
             return []
         paint = series_paint(series.index)
-        return [Line(points, paint, width, series_dash(series.index))]
+        return [Stroke(points, paint, width, series_dash(series.index))]
 
     def inside(self, xs: tuple[float, ...], ys: tuple[float, ...]) -> tuple[Point, ...]:
         """The pixels of a rising or level curve from where it enters this panel."""
@@ -105,7 +105,7 @@ class Panel(msgspec.Struct, frozen=True):
             share = max(share, (self.y.low - y0) / (y1 - y0))
         return self.x(x0 + share * (x1 - x0)), self.y(y0 + share * (y1 - y0))
 
-    def ends(self, series: list[Series], best: str, text_x: float) -> list[Group]:
+    def ends(self, series: list[CurveSeries], best: str, text_x: float) -> list[DrawingGroup]:
         """A name and a last value beside each line's end; labels make room for one another."""
         shown = sorted((one for one in series if one.mean), key=lambda one: -one.mean[-1])
         wanted = [self.y(one.mean[-1]) for one in shown]
@@ -116,14 +116,14 @@ class Panel(msgspec.Struct, frozen=True):
             bold = one.name == best
             value = f"{one.end:.2f}"
             marks: list[Mark] = [Dot(right, at, 3.2, paint)]
-            marks.append(Line(((right + 5, at), (text_x - 22, place)), GRID))
+            marks.append(Stroke(((right + 5, at), (text_x - 22, place)), GRID))
             marks.append(
-                Line(((text_x - 20, place), (text_x, place)), paint, 2.4, series_dash(one.index))
+                Stroke(((text_x - 20, place), (text_x, place)), paint, 2.4, series_dash(one.index))
             )
             marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
             name = shorten(one.name, 20)
             marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))
-            groups.append(Group(tuple(marks), "label", one.name))
+            groups.append(DrawingGroup(tuple(marks), "label", one.name))
         return groups
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from weft.lab.experiment.drawing import Drawing, Group, Mark, Rect, Text
+from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Text
 from weft.lab.experiment.line_figures import WIDTH, nothing
 from weft.lab.experiment.ranking import ranked
 from weft.lab.experiment.style import (
@@ -15,13 +15,13 @@ from weft.lab.experiment.style import (
     shorten,
     text_width,
 )
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 
 _ROW = 34.0
 _OTHER = "other reasons"
 
 
-def by_model(results: Results, models_gpus: dict[str, int] | None = None) -> Drawing:
+def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = None) -> Drawing:
     """A table of colours: one row a policy, one column a GPU model, allocation at the end."""
     title, order = "GPUs allocated at the end, by model", ranked(results)
     rows = {policy: model_means(results, policy) for policy in order}
@@ -34,7 +34,7 @@ def by_model(results: Results, models_gpus: dict[str, int] | None = None) -> Dra
     low = 10 * int(min([*values, *everything.values(), 90]) // 10)
     left = 36 + max(text_width(shorten(policy), 13, bold=True) for policy in order)
     step = (WIDTH - 20 - 14 - left) / (len(models) + 1)
-    marks: list[Mark | Group] = [
+    marks: list[Mark | DrawingGroup] = [
         Text(20, 28, title, INK, 16, bold=True),
         Text(20, 47, "mean over seeds, % of the model's GPUs", SOFT, 12),
         *_ramp(low),
@@ -51,7 +51,7 @@ def by_model(results: Results, models_gpus: dict[str, int] | None = None) -> Dra
             value = everything[policy] if i == len(models) else rows[policy].get(model)
             x = _column(i, len(models), left, step)
             row += _cell(x, y, step, value, low, f"{policy}, {model}")
-        marks.append(Group(tuple(row), "policy", policy))
+        marks.append(DrawingGroup(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
     return Drawing(
         "by-model",
@@ -100,7 +100,7 @@ def _ramp(low: float) -> list[Mark]:
     ]
 
 
-def model_means(results: Results, policy: str) -> dict[str, float]:
+def model_means(results: SimulationResults, policy: str) -> dict[str, float]:
     """Allocation (%) by GPU model, mean over the seeds that have it."""
     runs = [run for run in results.runs if run.policy == policy]
     models = {model for run in runs for model in run.by_model}
@@ -111,7 +111,7 @@ def model_means(results: Results, policy: str) -> dict[str, float]:
     return means
 
 
-def reason_means(results: Results, policy: str) -> dict[str, float]:
+def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
     """Unscheduled pods by reason, mean over all seeds (a seed without a reason counts 0)."""
     runs = [run for run in results.runs if run.policy == policy]
     sums: Counter[str] = Counter()
@@ -120,7 +120,7 @@ def reason_means(results: Results, policy: str) -> dict[str, float]:
     return {reason: count / len(runs) for reason, count in sums.items()}
 
 
-def top_reasons(results: Results) -> list[str]:
+def top_reasons(results: SimulationResults) -> list[str]:
     """The commonest reasons first; past the colours we have, the rest is one."""
     sums: Counter[str] = Counter()
     for run in results.runs:
@@ -131,12 +131,12 @@ def top_reasons(results: Results) -> list[str]:
     return [*order[: len(REASONS) - 1], _OTHER]
 
 
-def unscheduled(results: Results) -> Drawing:
+def unscheduled(results: SimulationResults) -> Drawing:
     """Stacked bars: how many pods found no place, by the reason most nodes gave."""
     title, order, reasons = "Pods without a place, by reason", ranked(results), top_reasons(results)
     means = {policy: _folded(reason_means(results, policy), reasons) for policy in order}
     totals = {policy: sum(means[policy].values()) for policy in order}
-    marks: list[Mark | Group] = [
+    marks: list[Mark | DrawingGroup] = [
         Text(20, 28, title, INK, 16, bold=True),
         Text(20, 47, "mean per seed; the reason is what most nodes said", SOFT, 12),
     ]
@@ -152,7 +152,7 @@ def unscheduled(results: Results) -> Drawing:
             row += _segment(x, y, count * per_pod, i, count, f"{policy}, {reason}")
             x += count * per_pod
         row.append(Text(x + 8, y + 21, _count(totals[policy]), INK, 12.5, bold=r == 0))
-        marks.append(Group(tuple(row), "policy", policy))
+        marks.append(DrawingGroup(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
     return Drawing(
         "unscheduled",

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from weft.lab.experiment.axes import Panel, Scale, Series
-from weft.lab.experiment.drawing import Drawing, Group, Line, Mark, Text
+from weft.lab.experiment.axes import CurveSeries, Panel, Scale
+from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Stroke, Text
 from weft.lab.experiment.style import AXIS, INK, SOFT
 
 _WIDTH, _HEIGHT = 760.0, 470.0
@@ -16,14 +16,14 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
     """A line for each split; on the dotted diagonal bounds hold exactly as often as wanted."""
     panel = Panel(Scale(40, 100, 70, 500), Scale(0, 100, 400, 74))
     ends = tuple((panel.x(at), panel.y(at)) for at in (40, 100))
-    marks: list[Mark | Group] = [
+    marks: list[Mark | DrawingGroup] = [
         Text(20, 28, title, INK, 16, bold=True),
         Text(20, 47, under, SOFT, 12),
         *panel.frame("bound wanted to hold, % of measurements", "held, %"),
-        Line(ends, AXIS, 1.0, "1.5 3"),
+        Stroke(ends, AXIS, 1.0, "1.5 3"),
     ]
     series = [_series(number, *curve) for number, curve in enumerate(curves)]
-    marks += [Group(tuple(panel.line(one, width=2.2)), "series", one.name) for one in series]
+    marks += [DrawingGroup(tuple(panel.line(one, width=2.2)), "series", one.name) for one in series]
     if series:
         marks += panel.ends(series, "", 560)
     said = "; ".join(
@@ -33,10 +33,10 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
     return Drawing("calibration", title, text, _WIDTH, _HEIGHT, tuple(marks))
 
 
-def _series(number: int, name: str, points: Sequence[tuple[float, float]]) -> Series:
+def _series(number: int, name: str, points: Sequence[tuple[float, float]]) -> CurveSeries:
     x = tuple(100 * wanted for wanted, _ in points)
     y = tuple(100 * reached for _, reached in points)
-    return Series(name, number, x, y, y, y, y[-1])
+    return CurveSeries(name, number, x, y, y, y, y[-1])
 
 
 def _at_90(points: Sequence[tuple[float, float]]) -> float:

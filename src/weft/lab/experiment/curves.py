@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.lab.experiment.axes import Series
+from weft.lab.experiment.axes import CurveSeries
 from weft.lab.experiment.ranking import is_timed
 from weft.lab.experiment.statistics import mean_ci95
-from weft.lab.simulate.results import Results, Run
+from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 ENOUGH_FOR_INTERVAL = 5
 """Below so many seeds an interval is wider than all that was seen, so the band is their range."""
@@ -16,17 +16,17 @@ MOST_POINTS = 400
 """More points than a figure has pixels to spare add bytes, not shape."""
 
 
-def allocation(results: Results) -> list[Series]:
+def allocation(results: SimulationResults) -> list[CurveSeries]:
     """Allocated GPUs (%) by arrived demand (%), one series a policy, in the results' order."""
     return _series(results, "curve", "gpu_allocation_percent")
 
 
-def fragmentation(results: Results) -> list[Series]:
+def fragmentation(results: SimulationResults) -> list[CurveSeries]:
     """Fragmented GPUs (%) by arrived demand (%)."""
     return _series(results, "fragmentation_curve", "gpu_fragmentation_percent")
 
 
-def _series(results: Results, field: str, end: str) -> list[Series]:
+def _series(results: SimulationResults, field: str, end: str) -> list[CurveSeries]:
     timed = is_timed(results)
     series = []
     for index, summary in enumerate(results.summary):
@@ -41,14 +41,14 @@ def _series(results: Results, field: str, end: str) -> list[Series]:
     return series
 
 
-def _curve(run: Run, field: str) -> dict[int, float]:
+def _curve(run: PolicyRun, field: str) -> dict[int, float]:
     by_percent: Mapping[str, float] = getattr(run, field)
     return {int(percent): by_percent[percent] for percent in sorted(by_percent, key=int)}
 
 
 def _over_seeds(
     name: str, index: int, curves: list[dict[int, float]], value: float | None
-) -> Series:
+) -> CurveSeries:
     """A large pod jumps over whole percents, so each seed is read between its own points."""
     # Past the end of the shortest seed a mean would be of other seeds than before.
     end = min(max(curve) for curve in curves)
@@ -59,7 +59,7 @@ def _over_seeds(
     rows = np.array([np.interp(grid, list(curve), list(curve.values())) for curve in curves])
 
     mean = tuple(rows.mean(axis=0).tolist())
-    return Series(
+    return CurveSeries(
         name,
         index,
         tuple(float(percent) for percent in grid),

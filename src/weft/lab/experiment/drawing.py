@@ -25,7 +25,7 @@ class Rect(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Line(msgspec.Struct, frozen=True):
+class Stroke(msgspec.Struct, frozen=True):
     """A stroke through points; `dash` is on-off lengths in pixels."""
 
     points: tuple[Point, ...]
@@ -64,10 +64,10 @@ class Text(msgspec.Struct, frozen=True):
     turned: bool = False
 
 
-Mark = Rect | Line | Area | Dot | Text
+Mark = Rect | Stroke | Area | Dot | Text
 
 
-class Group(msgspec.Struct, frozen=True):
+class DrawingGroup(msgspec.Struct, frozen=True):
     """Marks that belong together: a policy's line with its label, named for readers and tests."""
 
     marks: tuple[Mark, ...]
@@ -83,4 +83,4 @@ class Drawing(msgspec.Struct, frozen=True):
     description: str
     width: float
     height: float
-    marks: tuple[Mark | Group, ...]
+    marks: tuple[Mark | DrawingGroup, ...]

@@ -14,7 +14,7 @@ from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.workers import run_cells, watched
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.inflation import run_inflation
-from weft.lab.simulate.results import Results, Run
+from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError
@@ -22,7 +22,7 @@ from weft.model import BadInputError
 MakePolicy = Callable[[str], Policy]
 
 
-class Grid(msgspec.Struct, frozen=True):
+class RunGrid(msgspec.Struct, frozen=True):
     """What to run: every policy on every arrival order.
 
     `compress` is for timed mode; `decisions` is where the one run's decisions file goes.
@@ -43,17 +43,17 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def run_grid(
-    grid: Grid, jobs: int, progress: Callable[[str, int, int], None] | None = None
-) -> Results:
+    grid: RunGrid, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> SimulationResults:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = grid.cells()
     finished = run_cells(run_cell, grid, cells, jobs)
     runs = dict(watched(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed)))
     ordered = [runs[cell] for cell in cells]
-    return Results(ordered, summarise(ordered))
+    return SimulationResults(ordered, summarise(ordered))
 
 
-def run_cell(grid: Grid, cell: tuple[str, int]) -> Run:
+def run_cell(grid: RunGrid, cell: tuple[str, int]) -> PolicyRun:
     """One policy on one arrival order."""
     if grid.decisions is None:
         return _run(grid, cell, None)
@@ -63,7 +63,7 @@ def run_cell(grid: Grid, cell: tuple[str, int]) -> Run:
         raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
 
 
-def _recorded(grid: Grid, cell: tuple[str, int], path: Path) -> Run:
+def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> PolicyRun:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -79,7 +79,7 @@ def _recorded(grid: Grid, cell: tuple[str, int], path: Path) -> Run:
     return run
 
 
-def _run(grid: Grid, cell: tuple[str, int], decisions: BinaryIO | None) -> Run:
+def _run(grid: RunGrid, cell: tuple[str, int], decisions: BinaryIO | None) -> PolicyRun:
     name, index = cell
     policy, arrivals = grid.make_policy(name), grid.arrivals[index]
     if grid.mode == "timed":

@@ -25,7 +25,7 @@ BASELINES = ("binpack", GANDIVA, "coscheml")
 PROGRESS = Feedback(noise=0.05, evict=False)
 
 
-class Study(msgspec.Struct, frozen=True):
+class InterferenceStudy(msgspec.Struct, frozen=True):
     """What to run: `told` says by which predictor ("trained" or "ridge") policies know pairs, or
     "truth" where the table itself is what everybody knows.
 
@@ -38,7 +38,7 @@ class Study(msgspec.Struct, frozen=True):
     table: pairs.PairTable
     gpu_model: str
     policies: tuple[str, ...]
-    loads: tuple[pairs.Load, ...]
+    loads: tuple[pairs.OfferedLoad, ...]
     seeds: tuple[int, ...]
     make_policy: Callable[[str], Policy]
     ours: str = OURS
@@ -46,17 +46,17 @@ class Study(msgspec.Struct, frozen=True):
     mystic: dict[str, dict[str, float]] = {}
     watched: bool = False
 
-    def cells(self) -> list["Cell"]:
+    def cells(self) -> list["InterferenceRun"]:
         """Every run, in the order of the results."""
         return [
-            Cell(at, name, seed)
+            InterferenceRun(at, name, seed)
             for at in range(len(self.loads))
             for name in self.policies
             for seed in self.seeds
         ]
 
 
-class Cell(msgspec.Struct, frozen=True):
+class InterferenceRun(msgspec.Struct, frozen=True):
     """One run: `load` is the index of the study's load."""
 
     load: int
@@ -64,33 +64,33 @@ class Cell(msgspec.Struct, frozen=True):
     seed: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class PolicyDifference(msgspec.Struct, frozen=True):
     """Ours against another policy: the paired difference, and its p-value after Holm over loads."""
 
     difference: Difference
     p_value: float
 
 
-class Level(msgspec.Struct, frozen=True):
+class InterferenceLevel(msgspec.Struct, frozen=True):
     """A policy at one load: means over seeds, and how ours compares with it.
 
     `residents` is the mean number of pods on a GPU, `unfinished` must be 0.
     """
 
-    load: pairs.Load
+    load: pairs.OfferedLoad
     policy: str
     jct_mean_s: float
     jct_p99_s: float
     makespan_s: float
     residents: float
     unfinished: int
-    jct_mean: Change | None = None
-    jct_p99: Change | None = None
+    jct_mean: PolicyDifference | None = None
+    jct_p99: PolicyDifference | None = None
 
 
 def run_study(
-    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
-) -> list[Level]:
+    study: InterferenceStudy, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> list[InterferenceLevel]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     runs = run_cells(run_cell, study, study.cells(), jobs)
     done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
@@ -108,7 +108,7 @@ def run_study(
     return sorted(levels, key=lambda level: study.loads.index(level.load))
 
 
-def run_cell(study: Study, cell: Cell) -> SharedRun:
+def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
     knows_all = study.told == "truth" or cell.policy == ORACLE
     learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
@@ -138,26 +138,31 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())
 
 
-def _runs(study: Study, done: dict[Cell, SharedRun], at: int, name: str) -> list[SharedRun]:
-    return [done[Cell(at, name, seed)] for seed in study.seeds]
+def _runs(
+    study: InterferenceStudy, done: dict[InterferenceRun, SharedRun], at: int, name: str
+) -> list[SharedRun]:
+    return [done[InterferenceRun(at, name, seed)] for seed in study.seeds]
 
 
 def _changes(
     field: str, mine: Sequence[Sequence[SharedRun]], theirs: Sequence[Sequence[SharedRun]]
-) -> list[Change]:
+) -> list[PolicyDifference]:
     values = [
         ([getattr(run, field) for run in one], [getattr(run, field) for run in other])
         for one, other in zip(mine, theirs, strict=True)
     ]
     p_values = holm([paired_p_value(*pair) for pair in values])
-    return [Change(paired_difference(*pair), p) for pair, p in zip(values, p_values, strict=True)]
+    return [
+        PolicyDifference(paired_difference(*pair), p)
+        for pair, p in zip(values, p_values, strict=True)
+    ]
 
 
-def _level(load: pairs.Load, name: str, runs: Sequence[SharedRun]) -> Level:
+def _level(load: pairs.OfferedLoad, name: str, runs: Sequence[SharedRun]) -> InterferenceLevel:
     def mean(field: str) -> float:
         return round(float(sum(getattr(run, field) for run in runs)) / len(runs), 3)
 
-    return Level(
+    return InterferenceLevel(
         load,
         name,
         mean("jct_mean_s"),

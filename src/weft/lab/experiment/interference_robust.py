@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INPUT, Interference, interference, to_input
+from weft.core.framework.interference import INPUT, InterferenceTable, interference, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.workers import run_cells, watched
@@ -27,14 +27,14 @@ MISSING = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOISE = (0.0, 0.05, 0.10, 0.20, 0.40)
 
 
-class Spoilt(msgspec.Struct, frozen=True):
+class SpoiltPredictions(msgspec.Struct, frozen=True):
     """What is wrong: the share of applications nobody knows, and sigma of the noise."""
 
     missing: float = 0.0
     noise: float = 0.0
 
 
-class Study(msgspec.Struct, frozen=True):
+class RobustnessStudy(msgspec.Struct, frozen=True):
     """What to run: `policies` are told spoilt predictions, `BASELINE` none.
 
     `told` says by which predictor, "trained" or "ridge".
@@ -43,29 +43,29 @@ class Study(msgspec.Struct, frozen=True):
     table: pairs.PairTable
     gpu_model: str
     policies: tuple[str, ...]
-    loads: tuple[pairs.Load, ...]
+    loads: tuple[pairs.OfferedLoad, ...]
     seeds: tuple[int, ...]
     make_policy: Callable[[str], Policy]
     missing: tuple[float, ...] = MISSING
     noise: tuple[float, ...] = NOISE
     told: str = "trained"
 
-    def spoilt(self) -> list[Spoilt]:
+    def spoilt(self) -> list[SpoiltPredictions]:
         """Every combination; where all are missing there is nothing to be noisy about."""
         return [
-            Spoilt(share, sigma)
+            SpoiltPredictions(share, sigma)
             for share in self.missing
             for sigma in self.noise
             if share < 1.0 or sigma == self.noise[0]
         ]
 
-    def cells(self) -> list["Cell"]:
+    def cells(self) -> list["RobustnessRun"]:
         """Every run; those that share a predictor lie together."""
         found = []
         for seed in self.seeds:
-            found += [Cell(at, "", seed) for at in range(len(self.loads))]
+            found += [RobustnessRun(at, "", seed) for at in range(len(self.loads))]
             found += [
-                Cell(at, name, seed, spoilt)
+                RobustnessRun(at, name, seed, spoilt)
                 for spoilt in self.spoilt()
                 for at in range(len(self.loads))
                 for name in self.policies
@@ -73,25 +73,25 @@ class Study(msgspec.Struct, frozen=True):
         return found
 
 
-class Cell(msgspec.Struct, frozen=True):
+class RobustnessRun(msgspec.Struct, frozen=True):
     """One run: `load` is the index of the study's load, the policy "" is the baseline."""
 
     load: int
     policy: str
     seed: int
-    spoilt: Spoilt = Spoilt()
+    spoilt: SpoiltPredictions = SpoiltPredictions()
 
 
-class Level(msgspec.Struct, frozen=True):
+class RobustnessLevel(msgspec.Struct, frozen=True):
     """A policy with spoilt predictions at one load against the baseline on the same seeds.
 
     `jct_mean` is the paired difference of mean completion times, `worst_percent` that of the worst
     seed, `worst_seed`. `unfinished` must be 0.
     """
 
-    load: pairs.Load
+    load: pairs.OfferedLoad
     policy: str
-    spoilt: Spoilt
+    spoilt: SpoiltPredictions
     jct_mean_s: float
     jct_mean: Difference
     worst_percent: float
@@ -100,8 +100,8 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def run_study(
-    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
-) -> list[Level]:
+    study: RobustnessStudy, jobs: int, progress: Callable[[str, int, int], None] | None = None
+) -> list[RobustnessLevel]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     runs = run_cells(run_cell, study, study.cells(), jobs)
     done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
@@ -113,7 +113,7 @@ def run_study(
     ]
 
 
-def run_cell(study: Study, cell: Cell) -> SharedRun:
+def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
     inputs = {INPUT: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
     load = study.loads[cell.load]
@@ -129,11 +129,11 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     return msgspec.structs.replace(run, outcomes=())
 
 
-def told(study: Study, seed: int, spoilt: Spoilt) -> Interference:
+def told(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
     """What policies are told."""
     table = only(study.table, known_kinds(study.table, seed, spoilt.missing))
     if not table.kinds:
-        return Interference(0)
+        return InterferenceTable(0)
     learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
     return noisy(learnt(table, study.gpu_model, seed), seed, spoilt.noise)
 
@@ -157,7 +157,7 @@ def only(table: pairs.PairTable, kinds: Sequence[str]) -> pairs.PairTable:
     )
 
 
-def noisy(source: Interference, seed: int, sigma: float) -> Interference:
+def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTable:
     """Every slowdown and its bound times a factor e^(sigma · z), z drawn by seed.
 
     What is forbidden stays so.
@@ -177,14 +177,18 @@ def noisy(source: Interference, seed: int, sigma: float) -> Interference:
     )
 
 
-def _level(study: Study, done: dict[Cell, SharedRun], of: tuple[int, str, Spoilt]) -> Level:
+def _level(
+    study: RobustnessStudy,
+    done: dict[RobustnessRun, SharedRun],
+    of: tuple[int, str, SpoiltPredictions],
+) -> RobustnessLevel:
     at, name, spoilt = of
-    mine = [done[Cell(at, name, seed, spoilt)] for seed in study.seeds]
-    plain = [done[Cell(at, "", seed)].jct_mean_s for seed in study.seeds]
+    mine = [done[RobustnessRun(at, name, seed, spoilt)] for seed in study.seeds]
+    plain = [done[RobustnessRun(at, "", seed)].jct_mean_s for seed in study.seeds]
     means = [run.jct_mean_s for run in mine]
     percent = [100 * (one / other - 1) for one, other in zip(means, plain, strict=True)]
     worst = max(percent)
-    return Level(
+    return RobustnessLevel(
         study.loads[at],
         name,
         spoilt,

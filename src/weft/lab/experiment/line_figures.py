@@ -3,18 +3,18 @@
 import math
 
 from weft.lab.experiment import curves
-from weft.lab.experiment.axes import Panel, Scale, Series, nice_ceiling
-from weft.lab.experiment.drawing import Drawing, Group, Line, Mark, Rect, Text
+from weft.lab.experiment.axes import CurveSeries, Panel, Scale, nice_ceiling
+from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.ranking import is_timed, ranked
 from weft.lab.experiment.style import AXIS, INK, SOFT, WINDOW, shorten, text_width
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 
 WIDTH = 960.0
 _TOP = 74.0
 _DEMAND = "GPU demand arrived, % of capacity"
 
 
-def allocation(results: Results) -> Drawing:
+def allocation(results: SimulationResults) -> Drawing:
     """Allocated GPUs against arrived demand: all of it, and its corner where policies part."""
     series, timed = curves.allocation(results), is_timed(results)
     title = "GPUs allocated as demand arrives"
@@ -27,7 +27,7 @@ def allocation(results: Results) -> Drawing:
     top = nice_ceiling(max(100.0, *(max(one.high) for one in series)), 5)
     last = max(max(one.x) for one in series)
     y_title = "GPUs allocated, % of capacity"
-    marks: list[Mark | Group] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
     wide = text_x - 40 if corner is None else 300.0
     whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
     window = [] if corner is None else [_window(whole, corner, last)]
@@ -37,7 +37,9 @@ def allocation(results: Results) -> Drawing:
         marks += _lines(whole, series, best)
         marks += whole.ends(series, best, text_x)
         return _drawing("allocation", title, height, marks, series, "allocated")
-    marks += [Group(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series]
+    marks += [
+        DrawingGroup(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series
+    ]
     low, high = corner
     zoom = Panel(Scale(low, last, 372, text_x - 40), Scale(low, high, bottom, _TOP))
     marks += [*zoom.frame(_DEMAND, "", 6), *_limits(zoom), *_lines(zoom, series, best)]
@@ -45,7 +47,7 @@ def allocation(results: Results) -> Drawing:
     return _drawing("allocation", title, height, marks, series, "allocated")
 
 
-def fragmentation(results: Results) -> Drawing:
+def fragmentation(results: SimulationResults) -> Drawing:
     """Fragmented GPUs against arrived demand: what lies idle where typical pods do not fit."""
     series = curves.fragmentation(results)
     title = "Idle GPU capacity lost to fragments"
@@ -56,7 +58,7 @@ def fragmentation(results: Results) -> Drawing:
     last = max(max(one.x) for one in series)
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
     best = ranked(results)[0]
-    marks: list[Mark | Group] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
     marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
@@ -64,7 +66,7 @@ def fragmentation(results: Results) -> Drawing:
     return _drawing("fragmentation", title, height, marks, series, "fragmented")
 
 
-def _corner(series: list[Series]) -> tuple[float, float] | None:
+def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
     """Lower and upper end of the close-up, in percent of both axes; None where it shows no more.
 
     Until they part all curves lie on demand = allocation, so the corner is where the lowest ends
@@ -93,7 +95,7 @@ def _limits(panel: Panel) -> list[Mark]:
     if stop <= start:
         return []
     ends = ((panel.x(start), panel.y(start)), (panel.x(stop), panel.y(stop)))
-    marks: list[Mark] = [Line(ends, AXIS, 1.0, "1.5 3")]
+    marks: list[Mark] = [Stroke(ends, AXIS, 1.0, "1.5 3")]
     return [*marks, *_full(panel)]
 
 
@@ -102,18 +104,18 @@ def _full(panel: Panel) -> list[Mark]:
     if not panel.x.low < 100 < panel.x.high:
         return []
     at = panel.x(100)
-    line = Line(((at, panel.y.start), (at, panel.y.end)), AXIS, 1.0, "1.5 3")
+    line = Stroke(((at, panel.y.start), (at, panel.y.end)), AXIS, 1.0, "1.5 3")
     wide = panel.x.end - panel.x.start > 300
     words = [Text(at, panel.y.end - 8, "demand = capacity", SOFT, 11, "middle")] if wide else []
     return [line, *words]
 
 
-def _lines(panel: Panel, series: list[Series], best: str) -> list[Group]:
+def _lines(panel: Panel, series: list[CurveSeries], best: str) -> list[DrawingGroup]:
     """Bands below all lines; the best policy's line last and strongest."""
-    groups = [Group(tuple(panel.band(one)), "band", one.name) for one in series]
+    groups = [DrawingGroup(tuple(panel.band(one)), "band", one.name) for one in series]
     for one in sorted(series, key=lambda one: one.name == best):
         width = 2.8 if one.name == best else 2.0
-        groups.append(Group(tuple(panel.line(one, width=width)), "series", one.name))
+        groups.append(DrawingGroup(tuple(panel.line(one, width=width)), "series", one.name))
     return [group for group in groups if group.marks]
 
 
@@ -121,7 +123,7 @@ def _heading(title: str, under: str) -> list[Mark]:
     return [Text(20, 28, title, INK, 16, bold=True), Text(20, 47, under, SOFT, 12)]
 
 
-def _under(results: Results) -> str:
+def _under(results: SimulationResults) -> str:
     seeds = max(summary.seeds for summary in results.summary)
     if seeds == 1:
         return "one seed"
@@ -130,7 +132,7 @@ def _under(results: Results) -> str:
     return f"mean of {seeds} seeds with its 95 % confidence interval"
 
 
-def _labels_at(series: list[Series]) -> float:
+def _labels_at(series: list[CurveSeries]) -> float:
     """Where the values beside the line ends begin, so that the longest name fits."""
     longest = max(text_width(shorten(one.name, 20), 12, bold=True) for one in series)
     return WIDTH - 16 - 44 - longest
@@ -141,7 +143,12 @@ def _round_end(last: float) -> float:
 
 
 def _drawing(
-    name: str, title: str, height: float, marks: list[Mark | Group], series: list[Series], did: str
+    name: str,
+    title: str,
+    height: float,
+    marks: list[Mark | DrawingGroup],
+    series: list[CurveSeries],
+    did: str,
 ) -> Drawing:
     said = ", ".join(f"{one.name} {one.end:.2f}" for one in series)
     text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {said}."

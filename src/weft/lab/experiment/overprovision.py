@@ -15,16 +15,16 @@ from weft.core.policies.gpushare import GpuShare
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.workers import run_cells, watched
 from weft.lab.simulate.sharing import ece_like
-from weft.lab.simulate.sharing.exporter import SOUND, Faults
+from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 
 BEST = "best-residency"
 LEVELS = (0, 50, 100, 150, 200, 250)
 
 
-class Study(msgspec.Struct, frozen=True):
+class OverprovisionStudy(msgspec.Struct, frozen=True):
     """What to run. `percents` are the levels, `gpus` how many cards get thirty jobs each.
 
     Differences are against `baseline`, which must be among the policies.
@@ -36,23 +36,23 @@ class Study(msgspec.Struct, frozen=True):
     make_policy: Callable[[str], Policy]
     baseline: str = "gpushare"
     gpus: int = 1
-    mix: ece_like.Mix = ece_like.Mix.SSD
-    watching: Watching = Watching()
-    faults: Faults = SOUND
+    mix: ece_like.JobMix = ece_like.JobMix.SSD
+    watching: ScrapeOptions = ScrapeOptions()
+    faults: ExporterFaults = SOUND
     harvest_permille: int = 4000
 
-    def cells(self) -> list["Cell"]:
+    def cells(self) -> list["OverprovisionRun"]:
         """Every run, in the order of the results."""
         names = [*self.policies, BEST]
         return [
-            Cell(percent, name, seed)
+            OverprovisionRun(percent, name, seed)
             for percent in self.percents
             for name in names
             for seed in self.seeds
         ]
 
 
-class Cell(msgspec.Struct, frozen=True):
+class OverprovisionRun(msgspec.Struct, frozen=True):
     """One run of a study."""
 
     percent: int
@@ -60,7 +60,7 @@ class Cell(msgspec.Struct, frozen=True):
     seed: int
 
 
-class Level(msgspec.Struct, frozen=True):
+class OverprovisionLevel(msgspec.Struct, frozen=True):
     """A policy at one level: means over seeds, and differences to the baseline where it is another.
 
     `worst_ooms` is the most of any seed, `gap_to_best` the p99's difference to `best-residency`.
@@ -94,12 +94,12 @@ class StudyResults(msgspec.Struct, frozen=True):
     """Everything that was measured, and the summary by level and policy."""
 
     baseline: str
-    levels: list[Level]
+    levels: list[OverprovisionLevel]
     runs: list[LevelRun]
 
 
 def run_study(
-    study: Study, jobs: int, progress: Callable[[str, int, int], None] | None = None
+    study: OverprovisionStudy, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> StudyResults:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = study.cells()
@@ -115,7 +115,7 @@ def run_study(
     )
 
 
-def run_cell(study: Study, cell: Cell) -> SharedRun:
+def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     """One policy on one seed's jobs at one level."""
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
     policy: Policy
@@ -137,13 +137,15 @@ def run_cell(study: Study, cell: Cell) -> SharedRun:
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep
 
 
-def _level(study: Study, done: dict[Cell, SharedRun], percent: int, name: str) -> Level:
+def _level(
+    study: OverprovisionStudy, done: dict[OverprovisionRun, SharedRun], percent: int, name: str
+) -> OverprovisionLevel:
     runs, base, best = (
-        [done[Cell(percent, which, seed)] for seed in study.seeds]
+        [done[OverprovisionRun(percent, which, seed)] for seed in study.seeds]
         for which in (name, study.baseline, BEST)
     )
     compared = name != study.baseline
-    return Level(
+    return OverprovisionLevel(
         percent=percent,
         policy=name,
         seeds=len(runs),

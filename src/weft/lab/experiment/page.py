@@ -7,7 +7,7 @@ from weft.lab.experiment.bar_figures import top_reasons
 from weft.lab.experiment.page_style import STYLE
 from weft.lab.experiment.ranking import headline, is_timed
 from weft.lab.experiment.tables import policy_table, reason_table, run_table
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 
 CAPTIONS = {
     "allocation": "As long as every pod finds a place, allocation follows demand (dotted). "
@@ -28,7 +28,7 @@ _TIMED = {
 
 
 def page(
-    results: Results, svgs: dict[str, str], title: str, subtitle: str, gpus: int | None
+    results: SimulationResults, svgs: dict[str, str], title: str, subtitle: str, gpus: int | None
 ) -> str:
     """The whole report; `svgs` by figure name."""
     said = headline(results, gpus)
@@ -82,13 +82,13 @@ def _figure(name: str, svg: str, timed: bool) -> str:
     )
 
 
-def _note(results: Results) -> str:
+def _note(results: SimulationResults) -> str:
     several = any(summary.seeds > 1 for summary in results.summary)
     interval = " ± is the half-width of a 95 % confidence interval (Student’s t) over seeds."
     return f"Percentages are of all GPU capacity; the best value is bold.{interval * several}"
 
 
-def _reasons(results: Results) -> str:
+def _reasons(results: SimulationResults) -> str:
     reasons = sorted({reason for run in results.runs for reason in run.unscheduled})
     if not reasons:
         return ""
@@ -100,7 +100,7 @@ def _reasons(results: Results) -> str:
     )
 
 
-def _made(results: Results, subtitle: str) -> str:
+def _made(results: SimulationResults, subtitle: str) -> str:
     seeds = sorted({run.seed for run in results.runs})
     mode = (
         "replay of the workload’s own arrivals and departures"

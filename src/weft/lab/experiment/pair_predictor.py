@@ -11,12 +11,12 @@ import random
 
 import numpy as np
 
-from weft.core.framework.interference import Floats, Interference, Tier, interference
+from weft.core.framework.interference import Floats, InterferenceTable, PredictionTier, interference
 from weft.interference import additive
-from weft.interference.features import Samples
+from weft.interference.features import PairSamples
 from weft.interference.ladder import Predictor, fit
-from weft.interference.records import Measured, solo
-from weft.interference.records import Run as MeasuredRun
+from weft.interference.records import CoLocatedRun as MeasuredRun
+from weft.interference.records import Measurements, solo
 from weft.interference.table import from_predictors
 from weft.lab.simulate.sharing.pairs import PairTable
 
@@ -35,7 +35,7 @@ def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=32)
-def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> Interference:
+def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
     """What Weft's own predictor says after it saw this share of the unordered pairs."""
     pairs, speed = _drawn(table, seed, share), table.array()
     rates = table.rate_per_s or (math.nan,) * len(table.kinds)
@@ -45,42 +45,48 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
         for pair in pairs
         for one, other in sorted({pair, pair[::-1]})
     ]
-    cell = fit(Measured("training", tuple(solos), tuple(runs)))
+    cell = fit(Measurements("training", tuple(solos), tuple(runs)))
     return from_predictors(1, [Predictor(cell)], table.kinds)
 
 
-def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> Interference:
+def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
     """The plain predictor's table after it saw this share of the unordered pairs."""
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)
     cells = np.array([cell for a, b in pairs for cell in sorted({(a, b), (b, a)})])
-    samples = Samples(cells[:, 0], cells[:, 1], speed[cells[:, 0], cells[:, 1]])
+    samples = PairSamples(cells[:, 0], cells[:, 1], speed[cells[:, 0], cells[:, 1]])
     slower = -np.log(samples.speed)
     fitted = additive.with_spread(samples, count)
     mean = fitted.middle + np.add.outer(fitted.suffers, fitted.inflicts)
     upper = mean + fitted.spread
-    tier = np.full((count, count), Tier.ADDITIVE, dtype=np.int8)
+    tier = np.full((count, count), PredictionTier.ADDITIVE, dtype=np.int8)
     mean[cells[:, 0], cells[:, 1]] = slower
     upper[cells[:, 0], cells[:, 1]] = slower + MEASURED_SPREAD
-    tier[cells[:, 0], cells[:, 1]] = Tier.MEASURED
+    tier[cells[:, 0], cells[:, 1]] = PredictionTier.MEASURED
     return _told(table, gpu_model, (mean, upper, tier))
 
 
-def truth(table: PairTable, gpu_model: str) -> Interference:
+def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
     """What an oracle would be told; what cannot be together is forbidden."""
     speed = table.array()
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)
-    return _told(table, gpu_model, (mean, upper, np.full(speed.shape, Tier.TABLE, dtype=np.int8)))
+    return _told(
+        table, gpu_model, (mean, upper, np.full(speed.shape, PredictionTier.TABLE, dtype=np.int8))
+    )
 
 
 def _told(
     table: PairTable, gpu_model: str, arrays: tuple[Floats, Floats, np.ndarray]
-) -> Interference:
+) -> InterferenceTable:
     mean, upper, tier = arrays
     padded = [
         np.pad(values, ((0, 1), (0, 1)), constant_values=fill)[None]
-        for values, fill in ((mean, UNKNOWN_MEAN), (upper, UNKNOWN_UPPER), (tier, Tier.UNKNOWN))
+        for values, fill in (
+            (mean, UNKNOWN_MEAN),
+            (upper, UNKNOWN_UPPER),
+            (tier, PredictionTier.UNKNOWN),
+        )
     ]
     return interference(1, [gpu_model], table.kinds, (padded[0], padded[1], padded[2]))

@@ -6,7 +6,7 @@ The layout is done already: matplotlib only puts the same marks on the same pixe
 import io
 from typing import TYPE_CHECKING, Any
 
-from weft.lab.experiment.drawing import Area, Dot, Drawing, Group, Line, Mark, Rect, Text
+from weft.lab.experiment.drawing import Area, Dot, Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.style import FONTS
 from weft.model.errors import BadInputError
 
@@ -45,7 +45,7 @@ def to_png(drawing: Drawing) -> bytes:
         axes.axis("off")
         order = 0
         for item in drawing.marks:
-            for mark in item.marks if isinstance(item, Group) else (item,):
+            for mark in item.marks if isinstance(item, DrawingGroup) else (item,):
                 order += 1
                 _draw(axes, mark, order)
         out = io.BytesIO()
@@ -74,7 +74,7 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
             axes.add_patch(
                 patches.Circle(circle, mark.radius, color=mark.fill.light, lw=0, zorder=order)
             )
-        case Line():
+        case Stroke():
             xs, ys = zip(*mark.points, strict=True)
             axes.plot(
                 xs,
@@ -105,7 +105,7 @@ def _points(pixels: float) -> float:
     return pixels * 72 / _PIXELS_PER_INCH
 
 
-def _dashes(mark: Line) -> Any:
+def _dashes(mark: Stroke) -> Any:
     """matplotlib counts dashes in line widths."""
     if not mark.dash:
         return "solid"

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import msgspec
 
 from weft.lab.experiment.statistics import mean_ci95
-from weft.lab.simulate.results import Results, Run
+from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 
-class Measure(msgspec.Struct, frozen=True):
+class RankingMeasure(msgspec.Struct, frozen=True):
     """What policies are ranked by: `value` of a run; `more` is better unless it is a wait."""
 
     name: str
     unit: str
-    value: Callable[[Run], float | None]
+    value: Callable[[PolicyRun], float | None]
     more_is_better: bool
 
 
@@ -24,30 +24,30 @@ class Headline(msgspec.Struct, frozen=True):
     rest: str
 
 
-AT_100 = Measure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
-AT_END = Measure("at the end", "%", lambda run: run.gpu_allocation_percent, True)
-WAIT = Measure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
+AT_100 = RankingMeasure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
+AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_allocation_percent, True)
+WAIT = RankingMeasure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
 
 
-def is_timed(results: Results) -> bool:
+def is_timed(results: SimulationResults) -> bool:
     """Whether the runs replayed times, so that pods waited and left."""
     return any(run.waits is not None for run in results.runs)
 
 
-def measure_of(results: Results) -> Measure:
+def measure_of(results: SimulationResults) -> RankingMeasure:
     """The mean wait in timed mode, else allocation where demand meets capacity, else at the end."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(AT_100.value(run) is not None for run in results.runs) else AT_END
 
 
-def by_seed(results: Results, policy: str, measure: Measure) -> dict[int, float]:
+def by_seed(results: SimulationResults, policy: str, measure: RankingMeasure) -> dict[int, float]:
     """The measure of each of a policy's seeds that has it."""
     found = {run.seed: measure.value(run) for run in results.runs if run.policy == policy}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def ranked(results: Results) -> list[str]:
+def ranked(results: SimulationResults) -> list[str]:
     """Policies, best first; equal ones in the results' order."""
     measure = measure_of(results)
     sign = -1 if measure.more_is_better else 1
@@ -59,7 +59,7 @@ def ranked(results: Results) -> list[str]:
     return sorted((summary.policy for summary in results.summary), key=key)
 
 
-def headline(results: Results, gpus: int | None = None) -> Headline:
+def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     """Who won and by how much; `gpus` turns percentage points into cards."""
     measure, order = measure_of(results), ranked(results)
     best = by_seed(results, order[0], measure)
@@ -90,32 +90,32 @@ def headline(results: Results, gpus: int | None = None) -> Headline:
     return Headline(f"{did}.", rest + _cards(mean, measure, gpus))
 
 
-def _does(measure: Measure, value: str) -> str:
+def _does(measure: RankingMeasure, value: str) -> str:
     if measure is WAIT:
         return f"starts pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure is AT_100 else "at the end"
     return f"allocates {value} of the GPUs {when}"
 
 
-def _shown(value: float, measure: Measure) -> str:
+def _shown(value: float, measure: RankingMeasure) -> str:
     return f"{value:.2f} %" if measure.unit == "%" else f"{value:,.1f} s"
 
 
-def _gap(value: float, measure: Measure) -> str:
+def _gap(value: float, measure: RankingMeasure) -> str:
     return f"{value:.2f} points" if measure.unit == "%" else f"{value:,.1f} s"
 
 
-def _interval(mean: float, half: float, measure: Measure, seeds: int) -> str:
+def _interval(mean: float, half: float, measure: RankingMeasure, seeds: int) -> str:
     low, high = _bare(mean - half, measure), _bare(mean + half, measure)
     return f"(95 % interval {low} to {high}, {seeds} paired seeds)"
 
 
-def _bare(value: float, measure: Measure) -> str:
+def _bare(value: float, measure: RankingMeasure) -> str:
     text = f"{value:.2f}" if measure.unit == "%" else f"{value:,.1f}"
     return text.replace("-", "−")
 
 
-def _cards(points: float, measure: Measure, gpus: int | None) -> str:
+def _cards(points: float, measure: RankingMeasure, gpus: int | None) -> str:
     if measure.unit != "%" or not gpus:
         return ""
     return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."

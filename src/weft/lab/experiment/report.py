@@ -12,14 +12,14 @@ from weft.lab.experiment import png as png_writer
 from weft.lab.experiment.figures import NAMES, draw_all
 from weft.lab.experiment.page import page
 from weft.lab.experiment.svg import to_svg
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 from weft.model.errors import BadInputError
 
 PAGE = "report.html"
 
 
 def write_report(
-    results: Results,
+    results: SimulationResults,
     directory: Path,
     *,
     title: str,
@@ -46,7 +46,11 @@ def write_report(
 
 
 def _draw(
-    results: Results, title: str, subtitle: str, png: bool, models_gpus: dict[str, int] | None
+    results: SimulationResults,
+    title: str,
+    subtitle: str,
+    png: bool,
+    models_gpus: dict[str, int] | None,
 ) -> dict[str, bytes]:
     """Every file of the report by name, the page last."""
     if not results.runs or not results.summary:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from weft.lab.simulate.results import Run, Summary
+from weft.lab.simulate.results import PolicyRun, PolicySummary
 
 _T95 = (
     12.706,
@@ -53,22 +53,22 @@ def mean_ci95(values: Sequence[float]) -> tuple[float, float]:
     return mean, t * deviation / math.sqrt(n)
 
 
-def summarise(runs: Sequence[Run]) -> list[Summary]:
+def summarise(runs: Sequence[PolicyRun]) -> list[PolicySummary]:
     """One summary a policy, in the order the policies first appear."""
-    by_policy: dict[str, list[Run]] = {}
+    by_policy: dict[str, list[PolicyRun]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
     return [_summary(policy, group) for policy, group in by_policy.items()]
 
 
-def _summary(policy: str, runs: list[Run]) -> Summary:
+def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
     allocation, allocation_ci = mean_ci95([run.gpu_allocation_percent for run in runs])
     fragments, fragments_ci = mean_ci95([run.gpu_fragmentation_percent for run in runs])
     at_100 = [run.curve["100"] for run in runs if "100" in run.curve]
     mean_100, ci_100 = mean_ci95(at_100) if at_100 else (None, None)
     waits = [run.waits.mean_s for run in runs if run.waits is not None]
     cpu = [run.cpu_s for run in runs if run.cpu_s is not None]
-    return Summary(
+    return PolicySummary(
         policy=policy,
         seeds=len(runs),
         gpu_allocation_percent=round(allocation, 3),

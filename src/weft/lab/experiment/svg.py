@@ -2,7 +2,17 @@
 
 from html import escape
 
-from weft.lab.experiment.drawing import Area, Dot, Drawing, Group, Line, Mark, Point, Rect, Text
+from weft.lab.experiment.drawing import (
+    Area,
+    Dot,
+    Drawing,
+    DrawingGroup,
+    Mark,
+    Point,
+    Rect,
+    Stroke,
+    Text,
+)
 from weft.lab.experiment.style import FONT_STACK, PAPER, Paint
 
 
@@ -20,7 +30,7 @@ def to_svg(drawing: Drawing) -> str:
         _mark(Rect(0, 0, drawing.width, drawing.height, PAPER, radius=6)),
     ]
     for item in drawing.marks:
-        if isinstance(item, Group):
+        if isinstance(item, DrawingGroup):
             lines.append(f'<g class="{escape(item.kind)}" data-name="{_text(item.name)}">')
             lines += [_mark(mark) for mark in item.marks]
             lines.append("</g>")
@@ -40,7 +50,7 @@ def _mark(mark: Mark) -> str:
                 f"{radius} {_fill(mark.fill)}"
             )
             return f"{box}><title>{_text(mark.hint)}</title></rect>" if mark.hint else f"{box}/>"
-        case Line():
+        case Stroke():
             dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
             return (
                 f'<path d="{_path(mark.points)}" fill="none" class="l-{mark.stroke.name}" '

@@ -9,7 +9,7 @@ from weft.lab.experiment.bar_figures import reason_means
 from weft.lab.experiment.ranking import is_timed, ranked
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.experiment.style import series_dash, series_paint
-from weft.lab.simulate.results import Results, Run, Summary, Waits
+from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, WaitTimes
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -19,12 +19,12 @@ class Column(msgspec.Struct, frozen=True):
     """
 
     title: str
-    value: Callable[[Summary, Sequence[Run]], tuple[float, float] | None]
+    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float] | None]
     decimals: int
     best: Callable[[Sequence[float]], float] | None = None
 
 
-def policy_table(results: Results) -> str:
+def policy_table(results: SimulationResults) -> str:
     """One row a policy, best first: mean ± 95 % interval of each measure; the best one bold."""
     columns = _columns(results)
     order = ranked(results)
@@ -43,7 +43,7 @@ def policy_table(results: Results) -> str:
     return _table("Policies compared", lines)
 
 
-def reason_table(results: Results, reasons: Sequence[str]) -> str:
+def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
     """Unscheduled pods by reason, mean per seed."""
     lines = [_head(["Policy", *reasons, "all"])]
     for policy in ranked(results):
@@ -54,7 +54,7 @@ def reason_table(results: Results, reasons: Sequence[str]) -> str:
     return _table("Pods without a place, by reason", lines)
 
 
-def run_table(results: Results) -> str:
+def run_table(results: SimulationResults) -> str:
     """Every run as it was measured."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
@@ -91,7 +91,7 @@ def run_table(results: Results) -> str:
     return _table("All runs", lines)
 
 
-def _columns(results: Results) -> list[Column]:
+def _columns(results: SimulationResults) -> list[Column]:
     columns = [
         Column(
             "Allocated at 100 % demand, %",
@@ -122,8 +122,8 @@ def _columns(results: Results) -> list[Column]:
 
 
 def _wait_columns() -> list[Column]:
-    def of(title: str, value: Callable[[Waits], float], decimals: int, best: object) -> Column:
-        def over(_: Summary, runs: Sequence[Run]) -> tuple[float, float] | None:
+    def of(title: str, value: Callable[[WaitTimes], float], decimals: int, best: object) -> Column:
+        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float] | None:
             return _over(runs, lambda run: value(run.waits) if run.waits else None)
 
         return Column(title, over, decimals, max if best is max else min)
@@ -137,7 +137,7 @@ def _wait_columns() -> list[Column]:
     ]
 
 
-def _waits(run: Run) -> tuple[float | None, float | None]:
+def _waits(run: PolicyRun) -> tuple[float | None, float | None]:
     return (run.waits.mean_s, run.waits.p99_s) if run.waits else (None, None)
 
 
@@ -145,13 +145,15 @@ def _pair(mean: float | None, half: float | None) -> tuple[float, float] | None:
     return None if mean is None else (mean, half or 0.0)
 
 
-def _over(runs: Sequence[Run], value: Callable[[Run], float | None]) -> tuple[float, float] | None:
+def _over(
+    runs: Sequence[PolicyRun], value: Callable[[PolicyRun], float | None]
+) -> tuple[float, float] | None:
     found = [one for run in runs if (one := value(run)) is not None]
     return mean_ci95(found) if found else None
 
 
 def _values(
-    results: Results, policy: str, columns: list[Column]
+    results: SimulationResults, policy: str, columns: list[Column]
 ) -> list[tuple[float, float] | None]:
     runs = [run for run in results.runs if run.policy == policy]
     summary = next(one for one in results.summary if one.policy == policy)

@@ -11,7 +11,7 @@ import msgspec
 
 from weft.dialects.coscheml import APPLICATIONS
 from weft.lab.profiling.solo_samples import Pod
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 
 ANNOTATION = "annotation_weft_dev_application"
 QUESTIONS = (
@@ -25,7 +25,7 @@ QUESTIONS = (
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
-class Clues(NamedTuple):
+class ApplicationClues(NamedTuple):
     """What is known of one pod; "" where nothing is. `workload` is namespace/Kind/name."""
 
     application: str = ""
@@ -45,7 +45,9 @@ def image_name(image: str) -> str:
     return path.partition(":")[0]
 
 
-def clues_of(answers: Mapping[str, Answer], containers: Mapping[Pod, str]) -> dict[Pod, Clues]:
+def clues_of(
+    answers: Mapping[str, QueryResult], containers: Mapping[Pod, str]
+) -> dict[Pod, ApplicationClues]:
     """From kube-state-metrics' series, and the container names that exporters told."""
     annotations: dict[Pod, str] = {}
     images: dict[Pod, str] = {}
@@ -58,7 +60,7 @@ def clues_of(answers: Mapping[str, Answer], containers: Mapping[Pod, str]) -> di
         more.setdefault(_pod(labels), []).append(_told(labels, "container"))
     owners = _owners(answers)
     return {
-        pod: Clues(
+        pod: ApplicationClues(
             annotations.get(pod, ""),
             tuple(more.get(pod, ())),
             owners.get(pod, ""),
@@ -68,7 +70,7 @@ def clues_of(answers: Mapping[str, Answer], containers: Mapping[Pod, str]) -> di
     }
 
 
-def _owners(answers: Mapping[str, Answer]) -> dict[Pod, str]:
+def _owners(answers: Mapping[str, QueryResult]) -> dict[Pod, str]:
     """namespace/Kind/name of who makes each pod; for a ReplicaSet its Deployment."""
     above = {
         (_told(labels, "namespace"), labels.get("replicaset", "")): labels
@@ -88,7 +90,7 @@ def _owners(answers: Mapping[str, Answer]) -> dict[Pod, str]:
     return found
 
 
-def _all(answer: Answer | None) -> Iterable[dict[str, str]]:
+def _all(answer: QueryResult | None) -> Iterable[dict[str, str]]:
     return [_labels.decode(text) for text in answer.labels] if answer is not None else []
 
 

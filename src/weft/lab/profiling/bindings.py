@@ -9,32 +9,32 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from weft.dialects import registry
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import timestamp_ns
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, PODS, Resource, Skips
+from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
 from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
-from weft.kube.structs import Object
-from weft.lab.profiling.application import Clues
-from weft.lab.profiling.history import Known, Stay
+from weft.kube.structs import KubeObject
+from weft.lab.profiling.application import ApplicationClues
+from weft.lab.profiling.history import ClusterRecord, ProfiledStay
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, Card
 from weft.model import BadInputError, Gpu, Node
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
-SETTINGS = Settings(interference_table=True)
+SETTINGS = DialectSettings(interference_table=True)
 """So that Co-scheML's container names are read as applications."""
 
 
-async def bindings(client: ApiClient) -> Known:
+async def bindings(client: ApiClient) -> ClusterRecord:
     """All nodes and pods of the cluster, once."""
     nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
     pods = await _listed(client, PODS)
     return known(nodes, pods)
 
 
-def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> Known:
+def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
     """Who holds what, pure."""
     by_name = {node.name: node for node in nodes}
     stays = [
@@ -50,7 +50,7 @@ def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> Known:
             cards[f"{node.name}/{gpu.index}"] = card_of(node, gpu)
             if gpu.uuid:
                 cards[gpu.uuid.lower()] = card_of(node, gpu)
-    return Known(stays, models, cards)
+    return ClusterRecord(stays, models, cards)
 
 
 def card_of(node: Node, gpu: Gpu) -> Card:
@@ -58,7 +58,7 @@ def card_of(node: Node, gpu: Gpu) -> Card:
     return node.name, gpu.uuid or str(gpu.index)
 
 
-def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
+def _stays(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     since_s = timestamp_ns(pod.bound_at or pod.metadata.creation_timestamp) / 1e9
     until_s = _until_s(pod)
     unsure = pod.ended and until_s == math.inf
@@ -72,9 +72,9 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
     if request is None or placement is None:
         if request is None or request.shape.claims:
             for gpu in node.gpus:
-                yield Stay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
+                yield ProfiledStay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
         return
-    clues = Clues(
+    clues = ApplicationClues(
         request.shape.application,
         tuple(one.name for one in pod.spec.containers),
         request.workload,
@@ -84,7 +84,7 @@ def _stays(pod: Pod, node: Node) -> Iterator[Stay]:
     for share in placement.shares:
         if share.gpu in cards:
             card = card_of(node, cards[share.gpu])
-            yield Stay(named, card, since_s, clues, request.isolation, until_s)
+            yield ProfiledStay(named, card, since_s, clues, request.isolation, until_s)
 
 
 def _until_s(pod: Pod) -> float:
@@ -95,7 +95,7 @@ def _until_s(pod: Pod) -> float:
 
 
 async def _listed(client: ApiClient, resource: Resource[T]) -> list[T]:
-    query, skips = {"limit": "500"}, Skips()
+    query, skips = {"limit": "500"}, SkippedObjects()
     found: list[T] = []
     while True:
         page = resource.decode_page(await client.call("GET", resource.of(""), query=query), skips)

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from weft.interference.dataset import OUT_OF_MEMORY, TIME_SLICING, Feature
-from weft.lab.profiling.gpu_bench import Bench, BenchError, Resident, Stamp
-from weft.lab.profiling.plan import Trial, chosen, pairs, shuffled
-from weft.lab.profiling.pool import TIMEOUT, FailedError, Pool
-from weft.lab.profiling.runlog import Failure, Log, Run, Writer
+from weft.lab.profiling.gpu_bench import Bench, BenchError, BenchResident, Stamp
+from weft.lab.profiling.plan import PlannedRun, chosen, pairs, shuffled
+from weft.lab.profiling.pool import TIMEOUT, FailedError, ResidentPool
+from weft.lab.profiling.runlog import Failure, LoggedRun, RunLog, RunLogWriter
 from weft.lab.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3
@@ -29,7 +29,7 @@ _REST = 0.1
 """A smaller share of the time is not worth starting everything anew."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class CampaignSettings(msgspec.Struct, frozen=True):
     """How to measure.
 
     `runs`: of each solo and pair; their median counts. `window_s`: long enough for ten samples of
@@ -47,10 +47,10 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 1
 
 
-class Told(NamedTuple):
+class CampaignProgress(NamedTuple):
     """How it goes: a run that ended, and how many runs and about how many seconds are to come."""
 
-    run: Run
+    run: LoggedRun
     runs_left: int
     seconds_left: float
 
@@ -62,15 +62,15 @@ class Campaign:
         self,
         bench: Bench,
         workloads: Sequence[Workload],
-        writer: Writer,
-        settings: Settings,
-        tell: Callable[[Told], None],
+        writer: RunLogWriter,
+        settings: CampaignSettings,
+        tell: Callable[[CampaignProgress], None],
     ) -> None:
         self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
         self._workloads: Mapping[str, Workload] = {one.name: one for one in workloads}
         self._took: list[float] = []
 
-    def run(self, isolations: Sequence[str], log: Log) -> bool:
+    def run(self, isolations: Sequence[str], log: RunLog) -> bool:
         """Everything that the log lacks, in these ways of sharing; whether all of it was done.
 
         `BenchError`, when all others are done, where the machine cannot share a GPU in such a way.
@@ -98,7 +98,7 @@ class Campaign:
     def _part(self, part: "_Part") -> bool:
         """One way of sharing: solos, then as many pairs as there is time for, again and again."""
         settings = self._settings
-        pool = Pool(self._bench, self._workloads, settings.load_timeout_s)
+        pool = ResidentPool(self._bench, self._workloads, settings.load_timeout_s)
         try:
             solos = [(name,) for name in self._workloads]
             if part.missing(solos, settings.runs) or self._open_pairs(part):
@@ -124,7 +124,7 @@ class Campaign:
         runs = self._settings.runs
         return [pair for pair in order if pair not in part.full and part.missing([pair], runs)]
 
-    def _more_pairs(self, pool: Pool, part: "_Part") -> list[tuple[str, str]]:
+    def _more_pairs(self, pool: ResidentPool, part: "_Part") -> list[tuple[str, str]]:
         """As many of them as there is time for, beside the solos that are still to come."""
         runs = self._settings.runs
         alone = [(name,) for name in part.sound(self._workloads)]
@@ -137,7 +137,7 @@ class Campaign:
         affordable = self._affordable(part) - part.missing(alone, runs)
         return chosen(self._open_pairs(part), cost, affordable)
 
-    def _repeat(self, pool: Pool, part: "_Part", found: list[tuple[str, str]]) -> None:
+    def _repeat(self, pool: ResidentPool, part: "_Part", found: list[tuple[str, str]]) -> None:
         """These pairs, and all solos, once after the other."""
         runs = self._settings.runs
         for number in range(runs):
@@ -159,7 +159,9 @@ class Campaign:
         least = settings.warm_s + settings.window_s
         return max(float(np.mean(self._took[-50:])) if self._took else 0.0, least)
 
-    def _trials(self, pool: Pool, part: "_Part", trials: Sequence[Trial], later: int) -> None:
+    def _trials(
+        self, pool: ResidentPool, part: "_Part", trials: Sequence[PlannedRun], later: int
+    ) -> None:
         """These, but for those in the log already, until the time is over.
 
         Of those to come the first for which the fewest must be started is next: that takes long.
@@ -182,13 +184,13 @@ class Campaign:
             later -= 1
             left = max(later, len(waiting))
             left_s = min(left * self._usual_s(), part.deadline_s - self._bench.now_s())
-            self._tell(Told(run, left, left_s))
+            self._tell(CampaignProgress(run, left, left_s))
 
-    def _measure(self, pool: Pool, trial: Trial) -> Run:
+    def _measure(self, pool: ResidentPool, trial: PlannedRun) -> LoggedRun:
         """One run, whatever becomes of it."""
         began = self._bench.now_s()
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        run = Run(trial.applications, trial.isolation, trial.repetition, at)
+        run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
         for last in (False, True):
             kept = pool.lacking(trial.applications) < len(trial.applications)
             try:
@@ -205,7 +207,7 @@ class Campaign:
             break
         return msgspec.structs.replace(run, took_s=round(self._bench.now_s() - began, 3))
 
-    def _together(self, pool: Pool, run: Run) -> Run:
+    def _together(self, pool: ResidentPool, run: LoggedRun) -> LoggedRun:
         settings, bench, names = self._settings, self._bench, run.applications
         residents = pool.ready(names)
         for resident in residents:
@@ -247,7 +249,7 @@ class Campaign:
         )
 
     def _rate(
-        self, pool: Pool, resident: Resident, name: str, window: tuple[float, float]
+        self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
         """Iterations a second within the window, when it has said what came after."""
         opened, closed = window
@@ -267,7 +269,7 @@ class _Part:
     `broken` failed alone; `full` are pairs that do not fit, and are not tried again.
     """
 
-    def __init__(self, isolation: str, log: Log) -> None:
+    def __init__(self, isolation: str, log: RunLog) -> None:
         self.isolation = isolation
         self.deadline_s = self.until_s = float("inf")
         self.late = self.over = False
@@ -282,7 +284,7 @@ class _Part:
         self.deadline_s = self.until_s = deadline_s
         self.late = False
 
-    def learn(self, run: Run) -> None:
+    def learn(self, run: LoggedRun) -> None:
         """What a failure says about the runs to come."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
@@ -299,12 +301,12 @@ class _Part:
 
     def is_worth(self, pair: tuple[str, str]) -> bool:
         """Whether to repeat it: it was begun, and fits."""
-        return pair not in self.full and Trial(pair, self.isolation, 0) in self.done
+        return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
         """How many runs these lack."""
         return sum(
-            Trial(tuple(applications), self.isolation, number) not in self.done
+            PlannedRun(tuple(applications), self.isolation, number) not in self.done
             for applications in together
             for number in range(runs)
         )
@@ -328,6 +330,6 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
     }
 
 
-def _between(resident: Resident, opened: float, now: float) -> float:
+def _between(resident: BenchResident, opened: float, now: float) -> float:
     stamps = resident.said().stamps
     return rate(stamps, opened, now) * (now - opened) if now > opened else 0.0

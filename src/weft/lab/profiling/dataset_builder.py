@@ -4,23 +4,30 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from weft.interference.dataset import EMPTY, Corun, Dataset, Feature, Infeasible, Solo
+from weft.interference.dataset import (
+    EMPTY,
+    CoLocationSample,
+    Dataset,
+    Feature,
+    Infeasible,
+    SoloProfile,
+)
 from weft.interference.records import FASTEST
-from weft.lab.profiling.runlog import Log, Run
+from weft.lab.profiling.runlog import LoggedRun, RunLog
 
 UNSTEADY = "unsteady"
 Together = tuple[tuple[str, ...], str]
 
 
-def compiled(log: Log) -> Dataset:
+def compiled(log: RunLog) -> Dataset:
     """Every application and pair of which a run ended well; the others with their reason.
 
     A pair's speed is by the medians alone of the same way of sharing; where one of them is
     missing, the pair says nothing. The failures of a pair count where no run of it ended well.
     Where somebody ran faster beside others than can be believed, the pair is a failure too.
     """
-    good: dict[Together, list[Run]] = defaultdict(list)
-    bad: dict[Together, Run] = {}
+    good: dict[Together, list[LoggedRun]] = defaultdict(list)
+    bad: dict[Together, LoggedRun] = {}
     for run in log.runs:
         key = (run.applications, run.isolation)
         if run.failure is None:
@@ -31,7 +38,7 @@ def compiled(log: Log) -> Dataset:
     model = card.gpu_model if card else ""
     alone = {key: _solo(runs, model) for key, runs in good.items() if len(key[0]) == 1}
     rates = {key: solo.rate_per_s for key, solo in alone.items() if solo.rate_per_s}
-    coruns: list[Corun] = []
+    coruns: list[CoLocationSample] = []
     failed = [_infeasible(run, model) for key, run in bad.items() if key not in good]
     for (names, isolation), runs in good.items():
         found = _coruns(runs, rates, model, isolation) if len(names) > 1 else []
@@ -47,7 +54,7 @@ def compiled(log: Log) -> Dataset:
     return EMPTY.merged(whole)
 
 
-def _about(log: Log) -> dict[str, str]:
+def _about(log: RunLog) -> dict[str, str]:
     if not log.begins:
         return {}
     last = log.begins[-1]
@@ -66,7 +73,7 @@ def _about(log: Log) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
-def _solo(runs: Sequence[Run], model: str) -> Solo:
+def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
     names = sorted({name for run in runs for name in run.features})
     features = {
         name: Feature(
@@ -75,7 +82,7 @@ def _solo(runs: Sequence[Run], model: str) -> Solo:
         )
         for name in names
     }
-    return Solo(
+    return SoloProfile(
         runs[0].applications[0],
         model,
         runs[0].isolation,
@@ -90,8 +97,8 @@ def _solo(runs: Sequence[Run], model: str) -> Solo:
 
 
 def _coruns(
-    runs: Sequence[Run], alone: Mapping[Together, float], model: str, isolation: str
-) -> list[Corun]:
+    runs: Sequence[LoggedRun], alone: Mapping[Together, float], model: str, isolation: str
+) -> list[CoLocationSample]:
     """One for each of those that ran, as the victim; two of the same application are one victim,
     with the mean of their rates."""
     names = runs[0].applications
@@ -103,11 +110,13 @@ def _coruns(
         own = [at for at, other in enumerate(names) if other == name]
         others = tuple(sorted([*names[: own[0]], *names[own[0] + 1 :]]))
         beside = median(sum(run.rates[at] for at in own) / len(own) for run in runs)
-        found.append(Corun(name, others, model, isolation, beside, beside / solo, len(runs)))
+        found.append(
+            CoLocationSample(name, others, model, isolation, beside, beside / solo, len(runs))
+        )
     return found
 
 
-def _infeasible(run: Run, model: str) -> Infeasible:
+def _infeasible(run: LoggedRun, model: str) -> Infeasible:
     assert run.failure is not None
     told = run.failure
     return Infeasible(

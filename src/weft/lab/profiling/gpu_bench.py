@@ -10,7 +10,7 @@ from weft.lab.workloads.catalog import Workload
 State = Literal["starting", "paused", "warming", "steady", "ended", "failed"]
 
 
-class Card(msgspec.Struct, frozen=True):
+class BenchGpu(msgspec.Struct, frozen=True):
     """The GPU. `counters` says where features come from; `fake` cards have measured nothing.
 
     `others` is how many processes were on it before anything was started: none is as it should be.
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
     iterations: int
 
 
-class Said(msgspec.Struct):
+class ResidentReport(msgspec.Struct):
     """What a resident has said so far; `stamps` are those since it was last told to go."""
 
     state: State = "starting"
@@ -43,10 +43,10 @@ class Said(msgspec.Struct):
     versions: str = ""
 
 
-class Resident(Protocol):
+class BenchResident(Protocol):
     """One workload on the GPU. It is started paused: ready, its memory taken, doing nothing."""
 
-    def said(self) -> Said:
+    def said(self) -> ResidentReport:
         """What it has said up to now."""
         ...
 
@@ -66,7 +66,7 @@ class Resident(Protocol):
 class Bench(Protocol):
     """A GPU that is ours alone. Times are seconds of a clock that residents' stamps share."""
 
-    card: Card
+    card: BenchGpu
 
     def now_s(self) -> float:
         """The time."""
@@ -83,7 +83,7 @@ class Bench(Protocol):
         """
         ...
 
-    def start(self, workload: Workload) -> Resident:
+    def start(self, workload: Workload) -> BenchResident:
         """A new resident; it says when it is ready."""
         ...
 
@@ -95,7 +95,7 @@ class Bench(Protocol):
         """GPU memory that nobody uses; None where nobody says."""
         ...
 
-    def held_mib(self, resident: Resident) -> int:
+    def held_mib(self, resident: BenchResident) -> int:
         """GPU memory that this resident holds, as well as can be told."""
         ...
 

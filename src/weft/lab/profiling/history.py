@@ -12,11 +12,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, Solo
-from weft.lab.profiling.application import QUESTIONS, Clues, clues_of
-from weft.lab.profiling.solo_samples import Card, Grid, Pod, Seen, Window, windows
+from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, SoloProfile
+from weft.lab.profiling.application import QUESTIONS, ApplicationClues, clues_of
+from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid, windows
 from weft.telemetry.meaning.metric_names import Floats, Metric
-from weft.telemetry.sources.answers import Answer, TelemetryError
+from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
 from weft.telemetry.sources.source import DEFAULT_METRICS
 
@@ -34,7 +34,7 @@ _MEMORY = frozenset(
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
-class Span(NamedTuple):
+class HistorySpan(NamedTuple):
     """From when to when, in which steps; what is steady, and how much of it is enough.
 
     `progress` is the counter in which applications count their iterations, "" where none does.
@@ -48,27 +48,27 @@ class Span(NamedTuple):
     progress: str = ""
 
 
-class Stay(NamedTuple):
+class ProfiledStay(NamedTuple):
     """A pod that the cluster says held a GPU from then to then; its clues, and how it shares."""
 
     pod: Pod
     card: Card
     since_s: float
-    clues: Clues = Clues()
+    clues: ApplicationClues = ApplicationClues()
     isolation: str = ""
     until_s: float = math.inf
 
 
-class Known(NamedTuple):
+class ClusterRecord(NamedTuple):
     """What the cluster says: who holds what, each card's model, and what else a card is called:
     its UUID, or node/index."""
 
-    stays: Sequence[Stay] = ()
+    stays: Sequence[ProfiledStay] = ()
     models: Mapping[Card, str] = {}
     cards: Mapping[str, Card] = {}
 
 
-class Found(NamedTuple):
+class CollectedProfiles(NamedTuple):
     """Profiles, and how much was left out: seconds of pods without a name, too short ones."""
 
     dataset: Dataset
@@ -77,13 +77,13 @@ class Found(NamedTuple):
 
 
 async def collect(
-    source: Prometheus, span: Span, known: Known, tell: Callable[[float], None]
-) -> Found:
+    source: Prometheus, span: HistorySpan, known: ClusterRecord, tell: Callable[[float], None]
+) -> CollectedProfiles:
     """Every application's behaviour alone. `tell` hears the share that is done, 0 to 1.
 
     `TelemetryError` where the server does not answer.
     """
-    parts: list[Window] = []
+    parts: list[SoloWindow] = []
     containers: dict[Pod, str] = {}
     models: dict[Card, str] = {}
     settle = math.ceil(span.settle_s / span.step_s)
@@ -92,8 +92,8 @@ async def collect(
         count = min(MOST_SLOTS, slots - first)
         begin_s = span.start_s + (first - settle) * span.step_s
         # A slot more: whether a pod was still there after the last one.
-        grid = Grid(begin_s, span.step_s, count + settle + 1)
-        seen = Seen(grid, source.aliases, known.cards)
+        grid = TimeGrid(begin_s, span.step_s, count + settle + 1)
+        seen = SeenGpus(grid, source.aliases, known.cards)
         await _look(source, seen)
         if span.progress:
             seen.progress(await _range(source, _rate_of(source, span), grid))
@@ -110,7 +110,7 @@ async def collect(
     return _profiles(parts, clues, models | dict(known.models), known, span)
 
 
-async def _look(source: Prometheus, seen: Seen) -> None:
+async def _look(source: Prometheus, seen: SeenGpus) -> None:
     grid = seen.grid
     for metric in DEFAULT_METRICS:
         # Not further back than two slots: what is no longer said is no longer so.
@@ -118,18 +118,18 @@ async def _look(source: Prometheus, seen: Seen) -> None:
         seen.take([await _range(source, query, grid)])
 
 
-def _rate_of(source: Prometheus, span: Span) -> str:
+def _rate_of(source: Prometheus, span: HistorySpan) -> str:
     """Over a few slots: a counter that is scraped late must not look as if it stood still."""
     inner = f"{{{source.options.selector}}}" if source.options.selector else ""
     return f"rate({span.progress}{inner}[{4 * span.step_s:g}s])"
 
 
-async def _range(source: Prometheus, query: str, grid: Grid) -> Answer:
+async def _range(source: Prometheus, query: str, grid: TimeGrid) -> QueryResult:
     end_s = grid.start_s + grid.step_s * (grid.length - 1)
     return await source.query_range(query, grid.start_s, end_s, grid.step_s)
 
 
-async def _holdings(source: Prometheus, grid: Grid) -> dict[str, Floats]:
+async def _holdings(source: Prometheus, grid: TimeGrid) -> dict[str, Floats]:
     """By node, where Weft's own metrics are there."""
     answer = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
     ends, found = np.cumsum(answer.counts), {}
@@ -142,7 +142,9 @@ async def _holdings(source: Prometheus, grid: Grid) -> dict[str, Floats]:
     return found
 
 
-async def _clues(source: Prometheus, span: Span, containers: Mapping[Pod, str]) -> dict[Pod, Clues]:
+async def _clues(
+    source: Prometheus, span: HistorySpan, containers: Mapping[Pod, str]
+) -> dict[Pod, ApplicationClues]:
     back = max(1, round(span.end_s - span.start_s))
     answers = {}
     for name in QUESTIONS:
@@ -155,18 +157,18 @@ async def _clues(source: Prometheus, span: Span, containers: Mapping[Pod, str]) 
 
 
 def _profiles(
-    parts: Sequence[Window],
-    clues: Mapping[Pod, Clues],
+    parts: Sequence[SoloWindow],
+    clues: Mapping[Pod, ApplicationClues],
     models: Mapping[Card, str],
-    known: Known,
-    span: Span,
-) -> Found:
+    known: ClusterRecord,
+    span: HistorySpan,
+) -> CollectedProfiles:
     isolations = {stay.pod: stay.isolation for stay in known.stays}
     nameless: dict[Pod, float] = {}
     short: dict[str, float] = {}
-    groups: dict[tuple[str, str, str], list[Window]] = {}
+    groups: dict[tuple[str, str, str], list[SoloWindow]] = {}
     for part in parts:
-        name = clues.get(part.pod, Clues()).name()
+        name = clues.get(part.pod, ApplicationClues()).name()
         if not name:
             nameless[part.pod] = nameless.get(part.pod, 0) + part.slots * span.step_s
             continue
@@ -180,10 +182,10 @@ def _profiles(
             short[key[0]] = short.get(key[0], 0) + seconds
         else:
             solos.append(_solo(key, group, seconds))
-    return Found(EMPTY.merged(Dataset(solo=tuple(solos))), nameless, short)
+    return CollectedProfiles(EMPTY.merged(Dataset(solo=tuple(solos))), nameless, short)
 
 
-def _solo(key: tuple[str, str, str], group: Sequence[Window], seconds: float) -> Solo:
+def _solo(key: tuple[str, str, str], group: Sequence[SoloWindow], seconds: float) -> SoloProfile:
     columns = {
         metric: np.concatenate([part.values[metric] for part in group if metric in part.values])
         for metric in sorted({metric for part in group for metric in part.values})
@@ -197,7 +199,7 @@ def _solo(key: tuple[str, str, str], group: Sequence[Window], seconds: float) ->
         if metric not in _MEMORY
     }
     rates = np.concatenate([part.rates for part in group])
-    return Solo(
+    return SoloProfile(
         *key,
         features,
         rate_per_s=round(float(np.median(rates)), 6) if len(rates) else None,

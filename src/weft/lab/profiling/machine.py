@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from weft.interference.dataset import MPS, TIME_SLICING
-from weft.lab.profiling.gpu_bench import BenchError, Card, Resident
+from weft.lab.profiling.gpu_bench import BenchError, BenchGpu, BenchResident
 from weft.lab.profiling.mps import mps, no_mps
 from weft.lab.profiling.nvml import NvmlGpu
 from weft.lab.profiling.processes import WorkloadProcess, path_of_workloads
@@ -26,7 +26,7 @@ SECONDS = 600.0
 """Workloads that nobody tells to pause stop by themselves."""
 
 
-class How(msgspec.Struct, frozen=True):
+class MachineOptions(msgspec.Struct, frozen=True):
     """What runs the workloads: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
 
     `tiny` sizes show that everything works, and nothing else.
@@ -42,13 +42,13 @@ class How(msgspec.Struct, frozen=True):
 class Machine:
     """A `Bench`. Use it in `with`."""
 
-    def __init__(self, how: How) -> None:
+    def __init__(self, how: MachineOptions) -> None:
         """`BenchError` where there is no such GPU."""
         self._how, self._stack = how, ExitStack()
         self._gpu = NvmlGpu(how.gpu) if how.device == "cuda" else None
         if self._gpu is not None:
             self._stack.callback(self._gpu.close)
-        self.card = self._gpu.card if self._gpu else Card("CPU", counters="none")
+        self.card = self._gpu.card if self._gpu else BenchGpu("CPU", counters="none")
         try:
             ours = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
             self._path = path_of_workloads(Path(ours))
@@ -94,7 +94,7 @@ class Machine:
             finally:
                 self._env = None
 
-    def start(self, workload: Workload) -> Resident:
+    def start(self, workload: Workload) -> BenchResident:
         """A process that makes itself ready."""
         if self._env is None:
             raise BenchError("nothing is started outside of `isolated`")
@@ -126,7 +126,7 @@ class Machine:
         """GPU memory that nobody uses."""
         return self._gpu.memory_mib()[1] if self._gpu is not None else None
 
-    def held_mib(self, resident: Resident) -> int:
+    def held_mib(self, resident: BenchResident) -> int:
         """By NVML, which does not know processes in every container; else PyTorch's own word."""
         told = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):

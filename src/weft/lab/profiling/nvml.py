@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from weft.lab.profiling.gpu_bench import BenchError, Card
+from weft.lab.profiling.gpu_bench import BenchError, BenchGpu
 from weft.telemetry.meaning.metric_names import Metric
 
 _MIB = 1 << 20
@@ -117,14 +117,14 @@ class NvmlGpu:
             return self._nvml.nvmlDeviceGetHandleByIndex(int(gpu))
         return self._nvml.nvmlDeviceGetHandleByUUID(gpu)
 
-    def _card(self) -> Card:
+    def _card(self) -> BenchGpu:
         nvml, handle = self._nvml, self._handle
         support = self._ask(lambda: nvml.nvmlGpmQueryDeviceSupport(handle))
         if support is not None and getattr(support, "isSupportedDevice", support):
             first = self._ask(lambda: nvml.nvmlGpmSampleGet(handle, nvml.nvmlGpmSampleAlloc()))
             second = self._ask(nvml.nvmlGpmSampleAlloc)
             self._gpm = (first, second) if first is not None and second is not None else None
-        return Card(
+        return BenchGpu(
             model_of(_text(nvml.nvmlDeviceGetName(handle))),
             _text(nvml.nvmlDeviceGetUUID(handle)),
             nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
-class Trial(NamedTuple):
+class PlannedRun(NamedTuple):
     """One run: these applications (sorted) at the same time, for the `repetition`-th time."""
 
     applications: tuple[str, ...]
@@ -50,8 +50,8 @@ def chosen(
     return found
 
 
-def shuffled(together: Sequence[tuple[str, ...]], isolation: str, number: int) -> list[Trial]:
+def shuffled(together: Sequence[tuple[str, ...]], isolation: str, number: int) -> list[PlannedRun]:
     """One repetition of these, in an order of chance."""
     mixed = sorted(together)
     random.Random(f"{isolation} {number}").shuffle(mixed)
-    return [Trial(applications, isolation, number) for applications in mixed]
+    return [PlannedRun(applications, isolation, number) for applications in mixed]

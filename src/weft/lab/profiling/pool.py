@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from weft.lab.profiling.gpu_bench import Bench, Resident, State
+from weft.lab.profiling.gpu_bench import Bench, BenchResident, State
 from weft.lab.profiling.runlog import Failure
 from weft.lab.workloads.catalog import MEMORY_MIB, Workload
 
@@ -30,7 +30,7 @@ class FailedError(Exception):
         self.failure = failure
 
 
-class Pool:
+class ResidentPool:
     """See the module. Use it within one isolation; `close` ends all."""
 
     def __init__(
@@ -44,14 +44,14 @@ class Pool:
         self._timeout_s, self._most_kept = load_timeout_s, most_kept
         self._loads: list[float] = []
         self._held_mib: dict[str, int] = {}
-        self._kept: dict[Key, Resident] = {}  # in the order of their last use
+        self._kept: dict[Key, BenchResident] = {}  # in the order of their last use
 
     @property
     def usual_load_s(self) -> float:
         """How long it takes until one stands ready."""
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
-    def ready(self, applications: Sequence[str]) -> list[Resident]:
+    def ready(self, applications: Sequence[str]) -> list[BenchResident]:
         """A paused resident for each of these; `FailedError` where one cannot be had."""
         return self._ready(
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
@@ -104,7 +104,7 @@ class Pool:
         """End all."""
         self._end_all(list(self._kept))
 
-    def until(self, resident: Resident, name: str, state: State, timeout_s: float) -> None:
+    def until(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
         """Wait until it says so; `FailedError` where it fails, or takes too long."""
         deadline_s = self._bench.now_s() + timeout_s
         while (said := resident.said()).state != state:
@@ -114,7 +114,7 @@ class Pool:
                 raise FailedError(Failure(name, TIMEOUT, f"not {state} in {timeout_s:g} s"))
             self._bench.sleep(_LOOK_S)
 
-    def _ready(self, keys: Sequence[Key]) -> list[Resident]:
+    def _ready(self, keys: Sequence[Key]) -> list[BenchResident]:
         for key in keys:  # those that are there are used: they do not make room for the others
             if key in self._kept:
                 self._kept[key] = self._kept.pop(key)

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 import weft.lab.workloads
-from weft.lab.profiling.gpu_bench import Said, Stamp
+from weft.lab.profiling.gpu_bench import ResidentReport, Stamp
 
 END_S = 10.0
 _SHOWN = 500
@@ -43,7 +43,7 @@ class WorkloadProcess:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """`OSError` where there is no such program."""
-        self._said, self._lock = Said(), threading.Lock()
+        self._said, self._lock = ResidentReport(), threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:
             self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class WorkloadProcess:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def said(self) -> Said:
+    def said(self) -> ResidentReport:
         """Up to now."""
         with self._lock:
             return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from weft.interference.dataset import OUT_OF_MEMORY, Feature
-from weft.lab.profiling.gpu_bench import Card
-from weft.lab.profiling.plan import Trial
+from weft.lab.profiling.gpu_bench import BenchGpu
+from weft.lab.profiling.plan import PlannedRun
 from weft.model import BadInputError
 
 SCHEMA = "weft-runs/1"
@@ -27,7 +27,7 @@ class Failure(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Run(msgspec.Struct, frozen=True, tag="run"):
+class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
     """One run, over. `rates` belong to `applications` one by one; none where it failed.
 
     `features` are the card's over the window, `at` the time of day (UTC), `window_s` how long the
@@ -49,9 +49,9 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     failure: Failure | None = None
 
     @property
-    def trial(self) -> Trial:
+    def trial(self) -> PlannedRun:
         """What was tried."""
-        return Trial(self.applications, self.isolation, self.repetition)
+        return PlannedRun(self.applications, self.isolation, self.repetition)
 
     @property
     def does_not_fit(self) -> bool:
@@ -60,33 +60,35 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
         return told is not None and told.reason == OUT_OF_MEMORY and len(self.applications) > 1
 
 
-class Begin(msgspec.Struct, frozen=True, tag="begin"):
+class MeasuringBegan(msgspec.Struct, frozen=True, tag="begin"):
     """Measuring began, or went on, on this card, with workloads of these definitions."""
 
-    card: Card
+    card: BenchGpu
     at: str = ""
     schema: str = SCHEMA
     settings: dict[str, str] = {}
 
 
-_line: msgspec.json.Decoder[Run | Begin] = msgspec.json.Decoder(Run | Begin)
+_line: msgspec.json.Decoder[LoggedRun | MeasuringBegan] = msgspec.json.Decoder(
+    LoggedRun | MeasuringBegan
+)
 
 
-class Log(NamedTuple):
+class RunLog(NamedTuple):
     """What stands in a file so far."""
 
-    begins: list[Begin]
-    runs: list[Run]
+    begins: list[MeasuringBegan]
+    runs: list[LoggedRun]
 
     @property
-    def done(self) -> set[Trial]:
+    def done(self) -> set[PlannedRun]:
         """What need not be run again: what ended well, and what did not fit."""
         return {run.trial for run in self.runs if run.failure is None or run.does_not_fit}
 
 
-def read(path: Path) -> Log:
+def read(path: Path) -> RunLog:
     """Everything in the file; nothing where there is none. `BadInputError` names a bad line."""
-    log = Log([], [])
+    log = RunLog([], [])
     try:
         lines = path.read_bytes().split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -98,14 +100,14 @@ def read(path: Path) -> Log:
             found = _line.decode(line)
         except msgspec.DecodeError as error:
             raise BadInputError(f"{path}, line {number}", f"is no run: {error}") from error
-        if isinstance(found, Run):
+        if isinstance(found, LoggedRun):
             log.runs.append(found)
         else:
             log.begins.append(found)
     return log
 
 
-class Writer:
+class RunLogWriter:
     """Adds to the file; each line is on disk when `write` returns. `BadInputError`: it is not."""
 
     def __init__(self, path: Path) -> None:
@@ -121,7 +123,7 @@ class Writer:
         except OSError as error:
             raise self._unwritten(error) from error
 
-    def write(self, line: Run | Begin) -> None:
+    def write(self, line: LoggedRun | MeasuringBegan) -> None:
         """One more."""
         try:
             self._file.write(msgspec.json.encode(line) + b"\n")

@@ -12,28 +12,28 @@ from typing import NamedTuple
 
 from weft.interference.dataset import Dataset
 from weft.lab.profiling import files
-from weft.lab.profiling.campaign import Campaign, Settings, Told
+from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSettings
 from weft.lab.profiling.dataset_builder import compiled
 from weft.lab.profiling.gpu_bench import Bench, BenchError
-from weft.lab.profiling.machine import How, Machine
-from weft.lab.profiling.runlog import Begin, Writer, read
+from weft.lab.profiling.machine import Machine, MachineOptions
+from weft.lab.profiling.runlog import MeasuringBegan, RunLogWriter, read
 from weft.lab.workloads.catalog import BY_NAME, WORKLOADS, Workload
 from weft.model import BadInputError
 
 RUNS, DATASET = "runs.jsonl", "dataset.json"
 
 
-class Wishes(NamedTuple):
+class MeasuringPlan(NamedTuple):
     """What to measure, in which ways of sharing, how, on what, and the folder of its log."""
 
     folder: Path
     workloads: Sequence[Workload]
     isolations: Sequence[str]
-    settings: Settings = Settings()
-    how: How = How()
+    settings: CampaignSettings = CampaignSettings()
+    how: MachineOptions = MachineOptions()
 
 
-def measure(wishes: Wishes, tell: Callable[[str], None]) -> Dataset:
+def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
     """Measure what the folder's log lacks; the dataset of all that it has then.
 
     `tell` hears a line a run. `BadInputError` says what stands in the way; what was measured until
@@ -73,7 +73,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run(bench: Bench, wishes: Wishes, tell: Callable[[str], None]) -> bool:
+def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> bool:
     """Measure what the folder's log lacks; whether all was done. `BadInputError`: another GPU's."""
     folder, settings = wishes.folder, wishes.settings
     sizes = "tiny" if wishes.how.tiny else "full"
@@ -88,10 +88,10 @@ def run(bench: Bench, wishes: Wishes, tell: Callable[[str], None]) -> bool:
         if begin.settings.get("sizes") != sizes:
             raise BadInputError(str(folder), "has runs of other sizes; name another folder")
     kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
-    writer = Writer(folder / RUNS)
+    writer = RunLogWriter(folder / RUNS)
     try:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        writer.write(Begin(bench.card, at, settings=kept))
+        writer.write(MeasuringBegan(bench.card, at, settings=kept))
         campaign = Campaign(bench, wishes.workloads, writer, settings, lambda t: tell(line_of(t)))
         return campaign.run(wishes.isolations, log)
     finally:
@@ -106,7 +106,7 @@ def compile_folder(folder: Path) -> Dataset:
     return found
 
 
-def line_of(told: Told) -> str:
+def line_of(told: CampaignProgress) -> str:
     """What became of a run, in a line."""
     names = " + ".join(told.run.applications)
     if told.run.failure is not None:

@@ -21,11 +21,11 @@ from weft.telemetry.meaning.metric_names import (
     Alias,
     Floats,
     Metric,
-    Subject,
+    SeriesSubject,
     read,
     subject,
 )
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 
 Bools = npt.NDArray[np.bool_]
 Card = tuple[str, str]
@@ -42,7 +42,7 @@ LEAST_USED_MIB = 32
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
-class Grid(NamedTuple):
+class TimeGrid(NamedTuple):
     """`length` slots, the first at `start_s`, each `step_s` after the one before."""
 
     start_s: float
@@ -60,12 +60,12 @@ class Grid(NamedTuple):
         return np.where((found >= 0) & (found < self.length), found, -1)
 
 
-class Seen:
+class SeenGpus:
     """What was seen of the GPUs in one grid: which pods were there, and every metric."""
 
     def __init__(
         self,
-        grid: Grid,
+        grid: TimeGrid,
         aliases: Mapping[str, Alias] = ALIASES,
         cards: Mapping[str, Card] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Seen:
         self.rates: dict[Pod, Floats] = {}
         self._aliases = aliases
 
-    def take(self, answers: Iterable[Answer]) -> None:
+    def take(self, answers: Iterable[QueryResult]) -> None:
         """Series of exporters, of any metrics."""
         told = list(answers)
         labels = [[_labels.decode(text) for text in answer.labels] for answer in told]
@@ -90,7 +90,7 @@ class Seen:
                 part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
                 self._series(one, answer.times[part], answer.values[part], exported=exported)
 
-    def progress(self, answer: Answer) -> None:
+    def progress(self, answer: QueryResult) -> None:
         """Iterations a second, as applications count them; a pod's containers are added up."""
         ends = np.cumsum(answer.counts)
         for at, text in enumerate(answer.labels):
@@ -147,7 +147,7 @@ class Seen:
         # The device's value comes once a pod, a pod's own is part of it: the largest stands.
         kept[slots[inside]] = np.fmax(kept[slots[inside]], good[inside])
 
-    def _card(self, about: Subject) -> Card:
+    def _card(self, about: SeriesSubject) -> Card:
         index = f"{about.node.partition('.')[0]}/{about.gpu}"
         known = self._cards.get(about.uuid.lower()) or self._cards.get(f"{about.node}/{about.gpu}")
         known = known or self._cards.get(index)
@@ -159,7 +159,7 @@ class Seen:
         )
 
 
-class Window(NamedTuple):
+class SoloWindow(NamedTuple):
     """A pod alone on a GPU: how many times anew, in how many slots, each metric there, and how many
     iterations a second it did."""
 
@@ -183,7 +183,7 @@ def alone(there: Bools, settle: int) -> Bools:
     return np.asarray(steady, dtype=np.bool_)
 
 
-def windows(seen: Seen, settle: int) -> list[Window]:
+def windows(seen: SeenGpus, settle: int) -> list[SoloWindow]:
     """Every pod that was alone somewhere."""
     found = []
     for card, pods in sorted(seen.pods.items()):
@@ -201,7 +201,7 @@ def windows(seen: Seen, settle: int) -> list[Window]:
             rates = seen.rates.get(name, np.zeros(0))
             rates = rates[believed] if len(rates) else rates
             rates = rates[~np.isnan(rates)]
-            found.append(Window(name, card, begins, int(believed.sum()), kept, rates))
+            found.append(SoloWindow(name, card, begins, int(believed.sum()), kept, rates))
     return found
 
 

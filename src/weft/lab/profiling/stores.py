@@ -27,7 +27,7 @@ ATTEMPTS = 8
 Change = Callable[[Dataset], Dataset]
 
 
-class Store(Protocol):
+class ProfileStore(Protocol):
     """Profiles, kept somewhere; `where` says it in words."""
 
     where: str
@@ -42,7 +42,7 @@ class Store(Protocol):
 
 
 class FileStore:
-    """A `Store` in one file."""
+    """A `ProfileStore` in one file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.where = path, str(path)
@@ -61,7 +61,7 @@ class FileStore:
 
 
 class ConfigMapStore:
-    """A `Store` in a ConfigMap's `dataset.json`; whatever else it has stays."""
+    """A `ProfileStore` in a ConfigMap's `dataset.json`; whatever else it has stays."""
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self._client, self._namespace, self._name = client, namespace, name

@@ -15,9 +15,9 @@ from weft.lab.simulate.generate_shapes import (
     PHASES,
     SPECS,
     WAITS,
-    Mix,
     NodeKind,
     PodKind,
+    WorkloadMix,
 )
 from weft.model.errors import BadInputError
 
@@ -62,7 +62,7 @@ def generate_pods(
     *,
     gpus: int = FULL_SIZE,
     count: int | None = None,
-    mix: Mix = Mix.DEFAULT,
+    mix: WorkloadMix = WorkloadMix.DEFAULT,
     load: float = 0.8,
     seed: int = 42,
 ) -> str:
@@ -87,7 +87,7 @@ def generate_pods(
     digits = len(str(len(pods) - 1))
     rows = []
     for i, ((n, kind), lifetime) in enumerate(zip(pods, lifetimes, strict=True)):
-        spec = _spec(rng, _hosts(machines, n, kind)) if mix is Mix.SPEC and n else ""
+        spec = _spec(rng, _hosts(machines, n, kind)) if mix is WorkloadMix.SPEC and n else ""
         created = round(arrivals[i])
         started = created + round(WAITS.at(rng.random()))
         ended = started + max(1, round(lifetime))
@@ -145,7 +145,7 @@ def _repeat(numbers: list[int]) -> list[NodeKind]:
 
 
 def _draw_pods(
-    rng: random.Random, gpus: int, count: int | None, mix: Mix, machines: set[NodeKind]
+    rng: random.Random, gpus: int, count: int | None, mix: WorkloadMix, machines: set[NodeKind]
 ) -> list[tuple[int, PodKind]]:
     """GPUs and request of each pod, drawn class first; only pods that some machine can hold."""
     classes = []

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Mix(StrEnum):
+class WorkloadMix(StrEnum):
     """Which pods a workload is made of."""
 
     DEFAULT = "default"
@@ -154,10 +154,10 @@ CLASSES = ((0, CPU_ONLY), (1, SHARED), (1, WHOLE), (2, TWO), (4, FOUR), (8, EIGH
 """GPUs a pod, and the requests of such pods."""
 
 CLASS_WEIGHTS = {
-    Mix.DEFAULT: (1088, 3078, 3911, 16, 15, 44),
-    Mix.MULTIGPU: (1088, 3078, 3911, 222, 206, 556),
-    Mix.SHARED: (1088, 7064, 0, 0, 0, 0),
-    Mix.SPEC: (1088, 3078, 3911, 16, 15, 44),
+    WorkloadMix.DEFAULT: (1088, 3078, 3911, 16, 15, 44),
+    WorkloadMix.MULTIGPU: (1088, 3078, 3911, 222, 206, 556),
+    WorkloadMix.SHARED: (1088, 7064, 0, 0, 0, 0),
+    WorkloadMix.SPEC: (1088, 3078, 3911, 16, 15, 44),
 }
 """How many pods of each class in `CLASSES`, for the trace's four variants."""
 

@@ -8,7 +8,7 @@ from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.meter import Meter
-from weft.lab.simulate.results import Run
+from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.model import PodRequest
 
@@ -21,7 +21,7 @@ def run_inflation(
     timing: bool = True,
     decisions: BinaryIO | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> PolicyRun:
     """One policy on one arrival order. A pod that fits nowhere is withdrawn.
 
     `decisions` takes the decisions file. `progress` is called with the number of pods done, every

@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.core.engine import Engine, Record
 from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
-from weft.lab.simulate.results import Run, Waits
+from weft.lab.simulate.results import PolicyRun, WaitTimes
 from weft.model import Code
 from weft.model.reason import TEXT
 
@@ -62,13 +62,13 @@ class Meter:
         return sum(self._engine.ledger.table.milli_used)
 
     def result(
-        self, policy: str, seed: int, failed: int, *, timing: bool, waits: Waits | None = None
-    ) -> Run:
+        self, policy: str, seed: int, failed: int, *, timing: bool, waits: WaitTimes | None = None
+    ) -> PolicyRun:
         """The finished run."""
         used, fragments = self.used_milli(), self.fragments_milli()
         self._mark_bin()
         idle = self._capacity - used
-        return Run(
+        return PolicyRun(
             policy=policy,
             seed=seed,
             arrived_percent=round(self._arrived[-1] * 100 / self._capacity, 2),

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.files.reading import read_text
 from weft.files.words import whole_number
-from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
+from weft.model import BadInputError, DeviceRule, Gpu, GpuRequest, Node, Shape
 
 NOMINAL_MIB = {
     "P100": 16_280,
@@ -134,10 +134,10 @@ def read_pods(path: Path) -> list[TracePod]:
 
 def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str = "") -> Shape:
     """What an openb row asks: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
-    claims: tuple[GpuClaim, ...] = ()
+    claims: tuple[GpuRequest, ...] = ()
     if gpus:
         whole = milli >= 1000
-        claims = (GpuClaim(gpus, milli=0 if whole else milli, whole=whole),)
+        claims = (GpuRequest(gpus, milli=0 if whole else milli, whole=whole),)
     models = tuple(sorted(filter(None, spec.split("|"))))
     return Shape(
         claims,

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Waits(msgspec.Struct, frozen=True):
+class WaitTimes(msgspec.Struct, frozen=True):
     """Timed mode: how long pods waited from creation to start, seconds of the trace.
 
     `started` pods got a place, `never_started` were still waiting at the end; `mean_allocation_
@@ -22,7 +22,7 @@ class Waits(msgspec.Struct, frozen=True):
     end_s: float
 
 
-class Run(msgspec.Struct, frozen=True, omit_defaults=False):
+class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     """One policy on one arrival order.
 
     Percentages are of all GPU milli of the cluster. `curve` is the mean allocation (%) over the
@@ -45,12 +45,12 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=False):
     fragmentation_curve: dict[str, float]
     by_model: dict[str, float]
     unscheduled: dict[str, int]
-    waits: Waits | None = None
+    waits: WaitTimes | None = None
     cpu_s: float | None = None
     wall_s: float | None = None
 
 
-class Summary(msgspec.Struct, frozen=True):
+class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % confidence intervals (Student's t).
 
     `at_100_percent` is the mean allocation where demand equals capacity, None if it never does.
@@ -69,8 +69,8 @@ class Summary(msgspec.Struct, frozen=True):
     cpu_s: float | None = None
 
 
-class Results(msgspec.Struct, frozen=True):
+class SimulationResults(msgspec.Struct, frozen=True):
     """Everything `weft simulate` prints as JSON."""
 
-    runs: list[Run]
-    summary: list[Summary]
+    runs: list[PolicyRun]
+    summary: list[PolicySummary]

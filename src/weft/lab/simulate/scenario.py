@@ -6,10 +6,10 @@ import msgspec
 
 from weft.core.engine import Engine, NodesChanged, PolicyInput
 from weft.core.framework import Policy, Profile
-from weft.core.framework.interference import INPUT, Interference, to_input
+from weft.core.framework.interference import INPUT, InterferenceTable, to_input
 from weft.core.policies.coscheml import MYSTIC
 from weft.core.policies.fragments import TypicalPods, typical_input
-from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer
+from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node
@@ -27,7 +27,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     nodes: list[Node]
     pods: list[TracePod]
-    interference: Interference | None = None
+    interference: InterferenceTable | None = None
     mystic: dict[str, dict[str, float]] = {}
 
     @property
@@ -52,7 +52,7 @@ class Scenario(msgspec.Struct, frozen=True):
         if decisions is not None:
             uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
             header = Header(uses, arrivals.seed, keep_top)
-            handle = Recorder(engine, header, Writer(decisions).write).handle
+            handle = Recorder(engine, header, DecisionsWriter(decisions).write).handle
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

@@ -27,7 +27,7 @@ from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.results import Run, Waits
+from weft.lab.simulate.results import PolicyRun, WaitTimes
 from weft.lab.simulate.scenario import Scenario
 from weft.model import BadInputError, PodRequest
 
@@ -98,13 +98,13 @@ class _Timed:
         self.tell(PodAdded(request))
         self.meter.arrived(pod.total_milli, self.held_milli)
 
-    def waits(self, capacity_milli: int) -> Waits:
+    def waits(self, capacity_milli: int) -> WaitTimes:
         """How long pods waited."""
         waited = np.array([at - self.created[row] for row, at in self.started.items()])
         seconds = waited / SECOND_NS if len(waited) else np.zeros(1)
         p50, p90, p99 = (float(q) for q in np.percentile(seconds, [50, 90, 99]))
         span = max(1, self.now - self.first) * max(1, capacity_milli)
-        return Waits(
+        return WaitTimes(
             started=len(self.started),
             never_started=len(self.created) - len(self.started),
             mean_s=round(float(seconds.mean()), 3),
@@ -149,7 +149,7 @@ def run_timed(
     timing: bool = True,
     decisions: BinaryIO | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> PolicyRun:
     """One policy over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` those that had to wait.

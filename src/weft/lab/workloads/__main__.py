@@ -5,7 +5,7 @@ import json
 import sys
 
 from weft.lab.workloads.catalog import BY_NAME, WORKLOADS
-from weft.lab.workloads.running import Orders, Running, run, standard_output
+from weft.lab.workloads.running import RunOptions, RunOrders, run, standard_output
 
 
 def main() -> int:
@@ -26,8 +26,8 @@ def main() -> int:
             sys.stdout.write(json.dumps(workload._asdict()) + "\n")
         return 0
     out = standard_output()
-    running = Running(told.device, told.seconds, told.warm_seconds, told.tiny)
-    orders = Orders(sys.stdin.fileno() if told.orders else None)
+    running = RunOptions(told.device, told.seconds, told.warm_seconds, told.tiny)
+    orders = RunOrders(sys.stdin.fileno() if told.orders else None)
     return run(BY_NAME[told.name], running, out, orders)
 
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place, inference, training
+from weft.lab.workloads.steps import DevicePlace, inference, training
 
 CLASSES = 1_000
 
@@ -82,36 +82,36 @@ def _mobilenet(width: int) -> nn.Module:
     )
 
 
-def _images(place: Place, sizes: Sizes) -> torch.Tensor:
+def _images(place: DevicePlace, sizes: Sizes) -> torch.Tensor:
     return place.numbers(sizes["batch"], 3, sizes["side"], sizes["side"])
 
 
-def _learning(network: nn.Module, images: torch.Tensor, place: Place) -> Step:
+def _learning(network: nn.Module, images: torch.Tensor, place: DevicePlace) -> Step:
     classes = place.indexes(CLASSES, images.shape[0])
     return training([network], lambda: functional.cross_entropy(network(images), classes), place)
 
 
-def resnet_training(place: Place, sizes: Sizes) -> Step:
+def resnet_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning to tell images apart, residual network."""
     return _learning(place.put(_resnet(sizes["width"])), _images(place, sizes), place)
 
 
-def resnet_inference(place: Place, sizes: Sizes) -> Step:
+def resnet_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """Telling images apart, residual network."""
     return inference(place.put(_resnet(sizes["width"])), [_images(place, sizes)], place)
 
 
-def mobilenet_training(place: Place, sizes: Sizes) -> Step:
+def mobilenet_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning to tell images apart, depthwise separable network."""
     return _learning(place.put(_mobilenet(sizes["width"])), _images(place, sizes), place)
 
 
-def mobilenet_inference(place: Place, sizes: Sizes) -> Step:
+def mobilenet_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """Telling images apart, depthwise separable network."""
     return inference(place.put(_mobilenet(sizes["width"])), [_images(place, sizes)], place)
 
 
-def volume_training(place: Place, sizes: Sizes) -> Step:
+def volume_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning from volumes, as of a scanner."""
     width, side = sizes["width"], sizes["side"]
     layers: list[nn.Module] = []

@@ -5,12 +5,12 @@ from torch import nn
 from torch.nn import functional
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place, inference, training
+from weft.lab.workloads.steps import DevicePlace, inference, training
 
 NOISE = 128
 
 
-def gan_training(place: Place, sizes: Sizes) -> Step:
+def gan_training(place: DevicePlace, sizes: Sizes) -> Step:
     """One network paints, the other tells painted from real; they learn in turns."""
     batch, side, width = sizes["batch"], sizes["side"], sizes["width"]
     painter = place.put(_painter(side, width))
@@ -89,7 +89,7 @@ def _block(width: int) -> nn.Module:
     )
 
 
-def diffusion_step(place: Place, sizes: Sizes) -> Step:
+def diffusion_step(place: DevicePlace, sizes: Sizes) -> Step:
     """Taking some of the noise away, once."""
     noise = place.numbers(sizes["batch"], 3, sizes["side"], sizes["side"])
     return inference(place.put(Denoiser(sizes["width"])), [noise], place)

@@ -3,12 +3,12 @@
 import torch
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place
+from weft.lab.workloads.steps import DevicePlace
 
 _MIB = 1 << 20
 
 
-def gemm(place: Place, sizes: Sizes) -> Step:
+def gemm(place: DevicePlace, sizes: Sizes) -> Step:
     """A product of square matrices, in bfloat16 or float32 (true float32: no TF32)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     kind = torch.bfloat16 if sizes["bits"] == 16 else torch.float32
@@ -17,7 +17,7 @@ def gemm(place: Place, sizes: Sizes) -> Step:
     return lambda: torch.mm(left, right, out=out)
 
 
-def small_gemms(place: Place, sizes: Sizes) -> Step:
+def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
     """Products too small for the card, one after the other: half precision where there is a GPU."""
     kind = torch.float16 if place.on_gpu else torch.float32
     side = sizes["side"]
@@ -31,20 +31,20 @@ def small_gemms(place: Place, sizes: Sizes) -> Step:
     return step
 
 
-def elementwise(place: Place, sizes: Sizes) -> Step:
+def elementwise(place: DevicePlace, sizes: Sizes) -> Step:
     """Read two arrays, write one: three of `mib` MiB."""
     one, other = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
     out = torch.empty_like(one)
     return lambda: torch.add(one, other, out=out)
 
 
-def softmax(place: Place, sizes: Sizes) -> Step:
+def softmax(place: DevicePlace, sizes: Sizes) -> Step:
     """Rows made to sum to one."""
     rows = place.numbers(sizes["batch"], sizes["width"])
     return lambda: torch.softmax(rows, 1)
 
 
-def tiny_kernels(place: Place, sizes: Sizes) -> Step:
+def tiny_kernels(place: DevicePlace, sizes: Sizes) -> Step:
     """Many launches that have almost nothing to do."""
     few, launches = place.numbers(sizes["width"]), sizes["launches"]
 
@@ -55,13 +55,13 @@ def tiny_kernels(place: Place, sizes: Sizes) -> Step:
     return step
 
 
-def sort_and_scan(place: Place, sizes: Sizes) -> Step:
+def sort_and_scan(place: DevicePlace, sizes: Sizes) -> Step:
     """Sort numbers, and add them up from the first on."""
     numbers = place.numbers(sizes["numbers"])
     return lambda: torch.cumsum(torch.sort(numbers).values, 0)
 
 
-def copies(place: Place, sizes: Sizes) -> Step:
+def copies(place: DevicePlace, sizes: Sizes) -> Step:
     """To the card and back, over PCIe, from memory that is pinned."""
     here = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
     there = torch.empty_like(here, device=place.device)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place, inference, training
+from weft.lab.workloads.steps import DevicePlace, inference, training
 
 NUMBERS = 13
 
@@ -36,12 +36,12 @@ class Recommender(nn.Module):
         return self.top(torch.cat([dense, pairs], dim=1)).squeeze(1)
 
 
-def _inputs(place: Place, sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+def _inputs(place: DevicePlace, sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
     rows = place.indexes(sizes["rows"], sizes["tables"], sizes["batch"], sizes["lookups"])
     return place.numbers(sizes["batch"], NUMBERS), rows
 
 
-def learning(place: Place, sizes: Sizes) -> Step:
+def learning(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning whether somebody clicks; of the tables only what was looked up changes."""
     model = place.put(Recommender(sizes))
     numbers, rows = _inputs(place, sizes)
@@ -61,6 +61,6 @@ def learning(place: Place, sizes: Sizes) -> Step:
     return step
 
 
-def answering(place: Place, sizes: Sizes) -> Step:
+def answering(place: DevicePlace, sizes: Sizes) -> Step:
     """Ranking for whoever asked."""
     return inference(place.put(Recommender(sizes)), _inputs(place, sizes), place)

@@ -29,7 +29,7 @@ GO, PAUSE, END = "go", "pause", "end"
 Say = Callable[..., None]
 
 
-class Running(NamedTuple):
+class RunOptions(NamedTuple):
     """How to run: where, for how long at a time, and how much of the beginning does not count."""
 
     device: str = "cuda"
@@ -38,7 +38,7 @@ class Running(NamedTuple):
     tiny: bool = False
 
 
-class Orders:
+class RunOrders:
     """What is told on a file descriptor, a word a line; without one: go once, then end."""
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -69,7 +69,7 @@ class Orders:
             self._words.append(END)
 
 
-def run(workload: Workload, running: Running, out: TextIO, orders: Orders) -> int:
+def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders) -> int:
     """Make the workload ready, then do as ordered; the exit code."""
 
     def say(event: str, **more: Any) -> None:
@@ -80,9 +80,9 @@ def run(workload: Workload, running: Running, out: TextIO, orders: Orders) -> in
     try:
         import torch
 
-        from weft.lab.workloads.steps import Place
+        from weft.lab.workloads.steps import DevicePlace
 
-        place = Place(running.device)
+        place = DevicePlace(running.device)
         step = workload.make(place, running.tiny)
         step()
         place.wait()
@@ -101,7 +101,7 @@ def run(workload: Workload, running: Running, out: TextIO, orders: Orders) -> in
     return 0
 
 
-def _go(step: Step, place: Any, running: Running, say: Say, orders: Orders) -> int:
+def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders) -> int:
     """Warm up, then step by step, until told otherwise; the steps done after the warm-up."""
     began, iterations, chunk = time.monotonic(), 0, 1
     steady_s: float | None = None

@@ -5,12 +5,12 @@ from torch import nn
 from torch.nn import functional
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place, training
+from weft.lab.workloads.steps import DevicePlace, training
 
 CLASSES = 100
 
 
-def lstm_training(place: Place, sizes: Sizes) -> Step:
+def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning from sequences, one position after the other: cells, not a fused library call.
 
     In float32: PyTorch before 2.3 has no such cell in bfloat16 on a GPU, and launches are what it
@@ -32,7 +32,7 @@ def lstm_training(place: Place, sizes: Sizes) -> Step:
     return training([cell, last], loss, place)
 
 
-def graph_training(place: Place, sizes: Sizes) -> Step:
+def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning on a random graph: rows gathered along edges, and added up where they end."""
     nodes, width = sizes["nodes"], sizes["width"]
     layers = [place.put(nn.Linear(width, width)) for _ in range(2)]
@@ -50,7 +50,7 @@ def graph_training(place: Place, sizes: Sizes) -> Step:
     return training(layers, loss, place)
 
 
-def input_training(place: Place, sizes: Sizes) -> Step:
+def input_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning from images that the CPU makes ready each time, in the same thread."""
     side, width = sizes["side"], sizes["width"]
     network = place.put(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 
-class Place:
+class DevicePlace:
     """The device, the way numbers are kept there, and the chance that data is drawn by."""
 
     def __init__(self, device: str, seed: int = 1) -> None:
@@ -50,7 +50,7 @@ class Place:
 Loss = Callable[[], torch.Tensor]
 
 
-def training(modules: Sequence[nn.Module], loss: Loss, place: Place) -> Callable[[], None]:
+def training(modules: Sequence[nn.Module], loss: Loss, place: DevicePlace) -> Callable[[], None]:
     """Forward, backward, an optimiser's step."""
     weights = [weight for module in modules for weight in module.parameters()]
     optimizer = torch.optim.SGD(weights, lr=1e-4, momentum=0.9)
@@ -66,7 +66,7 @@ def training(modules: Sequence[nn.Module], loss: Loss, place: Place) -> Callable
 
 
 def inference(
-    module: nn.Module, inputs: Sequence[torch.Tensor], place: Place
+    module: nn.Module, inputs: Sequence[torch.Tensor], place: DevicePlace
 ) -> Callable[[], None]:
     """Forward alone; who asked waits for the answer."""
     module.eval()

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.lab.workloads.catalog import Sizes, Step
-from weft.lab.workloads.steps import Place, inference, training
+from weft.lab.workloads.steps import DevicePlace, inference, training
 
 WORDS = 32_000
 
@@ -49,7 +49,7 @@ class Block(nn.Module):
         return self.join(found.transpose(1, 2).flatten(2))
 
 
-class Model(nn.Module):
+class LanguageModel(nn.Module):
     """Words in, a distribution over words out."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -68,30 +68,30 @@ class Model(nn.Module):
         return self.last(text)
 
 
-def encoder_training(place: Place, sizes: Sizes) -> Step:
+def encoder_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Every word is guessed from all others."""
     return _learning(place, sizes, None)
 
 
-def decoder_training(place: Place, sizes: Sizes) -> Step:
+def decoder_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Every word is guessed from those before it."""
     length = sizes["length"]
     mask = torch.full((length, length), float("-inf"), device=place.device).triu(1)
     return _learning(place, sizes, mask)
 
 
-def encoder_inference(place: Place, sizes: Sizes) -> Step:
+def encoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """Texts are read whole."""
     words = place.indexes(WORDS, sizes["batch"], sizes["length"])
-    return inference(place.put(Model(sizes)), [words], place)
+    return inference(place.put(LanguageModel(sizes)), [words], place)
 
 
-def decoder_inference(place: Place, sizes: Sizes) -> Step:
+def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """One more word, with keys and values of all words before it kept; then the text begins anew.
 
     The word is read back each time, as whoever sends it on must.
     """
-    model = place.put(Model(sizes))
+    model = place.put(LanguageModel(sizes))
     if place.on_gpu:
         model = model.to(torch.bfloat16)
     model.eval()
@@ -115,7 +115,9 @@ def decoder_inference(place: Place, sizes: Sizes) -> Step:
     return step
 
 
-def _kept(model: nn.Module, place: Place, sizes: Sizes) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _kept(
+    model: nn.Module, place: DevicePlace, sizes: Sizes
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Room for the keys and values of every block, as if a text stood there already."""
     heads = sizes["heads"]
     shape = (sizes["batch"], heads, sizes["length"], sizes["width"] // heads)
@@ -123,8 +125,8 @@ def _kept(model: nn.Module, place: Place, sizes: Sizes) -> list[tuple[torch.Tens
     return [(place.numbers(*shape).to(kind), place.numbers(*shape).to(kind)) for _ in model.blocks]
 
 
-def _learning(place: Place, sizes: Sizes, mask: torch.Tensor | None) -> Step:
-    model = place.put(Model(sizes))
+def _learning(place: DevicePlace, sizes: Sizes, mask: torch.Tensor | None) -> Step:
+    model = place.put(LanguageModel(sizes))
     words = place.indexes(WORDS, sizes["batch"], sizes["length"])
 
     def loss() -> torch.Tensor:

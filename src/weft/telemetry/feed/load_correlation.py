@@ -30,7 +30,7 @@ Gpu: TypeAlias = tuple[str, int]
 """The node's name and the GPU's index on it: what a row is called, while rows move."""
 
 
-class Alone:
+class SoleTenants:
     """Who has had a GPU for itself, and since when."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Alone:
         return {gpu: uid for gpu, (uid, at_s) in self.since.items() if now_s - at_s >= for_s}
 
 
-class Company:
+class LoadCorrelation:
     """Remembers applications' series, one a metric: [g, samples] arrays throughout."""
 
     def __init__(self) -> None:

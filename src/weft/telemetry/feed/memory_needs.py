@@ -28,7 +28,7 @@ import numpy as np
 from weft.core.engine.harvest import BEYOND, NEED
 from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsSnapshot
 from weft.core.ledger import Holding
-from weft.core.ledger.table import RESERVE_PERMILLE, Bools, Ints, Table
+from weft.core.ledger.table import RESERVE_PERMILLE, Bools, Ints, LedgerTable
 from weft.model.request import LATENCY_CRITICAL
 from weft.telemetry.feed.freshness import contradicted
 
@@ -57,7 +57,7 @@ class WarmUp(NamedTuple):
 USUAL = WarmUp()
 
 
-class Residents(NamedTuple):
+class ResidentRows(NamedTuple):
     """P pods on GPUs, a row for each pod and GPU.
 
     `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
@@ -77,7 +77,7 @@ class Residents(NamedTuple):
     watched_s: Floats | None = None
 
 
-class Cards(NamedTuple):
+class GpuMemory(NamedTuple):
     """G GPUs: size [G], used memory [G, T] (NaN where unknown), and how old the newest of it is."""
 
     total_mib: Ints
@@ -85,7 +85,7 @@ class Cards(NamedTuple):
     freshness: Bytes
 
 
-class Holds(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P] is the next `warmed`.
 
     `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
@@ -103,8 +103,8 @@ class Holds(NamedTuple):
 
 
 def holds(
-    residents: Residents, cards: Cards, sample_age_s: Floats, warm_up: WarmUp = USUAL
-) -> Holds:
+    residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
+) -> MemoryNeeds:
     """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
@@ -130,7 +130,7 @@ def holds(
     need = np.where(fresh == STALE, np.maximum(promised, np.ceil(now)), need)
     idle = _share_out(gpu, np.maximum(0.0, asked - hold), promised - need)
     beyond = np.maximum(0, need - promised)
-    return Holds(
+    return MemoryNeeds(
         hold.astype(np.int64),
         idle,
         warm,
@@ -144,7 +144,7 @@ def holds(
 # --- the parts, in the order of the text above ---
 
 
-def _own_series(residents: Residents, cards: Cards, age_s: Floats) -> tuple[Floats, Bools]:
+def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tuple[Floats, Bools]:
     """Series since the pod was bound, and whether it is one to go by.
 
     Exporters say 0 for a pod that they know nothing of, and a stuck one says all of the card.
@@ -157,7 +157,7 @@ def _own_series(residents: Residents, cards: Cards, age_s: Floats) -> tuple[Floa
     return own, lately & (most > 0) & (most < total)
 
 
-def _expected(residents: Residents, most: Floats, fresh: Bytes) -> Floats:
+def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
     """What each pod is held at while nothing of its own says how much it needs."""
     asked = residents.asked_mib.astype(np.float64)
     if residents.expected_mib is None:
@@ -167,7 +167,7 @@ def _expected(residents: Residents, most: Floats, fresh: Bytes) -> Floats:
     return np.where(like, np.minimum(asked, expected), asked)
 
 
-def _rest_series(residents: Residents, cards: Cards, own: Floats, has_own: Bools) -> Floats:
+def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools) -> Floats:
     """What each GPU uses beside the pods that have a series of their own, [G, T]."""
     taken = np.zeros(cards.used_mib.shape)
     np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
@@ -175,7 +175,7 @@ def _rest_series(residents: Residents, cards: Cards, own: Floats, has_own: Bools
 
 
 def _warm(
-    residents: Residents, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
+    residents: ResidentRows, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
 ) -> Bools:
     """Bound long enough, and stable once: by its own series if there is any, else the GPU's."""
     old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_up.warm_s
@@ -207,7 +207,7 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
 
 
 def _believed(
-    residents: Residents, cards: Cards, own: Floats, has_own: Bools, warm_s: float
+    residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools, warm_s: float
 ) -> Bytes:
     """Freshness, MISSING where the used memory cannot be true beside the ledger and the pods'."""
     gpus = len(cards.total_mib)
@@ -223,7 +223,7 @@ def _believed(
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
 
 
-def _watched(residents: Residents, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
+def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
     """Freshness, STALE at most where a pod that is not warm has not been watched for long."""
     if residents.watched_s is None:
         return fresh
@@ -232,7 +232,7 @@ def _watched(residents: Residents, warm: Bools, fresh: Bytes, watch_s: float) ->
     return np.where(short & (fresh == FRESH), STALE, fresh).astype(np.int8)
 
 
-def _pro_rata(residents: Residents, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
+def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
     """Each warm pod's part of what its GPU used while all of these and none younger were there."""
     gpus, gpu = len(rest), residents.gpu
     age = np.nan_to_num(residents.age_s, nan=-1.0)
@@ -252,7 +252,7 @@ def _pro_rata(residents: Residents, rest: Floats, warm: Bools, age_s: Floats) ->
 
 
 def _still_to_come(
-    residents: Residents, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
+    residents: ResidentRows, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
 ) -> Floats:
     """Σ over warming pods of what they are held at and not seen to use yet, [G]."""
     has_own, warm = state
@@ -300,9 +300,9 @@ def _peak(series: Floats) -> Floats:
 # --- between the ledger and the rows ---
 
 
-class Rows(NamedTuple):
-    """Which pod (UID) and device row each row of `Residents` is, what it asked and is expected to
-    need there, and whether its class lets it lend."""
+class ResidentKeys(NamedTuple):
+    """Which pod (UID) and device row each row of `ResidentRows` is, what it asked and is expected
+    to need there, and whether its class lets it lend."""
 
     uids: tuple[str, ...]
     gpu: Ints
@@ -311,7 +311,7 @@ class Rows(NamedTuple):
     lends: Bools
 
 
-def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
+def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
     """A row for each pod and GPU; shares of one GPU together."""
     found: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
@@ -325,7 +325,7 @@ def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
                 found[key] = found.get(key, 0) + share.memory_mib
                 expected[key] = min(found[key], held.expected_mib or found[key])
                 lends[key] = held.placement.job_class != LATENCY_CRITICAL
-    return Rows(
+    return ResidentKeys(
         tuple(uid for uid, _ in found),
         np.array([device for _, device in found], dtype=np.int64),
         np.array(list(found.values()), dtype=np.int64),
@@ -335,7 +335,10 @@ def rows_of(table: Table, holdings: Iterable[Holding]) -> Rows:
 
 
 def idle_by_uid(
-    table: Table, holdings: Iterable[Holding], rows: Rows, idle_mib: Sequence[int] | Ints
+    table: LedgerTable,
+    holdings: Iterable[Holding],
+    rows: ResidentKeys,
+    idle_mib: Sequence[int] | Ints,
 ) -> dict[str, tuple[int, ...]]:
     """`SignalsSnapshot.idle_mib`: by pod, of each share in order; pods without any are left out."""
     left = {
@@ -360,8 +363,8 @@ def idle_by_uid(
 
 def told(
     before: SignalsSnapshot,
-    table: Table,
-    answer: Holds,
+    table: LedgerTable,
+    answer: MemoryNeeds,
     idle_mib: dict[str, tuple[int, ...]],
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:

@@ -8,19 +8,21 @@ is not known. How it ends is for the engine to know: only whole runs say what th
 from collections.abc import Sequence
 
 from weft.core.framework.signals import FRESH
-from weft.telemetry.feed.memory_needs import USUAL, Holds, Residents, WarmUp
+from weft.telemetry.feed.memory_needs import USUAL, MemoryNeeds, ResidentRows, WarmUp
 
 _LOST = -1
 
 
-class Watch:
+class PeakWatch:
     """Keeps what is needed from one look to the next."""
 
     def __init__(self, warm_up: WarmUp = USUAL) -> None:
         self._warm_up = warm_up
         self._most: dict[str, int] = {}
 
-    def look(self, uids: Sequence[str], residents: Residents, answer: Holds) -> dict[str, int]:
+    def look(
+        self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
+    ) -> dict[str, int]:
         """`SignalsSnapshot.peaks_mib` after this look: warm pods on one GPU, MiB by UID.
 
         `uids` are the residents' rows, `answer` what was found for them.

@@ -12,7 +12,7 @@ from weft.core.ledger.table import Ints
 from weft.telemetry.meaning.metric_names import Floats
 
 
-class Promised:
+class PromisedMemory:
     """The ledger's promises at the last looks, as long ago as `keep_s`."""
 
     def __init__(self, keep_s: float) -> None:

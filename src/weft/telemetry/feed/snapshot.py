@@ -13,15 +13,15 @@ import numpy as np
 from weft.core.framework.signals import MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.core.ledger.table import Ints
 from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.feed.load_correlation import CORRELATION, Company
-from weft.telemetry.feed.promised_memory import Promised
-from weft.telemetry.feed.window import Window
+from weft.telemetry.feed.load_correlation import CORRELATION, LoadCorrelation
+from weft.telemetry.feed.promised_memory import PromisedMemory
+from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
 from weft.telemetry.meaning.doubts import (
-    Memory,
-    Residents,
+    GpuPods,
+    MemoryReadings,
     false_activity,
     false_memory,
     never_idle,
@@ -55,7 +55,7 @@ _CARRIED = 2
 """Slots at the end without a sample that the last one is taken for: scrapes and ticks drift."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SnapshotSettings(msgspec.Struct, frozen=True):
     """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
     metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
     what the Kube-Knots rules compare."""
@@ -67,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
     trends: bool = True
 
 
-class Now(NamedTuple):
+class SnapshotTime(NamedTuple):
     """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
     `alone` are GPUs (rows) that a pod of an application has had for itself for `company.SAMPLES`.
@@ -75,7 +75,7 @@ class Now(NamedTuple):
 
     wall_s: float
     at_ns: int
-    residents: Residents
+    residents: GpuPods
     alone: Mapping[int, str] = {}
 
 
@@ -87,18 +87,18 @@ class _Series(NamedTuple):
     last_at_s: Floats
 
 
-class Refresher:
+class SnapshotBuilder:
     """Makes snapshots of one window; `realign` where its GPUs change."""
 
-    def __init__(self, window: Window, devices: Devices, settings: Settings) -> None:
+    def __init__(self, window: MetricWindow, devices: Devices, settings: SnapshotSettings) -> None:
         self.window, self.devices, self.settings = window, devices, settings
         self.version = 0
         makers = (Last(), Ewma(0.3), Ar(1), Ar(2), FourierAr(8, 1))
         self._selectors = {
             metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
         }
-        self._promised = Promised(window.samples * window.step_s)
-        self._company = Company()
+        self._promised = PromisedMemory(window.samples * window.step_s)
+        self._company = LoadCorrelation()
         self._seen_slot = window.complete
         self._forecast_of: dict[Metric, Forecast] = {}
 
@@ -117,7 +117,7 @@ class Refresher:
         """What pods are promised of each GPU at a look of which no snapshot is made."""
         self._promised.note(wall_s, promised_mib)
 
-    def refresh(self, now: Now, *, version: int = 0, why: str = "") -> SignalsSnapshot:
+    def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
         """All columns as of now; `version` 0: one more than last time."""
         self.version = version or self.version + 1
         self.window.advance(now.wall_s)
@@ -160,7 +160,7 @@ class Refresher:
         return found
 
     def _doubt(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: Residents
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: GpuPods
     ) -> None:
         """MISSING where the newest numbers cannot be true."""
         false = false_memory(self._memory_now(series), self.devices.total_mib, residents)
@@ -185,7 +185,7 @@ class Refresher:
         if Metric.POWER_W in series:
             fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
 
-    def _memory_now(self, series: dict[Metric, _Series]) -> Memory:
+    def _memory_now(self, series: dict[Metric, _Series]) -> MemoryReadings:
         """The newest readings of memory, and which of them were taken together."""
         unknown = np.full(len(self.devices), np.nan)
         nothing = _Series(unknown[:, None], unknown, unknown)
@@ -193,7 +193,7 @@ class Refresher:
         with np.errstate(invalid="ignore"):
             apart_s = np.abs(used.last_at_s - free.last_at_s)
             at_once = apart_s < 0.5 * self.window.step_s
-        return Memory(used.last, free.last, np.nan_to_num(held.last), at_once)
+        return MemoryReadings(used.last, free.last, np.nan_to_num(held.last), at_once)
 
     # --- columns -------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Refresher:
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
 
     def _promises(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], now: Now
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], now: SnapshotTime
     ) -> dict[str, Column]:
         """What free memory must be read with: see `promised`."""
         if now.residents.promised_mib is None:
@@ -320,7 +320,7 @@ def _known(values: Floats, fresh: Bytes) -> Bytes:
     return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
 
 
-def _at_end(series: stats.Packed) -> Floats:
+def _at_end(series: stats.PackedSeries) -> Floats:
     """The newest sample of packed series."""
     if series.values.shape[1] == 0:
         return np.full(len(series.counts), np.nan)

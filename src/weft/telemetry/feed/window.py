@@ -20,7 +20,7 @@ from weft.telemetry.meaning.metric_names import Floats, Metric
 _EPSILON = 1e-6
 
 
-class Window:
+class MetricWindow:
     """See the module. Not thread-safe: one task puts and reads."""
 
     def __init__(

@@ -45,7 +45,7 @@ class Last(Forecaster):
         return _level(newest(history), horizon)
 
 
-class Peak(Forecaster):
+class PeakForecaster(Forecaster):
     """The given percentile of the history goes on: a level that is seldom passed.
 
     `indexed` takes the sorted sample at int(n · share), as Kube-Knots does; else interpolated.

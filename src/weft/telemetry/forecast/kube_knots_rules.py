@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
-from weft.telemetry.forecast.statistics import Packed
+from weft.telemetry.forecast.statistics import PackedSeries
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ PUBLISHED = Rules()
 """As in the runs whose logs were published."""
 
 
-class Why(enum.StrEnum):
+class KnotsRule(enum.StrEnum):
     """Which question decided."""
 
     REQUESTS = "requests"
@@ -59,13 +59,13 @@ class Why(enum.StrEnum):
     @property
     def admits(self) -> bool:
         """Whether the pod may be placed."""
-        return self in {Why.REQUESTS, Why.CORRELATION, Why.PEAK}
+        return self in {KnotsRule.REQUESTS, KnotsRule.CORRELATION, KnotsRule.PEAK}
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class KnotsDecision(msgspec.Struct, frozen=True):
     """The decision and every number on the way to it; None where it was not asked for."""
 
-    why: Why
+    why: KnotsRule
     cov: float | None = None
     index: int | None = None
     percentile: float | None = None
@@ -92,31 +92,35 @@ def decide(
     free_mib: Sequence[float],
     used_mib: Sequence[float],
     rules: Rules = PUBLISHED,
-) -> Verdict:
+) -> KnotsDecision:
     """May a pod of `request_mib` join the card, given its memory series, oldest sample first?
 
     `unrequested_mib` is capacity less the requests of residents: below 0 after harvesting.
     """
     if request_mib <= unrequested_mib:
-        return Verdict(Why.REQUESTS)
+        return KnotsDecision(KnotsRule.REQUESTS)
     free, used = _series(free_mib), _series(used_mib)
     if min(free.counts[0], used.counts[0]) < rules.least_samples:
-        return Verdict(Why.FEW_SAMPLES)
+        return KnotsDecision(KnotsRule.FEW_SAMPLES)
     correlation = _by_correlation(request_mib, free, used, rules)
     return correlation if correlation.admits else _by_peak(request_mib, free, correlation, rules)
 
 
-def _by_correlation(request_mib: int, free: Packed, used: Packed, rules: Rules) -> Verdict:
+def _by_correlation(
+    request_mib: int, free: PackedSeries, used: PackedSeries, rules: Rules
+) -> KnotsDecision:
     cov = float(stats.coefficient_of_variation(free)[0])
     if not cov < rules.steady_below:
-        return Verdict(Why.REFUSED, cov)
+        return KnotsDecision(KnotsRule.REFUSED, cov)
     percentile = float(stats.quantile_at_index(used, rules.used_share)[0])
     harvested = rules.capacity_mib - truncate(percentile)
-    why = Why.CORRELATION if request_mib <= harvested else Why.REFUSED
-    return Verdict(why, cov, int(used.counts[0] * rules.used_share), percentile, harvested)
+    why = KnotsRule.CORRELATION if request_mib <= harvested else KnotsRule.REFUSED
+    return KnotsDecision(why, cov, int(used.counts[0] * rules.used_share), percentile, harvested)
 
 
-def _by_peak(request_mib: int, free: Packed, so_far: Verdict, rules: Rules) -> Verdict:
+def _by_peak(
+    request_mib: int, free: PackedSeries, so_far: KnotsDecision, rules: Rules
+) -> KnotsDecision:
     trend = float(stats.autocorrelation(free, rules.lag)[0])
     if not trend > rules.trend_above:
         return msgspec.structs.replace(so_far, autocorrelation=trend)
@@ -128,7 +132,7 @@ def _by_peak(request_mib: int, free: Packed, so_far: Verdict, rules: Rules) -> V
     predicted = truncate(float(value[0]))
     return msgspec.structs.replace(
         so_far,
-        why=Why.PEAK if request_mib <= predicted else Why.REFUSED,
+        why=KnotsRule.PEAK if request_mib <= predicted else KnotsRule.REFUSED,
         autocorrelation=trend,
         intercept=float(line.intercept[0]),
         slope=float(line.slope[0]),
@@ -141,5 +145,5 @@ def truncate(value: float) -> int:
     return int(value) if -(2.0**63) <= value < 2.0**63 else -(2**63)
 
 
-def _series(values: Sequence[float]) -> Packed:
+def _series(values: Sequence[float]) -> PackedSeries:
     return stats.pack(np.asarray(values, dtype=np.float64).reshape(1, -1))

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.telemetry.forecast.statistics import Counts, Floats, Packed, running_sum
+from weft.telemetry.forecast.statistics import Counts, Floats, PackedSeries, running_sum
 
 
-class Line(NamedTuple):
+class RegressionLine(NamedTuple):
     """y = intercept + slope · x, one of each a series; NaN or infinite where x never varies."""
 
     intercept: Floats
     slope: Floats
 
 
-def lag_line(series: Packed, lag: int) -> Line:
+def lag_line(series: PackedSeries, lag: int) -> RegressionLine:
     """The least-squares line from each sample to the one `lag` later."""
     early, late = series.values[:, : max(0, series.values.shape[1] - lag)], series.values[:, lag:]
     early = np.where(np.isnan(late), np.nan, early)
@@ -29,7 +29,7 @@ def lag_line(series: Packed, lag: int) -> Line:
         covariance = running_sum(early * late) - pairs * mean_x * mean_y
         spread = running_sum(early * early) - pairs * mean_x * mean_x
         slope = covariance / spread
-        return Line(mean_y - slope * mean_x, slope)
+        return RegressionLine(mean_y - slope * mean_x, slope)
 
 
 class Autoregression(NamedTuple):

@@ -16,21 +16,21 @@ Counts = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Packed(NamedTuple):
+class PackedSeries(NamedTuple):
     """Series with their samples moved to the left, in order: `values[s, :counts[s]]`; then NaN."""
 
     values: Floats
     counts: Counts
 
 
-def pack(values: Floats) -> Packed:
+def pack(values: Floats) -> PackedSeries:
     """The same series without gaps."""
     present = ~np.isnan(values)
     counts = np.asarray(present.sum(axis=1), dtype=np.int64)
     if bool(present.all()):
-        return Packed(values, counts)
+        return PackedSeries(values, counts)
     order = np.argsort(~present, axis=1, kind="stable")
-    return Packed(np.take_along_axis(values, order, axis=1), counts)
+    return PackedSeries(np.take_along_axis(values, order, axis=1), counts)
 
 
 def running_sum(terms: Floats) -> Floats:
@@ -40,26 +40,26 @@ def running_sum(terms: Floats) -> Floats:
     return np.asarray(np.add.accumulate(np.where(np.isnan(terms), 0.0, terms), axis=1)[:, -1])
 
 
-def mean(series: Packed) -> Floats:
+def mean(series: PackedSeries) -> Floats:
     """[s]; NaN without samples."""
     with np.errstate(all="ignore"):
         return running_sum(series.values) / series.counts
 
 
-def variance(series: Packed) -> Floats:
+def variance(series: PackedSeries) -> Floats:
     """Of the population, as mean of squares less squared mean: rounding may make it negative."""
     with np.errstate(all="ignore"):
         middle = mean(series)
         return running_sum(series.values * series.values) / series.counts - middle * middle
 
 
-def coefficient_of_variation(series: Packed) -> Floats:
+def coefficient_of_variation(series: PackedSeries) -> Floats:
     """Standard deviation over mean, [s]; NaN where the mean is 0 or rounding hid the variance."""
     with np.errstate(all="ignore"):
         return np.sqrt(variance(series)) / mean(series)
 
 
-def autocorrelation(series: Packed, lag: int) -> Floats:
+def autocorrelation(series: PackedSeries, lag: int) -> Floats:
     """r_lag = Σ(y_i − ȳ)(y_{i+lag} − ȳ) / Σ(y_i − ȳ)², [s]; NaN for a constant series.
 
     With no more samples than `lag` the upper sum is empty and the result 0.
@@ -70,13 +70,13 @@ def autocorrelation(series: Packed, lag: int) -> Floats:
         return together / running_sum(away * away)
 
 
-def quantile_at_index(series: Packed, share: float) -> Floats:
+def quantile_at_index(series: PackedSeries, share: float) -> Floats:
     """The sorted sample at index int(n · share), [s]: Kube-Knots' percentile. NaN without any."""
     place = (series.counts * share).astype(np.int64)
     return _sorted_at(series, np.minimum(place, series.counts - 1))
 
 
-def quantile_interpolated(series: Packed, share: float) -> Floats:
+def quantile_interpolated(series: PackedSeries, share: float) -> Floats:
     """The usual quantile, linear between the two samples beside (n − 1) · share, [s]."""
     place = np.maximum(series.counts - 1, 0) * share
     below = np.floor(place).astype(np.int64)
@@ -85,7 +85,7 @@ def quantile_interpolated(series: Packed, share: float) -> Floats:
     return low + (high - low) * (place - below)
 
 
-def _sorted_at(series: Packed, place: Counts) -> Floats:
+def _sorted_at(series: PackedSeries, place: Counts) -> Floats:
     if series.values.shape[1] == 0:
         return np.full(len(place), np.nan)
     ranked = np.sort(series.values, axis=1)  # NaN goes last

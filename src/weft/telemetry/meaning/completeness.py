@@ -12,8 +12,8 @@ import numpy as np
 from weft.core.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
 from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.join import Joiner, Why
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner
 from weft.telemetry.meaning.metric_names import (
     ALIASES,
     NODE_LABELS,
@@ -22,7 +22,7 @@ from weft.telemetry.meaning.metric_names import (
     subject,
     without_port,
 )
-from weft.telemetry.sources.answers import Answer, labels_of
+from weft.telemetry.sources.answers import QueryResult, labels_of
 
 Level = Literal["good", "advice", "wrong"]
 
@@ -55,7 +55,7 @@ EITHER = {
 """What does as well."""
 
 
-class Finding(NamedTuple):
+class CompletenessFinding(NamedTuple):
     """One thing that was looked at; `mend` is what to do about it."""
 
     level: Level
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
+def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
     """Nodes and GPUs that the labels tell of; memory is not known."""
     found: dict[str, dict[int, str]] = {}
     for answer in answers:
@@ -80,7 +80,7 @@ def discover(answers: Iterable[Answer], aliases: Mapping[str, Alias] = ALIASES) 
     ]
 
 
-class Looked(NamedTuple):
+class ScrapeReport(NamedTuple):
     """One look: what was answered, how it was joined, and when it was: asked at `asked_s`, at
     `now_s` all answers were there.
 
@@ -89,13 +89,13 @@ class Looked(NamedTuple):
     answer.
     """
 
-    answers: Sequence[Answer]
-    joiner: Joiner
-    window: Window
+    answers: Sequence[QueryResult]
+    joiner: SeriesJoiner
+    window: MetricWindow
     asked_s: float
     now_s: float
     scrape_s: float
-    notes: Sequence[Finding] = ()
+    notes: Sequence[CompletenessFinding] = ()
 
     def ages_s(self, metric: Metric) -> Floats:
         """How old each GPU's newest sample is; infinite without one, negative from the future."""
@@ -104,7 +104,7 @@ class Looked(NamedTuple):
         return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
 
 
-def check(looked: Looked) -> list[Finding]:
+def check(looked: ScrapeReport) -> list[CompletenessFinding]:
     """Everything worth saying, the worst first."""
     found = [
         *looked.notes,
@@ -126,7 +126,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(told[:_MOST_NAMED]) + more
 
 
-def _metrics(looked: Looked) -> Iterable[Finding]:
+def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     devices = looked.joiner.devices
     gpus = len(devices)
     there = {m: np.isfinite(looked.window.newest(m)[1]) for m in looked.window.metrics}
@@ -135,21 +135,21 @@ def _metrics(looked: Looked) -> Iterable[Finding]:
         count = have.get(metric, 0)
         instead = any(have.get(other, 0) >= max(gpus, 1) for other in EITHER.get(metric, ()))
         if count and count == gpus:
-            yield Finding("good", f"{metric}: all {gpus} GPUs")
+            yield CompletenessFinding("good", f"{metric}: all {gpus} GPUs")
             continue
         level: Level = "wrong" if metric in NEEDED and not instead else "advice"
         some = f"{count} of {gpus} GPUs" if count else "no GPU"
         if count:
             lacking = np.flatnonzero(~there[metric]).tolist()
             some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
-        yield Finding(
+        yield CompletenessFinding(
             level,
             f"{metric}: {some}",
             f"exporter's list, DCGM field {field}: {name}, gauge, {text}",
         )
 
 
-def _scrapes(looked: Looked) -> Iterable[Finding]:
+def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     """How far samples lie apart, how old the newest are, and whose clock is wrong."""
     steps = [
         np.diff(part)
@@ -161,41 +161,41 @@ def _scrapes(looked: Looked) -> Iterable[Finding]:
         apart_s = float(np.median(np.concatenate(steps)))
         expected = looked.scrape_s
         if apart_s > 1.5 * expected:
-            yield Finding(
+            yield CompletenessFinding(
                 "wrong",
                 f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
                 f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
             )
         elif apart_s > SLOW_S:
-            yield Finding(
+            yield CompletenessFinding(
                 "advice",
                 f"samples are {apart_s:g} s apart: what grows faster is seen too late",
                 "scrape every 15 s: lent memory is called back by what is seen",
             )
         else:
-            yield Finding("good", f"samples are {apart_s:g} s apart")
+            yield CompletenessFinding("good", f"samples are {apart_s:g} s apart")
     times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
     if not len(times):
-        yield Finding(
+        yield CompletenessFinding(
             "wrong", "no sample of any known metric", "is the exporter scraped by this server?"
         )
         return
     age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
     if ahead_s > 2.0:
-        yield Finding(
+        yield CompletenessFinding(
             "wrong",
             f"the newest sample is {ahead_s:.0f} s in the future",
             "set the clocks: this machine's or the server's",
         )
     elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
-        yield Finding(
+        yield CompletenessFinding(
             "wrong",
             f"the newest sample is {age_s:.0f} s old",
             "has scraping stopped, or do the clocks disagree?",
         )
 
 
-def _stale(looked: Looked) -> Iterable[Finding]:
+def _stale(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     """GPUs whose newest sample of what is needed is old, while others' are not."""
     gpus = looked.joiner.devices.gpus
     for metric in NEEDED:
@@ -203,31 +203,33 @@ def _stale(looked: Looked) -> Iterable[Finding]:
         old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
         if 0 < len(old) < len(gpus):
             named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
-            yield Finding(
+            yield CompletenessFinding(
                 "wrong",
                 f"{metric} is {ages[old].max():.0f} s old on {named}",
                 "are these nodes' exporters up, and scraped in time?",
             )
 
 
-def _warnings(looked: Looked) -> Iterable[Finding]:
+def _warnings(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     for warning in sorted({one for answer in looked.answers for one in answer.warnings}):
-        yield Finding("wrong", f"the server warns: {warning}", "what it told may be a part only")
+        yield CompletenessFinding(
+            "wrong", f"the server warns: {warning}", "what it told may be a part only"
+        )
 
 
-_MENDS: Mapping[Why, str] = {
-    Why.NODE: "label them with the node's name: Hostname, or node by a relabelling",
-    Why.GPU: "these GPUs are not in the cluster's inventory",
-    Why.MIG: "MIG instances are found by their own UUID alone",
-    Why.LABELS: "labels that cannot be read",
+_MENDS: Mapping[JoinFailure, str] = {
+    JoinFailure.NODE: "label them with the node's name: Hostname, or node by a relabelling",
+    JoinFailure.GPU: "these GPUs are not in the cluster's inventory",
+    JoinFailure.MIG: "MIG instances are found by their own UUID alone",
+    JoinFailure.LABELS: "labels that cannot be read",
 }
 
 
-def _labels_of(looked: Looked) -> Iterable[Finding]:
+def _labels_of(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     for why, count in sorted(looked.joiner.unjoined.items()):
         example = looked.joiner.examples.get(why, "")
-        named = _misnamed(looked) if why is Why.NODE else ""
-        yield Finding(
+        named = _misnamed(looked) if why is JoinFailure.NODE else ""
+        yield CompletenessFinding(
             "wrong",
             f"{count} series belong to no GPU ({why}){named}, as {example}",
             _MENDS.get(why, ""),
@@ -240,27 +242,27 @@ def _labels_of(looked: Looked) -> Iterable[Finding]:
             total += 1
             lacks["UUID"] += not about.uuid
     if lacks["UUID"]:
-        yield Finding(
+        yield CompletenessFinding(
             "advice",
             f"{lacks['UUID']} of {total} series have no UUID",
             "GPUs are then told by index, which is not safe in containers",
         )
 
 
-def _misnamed(looked: Looked) -> str:
+def _misnamed(looked: ScrapeReport) -> str:
     """What series call the nodes that the cluster calls otherwise."""
     devices = looked.joiner.devices
     told = set()
     for answer in looked.answers:
         for text in answer.labels:
             labels = labels_of(text)
-            if devices.find(labels) is Why.NODE:
+            if devices.find(labels) is JoinFailure.NODE:
                 told |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
     names = f"they say {_some(told)}" if told else "they name none"
     return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
 
 
-def _nodes(looked: Looked) -> Iterable[Finding]:
+def _nodes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     window, devices = looked.window, looked.joiner.devices
     seen = np.zeros(len(devices), dtype=bool)
     for metric in window.metrics:
@@ -268,7 +270,7 @@ def _nodes(looked: Looked) -> Iterable[Finding]:
         seen |= fresh != MISSING
     silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
     for node, count in sorted(silent.items()):
-        yield Finding(
+        yield CompletenessFinding(
             "wrong",
             f"node {node}: {count} GPUs without metrics",
             "does the exporter run there, and is it scraped?",

@@ -26,7 +26,7 @@ AT_WORK = 0.5
 """A share of time that is no measuring error: another metric cannot say never, nor always."""
 
 
-class Residents(NamedTuple):
+class GpuPods(NamedTuple):
     """What the ledger knows of each GPU: pods that hold it, those of them that have warmed up, and
     what all of them together were promised of its memory (None: nobody says)."""
 
@@ -35,7 +35,7 @@ class Residents(NamedTuple):
     promised_mib: Ints | None = None
 
 
-class Memory(NamedTuple):
+class MemoryReadings(NamedTuple):
     """The newest readings of each GPU's memory, MiB, NaN where unknown.
 
     `reserved` is the driver's own part, 0 where nobody tells it. `at_once` says whether used and
@@ -48,7 +48,7 @@ class Memory(NamedTuple):
     at_once: Bools
 
 
-def false_memory(seen: Memory, total_mib: Ints, residents: Residents) -> Bools:
+def false_memory(seen: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
     """Where the readings of memory contradict the ledger or each other. NaN contradicts nothing.
 
     A metric that is stuck at 0 is caught by the other one; where one of the two is all there is,
@@ -63,7 +63,7 @@ def false_memory(seen: Memory, total_mib: Ints, residents: Residents) -> Bools:
     return np.asarray(wrong | too_much | too_little | all_free)
 
 
-def stuck_at_one(recent: Floats, residents: Residents) -> Bools:
+def stuck_at_one(recent: Floats, residents: GpuPods) -> Bools:
     """GPUs whose share of time, [g, samples], is exactly 1 in each sample, where that is no load.
 
     That is where so are at least half of the GPUs that report, at least `LEAST_STUCK` of them, and

@@ -29,10 +29,10 @@ from weft.telemetry.meaning.metric_names import (
     subject,
     without_port,
 )
-from weft.telemetry.sources.answers import Answer, labels_of, shown
+from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
-class Why(enum.StrEnum):
+class JoinFailure(enum.StrEnum):
     """Why a series was not joined to a GPU."""
 
     NAME = "name"
@@ -87,24 +87,24 @@ class Devices:
                     return known
         return ""
 
-    def find(self, labels: Mapping[str, str]) -> int | Why:
+    def find(self, labels: Mapping[str, str]) -> int | JoinFailure:
         """The row of the GPU that these labels are about."""
         about = subject(labels)
         row = self.by_uuid.get((about.mig_uuid or about.uuid).lower())
         if about.mig:
             about_card = not about.mig_uuid and not about.uuid.startswith("MIG-")
-            return Why.MIG if row is None or about_card else row
+            return JoinFailure.MIG if row is None or about_card else row
         if row is not None:
             return row
         node = self.node(labels)
         if not node:
-            return Why.NODE
+            return JoinFailure.NODE
         if about.uuid and node in self._with_uuids and about.uuid.lower() not in self._twice:
-            return Why.GPU  # a card that the node's inventory does not have
-        return self.row_of.get((node, about.gpu), Why.GPU)
+            return JoinFailure.GPU  # a card that the node's inventory does not have
+        return self.row_of.get((node, about.gpu), JoinFailure.GPU)
 
 
-class Joined(NamedTuple):
+class JoinedSamples(NamedTuple):
     """Samples of one canonical metric: GPU rows, seconds, values in the metric's unit."""
 
     metric: Metric
@@ -127,14 +127,14 @@ class _Place(NamedTuple):
     """What is known of labels: the row, or −1 and why; the pod that they name, with namespace."""
 
     row: int
-    why: Why | None = None
+    why: JoinFailure | None = None
     namespace: str = ""
     pod: str = ""
 
 
 _NAMED = b'"__name__":"'
 """Before the name among the labels. What is left without it is alike for all metrics of a GPU."""
-_UNKNOWN = _Place(-1, Why.NAME)
+_UNKNOWN = _Place(-1, JoinFailure.NAME)
 
 
 # Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times.
@@ -150,7 +150,7 @@ def nobody(row: int, namespace: str, pod: str) -> str:
     return ""
 
 
-class Joiner:
+class SeriesJoiner:
     """Joins answers to GPUs and keeps what it learned about each series.
 
     `unjoined` counts the series of the last answers by reason; `examples` has one of each.
@@ -160,8 +160,8 @@ class Joiner:
         self, devices: Devices, aliases: Mapping[str, Alias] = ALIASES, most_kept: int = _MOST_KEPT
     ) -> None:
         self.devices, self.aliases = devices, aliases
-        self.unjoined: dict[Why, int] = {}
-        self.examples: dict[Why, str] = {}
+        self.unjoined: dict[JoinFailure, int] = {}
+        self.examples: dict[JoinFailure, str] = {}
         self._names = list(aliases)
         self._by_bytes = {name.encode(): number for number, name in enumerate(self._names)}
         self._alias = list(aliases.values())
@@ -181,7 +181,7 @@ class Joiner:
         """How many label sets are remembered."""
         return len(self._known) + len(self._before)
 
-    def join(self, answer: Answer) -> list[Joined]:
+    def join(self, answer: QueryResult) -> list[JoinedSamples]:
         """The answer's samples by canonical metric, one for each GPU and moment."""
         places, numbers = self._places(answer.labels)
         for one, place in zip(answer.labels, places, strict=True):
@@ -204,7 +204,7 @@ class Joiner:
             found.setdefault(alias.metric, []).append((*merged, rank))
         return [_preferred(metric, parts, len(self.devices)) for metric, parts in found.items()]
 
-    def pods(self, answer: Answer, resident_of: ResidentOf) -> list[PodSamples]:
+    def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
         """What pods themselves use, where the exporter tells: beside the device's own series."""
         ends = np.cumsum(answer.counts)
         whole: set[tuple[int, int]] = set()
@@ -238,7 +238,7 @@ class Joiner:
             number = numbered.get(text[begin + len(_NAMED) : end], -1) if begin >= 0 else -1
             rest = text[:begin] + text[end:]
             place = known.get(rest) or self._meet(text, rest)
-            places.append(place if number >= 0 or place.why is Why.LABELS else _UNKNOWN)
+            places.append(place if number >= 0 or place.why is JoinFailure.LABELS else _UNKNOWN)
             numbers.append(number)
         return places, numbers
 
@@ -247,11 +247,11 @@ class Joiner:
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
         labels = labels_of(text)
-        row = self.devices.find(labels) if labels else Why.LABELS
+        row = self.devices.find(labels) if labels else JoinFailure.LABELS
         about = subject(labels)
         place = (
             _Place(-1, row)
-            if isinstance(row, Why)
+            if isinstance(row, JoinFailure)
             else _Place(row, None, about.namespace, about.pod)
         )
         return self._keep(rest, place)
@@ -284,12 +284,12 @@ def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[In
 
 def _preferred(
     metric: Metric, parts: list[tuple[Ints, Floats, Floats, Ints]], devices: int
-) -> Joined:
+) -> JoinedSamples:
     """Of several exporters' names for one thing on one GPU, the first counts."""
     if len(parts) == 1:
-        return Joined(metric, *parts[0][:3])
+        return JoinedSamples(metric, *parts[0][:3])
     rows, times, values, rank = (np.concatenate(column) for column in zip(*parts, strict=True))
     best = np.full(devices, np.iinfo(np.int64).max)
     np.minimum.at(best, rows, rank)
     keep = rank == best[rows]
-    return Joined(metric, rows[keep], times[keep], values[keep])
+    return JoinedSamples(metric, rows[keep], times[keep], values[keep])

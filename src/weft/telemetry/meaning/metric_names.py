@@ -153,7 +153,7 @@ MIG_UUID_LABELS = ("dra_mig_device_uuid",)
 _INDEX = re.compile(r"[0-9]{1,6}")
 
 
-class Subject(NamedTuple):
+class SeriesSubject(NamedTuple):
     """What a series is about, as far as its labels say; "" and −1 where they do not."""
 
     node: str = ""
@@ -166,10 +166,10 @@ class Subject(NamedTuple):
     mig_uuid: str = ""
 
 
-def subject(labels: Mapping[str, str]) -> Subject:
+def subject(labels: Mapping[str, str]) -> SeriesSubject:
     """The node, GPU and pod that a series' labels name."""
     index = _first(labels, INDEX_LABELS).removeprefix("nvidia")
-    return Subject(
+    return SeriesSubject(
         node=without_port(_first(labels, NODE_LABELS)),
         uuid=_first(labels, UUID_LABELS),
         gpu=int(index) if _INDEX.fullmatch(index) else -1,

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
-from weft.telemetry.sources.answers import Answer, labels_of
+from weft.telemetry.sources.answers import QueryResult, labels_of
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -63,7 +63,7 @@ class Rate(NamedTuple):
     seconds: float
 
 
-class Part(NamedTuple):
+class CounterKey(NamedTuple):
     """One counter of a pod: of which job, read where (its instance, else its container), by what
     way there, and which one of that page (its own labels)."""
 
@@ -73,11 +73,11 @@ class Part(NamedTuple):
     own: str = ""
 
 
-class Series(NamedTuple):
+class CounterSeries(NamedTuple):
     """Which pod's, which of its counters, and of which metric."""
 
     pod: PodName
-    part: Part
+    part: CounterKey
     metric: str
 
 
@@ -86,22 +86,24 @@ class _Window:
 
     __slots__ = ("begun", "company", "last", "rests_s")
 
-    def __init__(self, at: Mapping[Part, tuple[float, float]], company: Hashable, rests_s: float):
+    def __init__(
+        self, at: Mapping[CounterKey, tuple[float, float]], company: Hashable, rests_s: float
+    ):
         self.begun, self.last = dict(at), dict(at)
         self.company, self.rests_s = company, rests_s
 
 
-class Reader:
+class CounterReader:
     """Reads labels, once each. `unjoined` counts the last answer's series that are nobody's."""
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
         self.unjoined: Counter[str] = Counter()
-        self._known: dict[bytes, Series | None] = {}
+        self._known: dict[bytes, CounterSeries | None] = {}
         self._most_kept = most_kept
 
     def read(
-        self, answer: Answer, pods: Mapping[PodName, Hashable], now_s: float
-    ) -> dict[str, dict[PodName, dict[Part, Samples]]]:
+        self, answer: QueryResult, pods: Mapping[PodName, Hashable], now_s: float
+    ) -> dict[str, dict[PodName, dict[CounterKey, Samples]]]:
         """By metric, pod and counter the samples in order of time; of `pods` alone.
 
         Of one counter that came twice, as from two servers, all samples together are its own.
@@ -109,7 +111,7 @@ class Reader:
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
             self._known.clear()
-        found: dict[str, dict[PodName, dict[Part, Samples]]] = {}
+        found: dict[str, dict[PodName, dict[CounterKey, Samples]]] = {}
         for text, samples in _each(answer, now_s):
             series = self._series(text)
             if series is None:
@@ -128,29 +130,29 @@ class Reader:
                     self.unjoined["many"] += 1
         return found
 
-    def _series(self, text: bytes) -> Series | None:
+    def _series(self, text: bytes) -> CounterSeries | None:
         if text not in self._known:
             self._known[text] = _series_of(text)
         return self._known[text]
 
 
-def _series_of(text: bytes) -> Series | None:
+def _series_of(text: bytes) -> CounterSeries | None:
     labels = labels_of(text)
     pod = labels.get("namespace", ""), labels.get("pod", "")
     if not all(pod):
         return None
     own = sorted((name, told) for name, told in labels.items() if name not in _SCRAPED)
     container = labels.get("container", "")
-    part = Part(
+    part = CounterKey(
         labels.get("job", ""),
         labels.get("instance", "") or container,
         "\0".join(filter(None, (container, labels.get("endpoint", "")))),
         "\0".join(f"{name}\0{told}" for name, told in own),
     )
-    return Series(pod, part, labels.get("__name__", ""))
+    return CounterSeries(pod, part, labels.get("__name__", ""))
 
 
-def _each(answer: Answer, now_s: float) -> Iterator[tuple[bytes, Samples]]:
+def _each(answer: QueryResult, now_s: float) -> Iterator[tuple[bytes, Samples]]:
     """Each series with its samples that can be true, the oldest first."""
     times, values, at = answer.times.tolist(), answer.values.tolist(), 0
     for text, count in zip(answer.labels, answer.counts.tolist(), strict=True):
@@ -185,7 +187,7 @@ class Rates:
 
     def look(
         self,
-        found: Mapping[PodName, Mapping[Part, Samples]],
+        found: Mapping[PodName, Mapping[CounterKey, Samples]],
         pods: Mapping[PodName, Hashable],
         now_s: float,
     ) -> dict[PodName, Rate]:
@@ -202,7 +204,11 @@ class Rates:
         return rates
 
     def _of_pod(
-        self, window: _Window | None, parts: Mapping[Part, Samples], company: Hashable, now_s: float
+        self,
+        window: _Window | None,
+        parts: Mapping[CounterKey, Samples],
+        company: Hashable,
+        now_s: float,
     ) -> tuple[_Window | None, Rate | None]:
         newest = {part: samples[-1] for part, samples in parts.items()}
         if min(at_s for at_s, _ in newest.values()) < now_s - self._stale_s:
@@ -218,7 +224,7 @@ class Rates:
         rate, over = self._rate(window)
         return (_Window(window.last, company, 0.0) if over else window), rate
 
-    def _broken(self, window: _Window, parts: Mapping[Part, Samples]) -> bool:
+    def _broken(self, window: _Window, parts: Mapping[CounterKey, Samples]) -> bool:
         """Whether a counter fell, or was not read for so long that it may have."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
@@ -235,7 +241,7 @@ class Rates:
 
         Of few units one more may be about to be done: in doubt the pod is faster.
         """
-        done: dict[Part, tuple[float, float]] = {}
+        done: dict[CounterKey, tuple[float, float]] = {}
         seconds = 0.0
         for part, (began_s, stood) in window.begun.items():
             at_s, value = window.last[part]
@@ -252,13 +258,13 @@ class Rates:
         return (Rate(per_s, newest_s, seconds) if counted > 0.0 else None), True
 
 
-def _once(done: Mapping[Part, tuple[float, float]]) -> tuple[float, float]:
+def _once(done: Mapping[CounterKey, tuple[float, float]]) -> tuple[float, float]:
     """Rate and units of all counters together, each counted once however often it is read.
 
     A page that is read in two ways, and all of a pod that two jobs read, is the one read that says
     the most; the counters of one page add up, and so do the pages of one job.
     """
-    ways: dict[Part, tuple[float, float]] = {}
+    ways: dict[CounterKey, tuple[float, float]] = {}
     for part, (per_s, units) in done.items():
         way = part._replace(own="")
         before = ways.get(way, (0.0, 0.0))
@@ -275,7 +281,7 @@ def _once(done: Mapping[Part, tuple[float, float]]) -> tuple[float, float]:
 
 
 def latencies(
-    found: Mapping[PodName, Mapping[Part, Samples]], metric: str, now_s: float, stale_s: float
+    found: Mapping[PodName, Mapping[CounterKey, Samples]], metric: str, now_s: float, stale_s: float
 ) -> dict[PodName, float]:
     """Each pod's newest p99, milliseconds: the largest of its parts that can be true. Seconds,
     unless the metric's name ends with `_ms` or `_milliseconds`."""

@@ -36,7 +36,7 @@ KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "ov
 API error; an answer that is none; one larger than allowed."""
 
 
-class Answer(NamedTuple):
+class QueryResult(NamedTuple):
     """Samples of S series. Series i owns the next `counts[i]` of `times` and `values`.
 
     `labels` are JSON objects as they came, `__name__` among them. `times` are seconds since 1970.
@@ -106,10 +106,10 @@ def readable(body: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
 
 
-NOTHING = Answer([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+NOTHING = QueryResult([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
-def decode(body: bytes, where: str) -> Answer:
+def decode(body: bytes, where: str) -> QueryResult:
     """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
     try:
         found = _response.decode(readable(body))
@@ -132,7 +132,7 @@ def decode(body: bytes, where: str) -> Answer:
     samples, counts = _numbers(texts, found.data.kind == "matrix", where)
     warnings = tuple(shown(one) for one in found.warnings[:_MOST_WARNINGS])
     labels = [bytes(one.metric) for one in series]
-    return Answer(labels, counts, samples[0::2], samples[1::2], warnings)
+    return QueryResult(labels, counts, samples[0::2], samples[1::2], warnings)
 
 
 def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from weft.kube.client import ApiClient
 from weft.kube.errors import LostError, NotSentError, OversizedError
 from weft.telemetry.sources.answers import TelemetryError, shown
-from weft.telemetry.sources.transport import MIB, USUAL, Limits, oversized
+from weft.telemetry.sources.transport import MIB, USUAL, ResponseLimits, oversized
 
 
-class Proxied:
+class ApiProxyTransport:
     """A `Transport` to a server behind `path` of the API server; questions are sent by GET.
 
     A POST would need the right to create `services/proxy`, and ours are short.
@@ -26,7 +26,7 @@ class Proxied:
         client: ApiClient,
         path: str,
         headers: Mapping[str, str] | None = None,
-        limits: Limits = USUAL,
+        limits: ResponseLimits = USUAL,
     ) -> None:
         self._client, self._path = client, path
         self._headers, self._limits = dict(headers or {}), limits

@@ -27,9 +27,9 @@ from weft.telemetry.meaning.metric_names import (
     Alias,
     Metric,
 )
-from weft.telemetry.sources.answers import Answer, TelemetryError, labels_of, shown
-from weft.telemetry.sources.source import Asked, Reading
-from weft.telemetry.sources.transport import NOBODY, Access, Direct, Limits
+from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
+from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials
 
 PORT = 9400
 """dcgm-exporter's."""
@@ -50,18 +50,18 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 """An exporter's address → HTTP status and body; raises nothing but `TelemetryError`."""
 
 
-class Known(NamedTuple):
+class NameIndex(NamedTuple):
     """What names mean, and the ledger's GPUs."""
 
     aliases: Mapping[str, Alias] = ALIASES
     devices: Callable[[], Devices] = lambda: Devices([])
 
 
-USUALLY = Known()
+USUALLY = NameIndex()
 """The usual names, and no GPUs."""
 
 
-class Exporters:
+class ExporterSource:
     """A `Source` over the exporters of `targets()`: node name → address of its metrics page.
 
     `fetch` reads the pages, where they are not reached from here by their addresses.
@@ -72,17 +72,17 @@ class Exporters:
         targets: Callable[[], Mapping[str, str]],
         *,
         timeout_s: float = 5.0,
-        access: Access = NOBODY,
+        access: ServerCredentials = NOBODY,
         fetch: Fetch | None = None,
-        known: Known = USUALLY,
+        known: NameIndex = USUALLY,
     ) -> None:
         """`BadInputError` names a file of `access` that is missing or wrong."""
         self._targets, self._known = targets, known
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._direct = None if fetch else Direct("", access, Limits(timeout_s, MOST_MIB))
+        self._direct = None if fetch else Direct("", access, ResponseLimits(timeout_s, MOST_MIB))
         self._fetch = fetch
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """One sample of everything; what was before now nobody has kept."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
         told = await asyncio.gather(
@@ -92,11 +92,11 @@ class Exporters:
         answers = [
             of_node(answer, asked.about, devices) for answer, asked in told if answer is not None
         ]
-        return Reading(answers, [asked for _, asked in told], "exporters")
+        return SourceReading(answers, [asked for _, asked in told], "exporters")
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """Nothing: applications are not asked one by one."""
-        return Reading([], [])
+        return SourceReading([], [])
 
     async def close(self) -> None:
         """Give back connections."""
@@ -105,7 +105,7 @@ class Exporters:
 
     async def _ask(
         self, node: str, url: str, wanted: frozenset[str]
-    ) -> tuple[Answer | None, Asked]:
+    ) -> tuple[QueryResult | None, QueryOutcome]:
         began = time.monotonic()
         answer, error = None, None
         try:
@@ -121,7 +121,7 @@ class Exporters:
         except Exception as wrong:  # a page that trips us up is that page's trouble
             text = f"{url}: {shown(f'{type(wrong).__name__}: {wrong}')}"
             error = TelemetryError("garbage", text)
-        return answer, Asked(node, time.monotonic() - began, error)
+        return answer, QueryOutcome(node, time.monotonic() - began, error)
 
     async def _page(self, url: str) -> tuple[int, bytes]:
         if self._direct is None:
@@ -133,7 +133,7 @@ class Exporters:
         return status, body
 
 
-def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> Answer:
+def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> QueryResult:
     """The wanted series of a page in Prometheus' text format, or in OpenMetrics.
 
     A time on the line itself (milliseconds; seconds in OpenMetrics, which ends by saying so) counts
@@ -164,7 +164,7 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
             found.pop(label, None)
         labels.append(msgspec.json.encode({"__name__": named[1], **found, "node": node}))
     ones = np.ones(len(labels), dtype=np.int64)
-    return Answer(labels, ones, np.array(times), np.array(values))
+    return QueryResult(labels, ones, np.array(times), np.array(values))
 
 
 def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
@@ -182,7 +182,7 @@ def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
     return inner, float(number), float(told[0]) / per_s if told else None
 
 
-def of_node(answer: Answer, node: str, devices: Devices) -> Answer:
+def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
     """The node's answer without a word on other nodes' cards.
 
     Such a series keeps nothing but the reason, so that it is counted as one that nobody has.

@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weft.model import BadInputError
 from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric, names_of
-from weft.telemetry.sources.answers import Answer, TelemetryError, decode, shown
-from weft.telemetry.sources.source import Asked, Reading
-from weft.telemetry.sources.transport import Access, Direct, Limits, Transport
+from weft.telemetry.sources.answers import QueryResult, TelemetryError, decode, shown
+from weft.telemetry.sources.source import QueryOutcome, SourceReading
+from weft.telemetry.sources.transport import Direct, ResponseLimits, ServerCredentials, Transport
 
 _AT_ONCE = 4
 
 
-class PrometheusOptions(Access, frozen=True):
+class PrometheusOptions(ServerCredentials, frozen=True):
     """How the server is asked.
 
     `url` is what stands before /api/v1. `timeout_s` is for one answer, `most_mib` its size.
@@ -55,7 +55,7 @@ class Prometheus:
         self._url = options.url.rstrip("/")
         if not re.match(r"https?://[^/\s]+", options.url):
             raise BadInputError("telemetry.url", f"{options.url!r} is no http:// or https:// URL")
-        limits = Limits(options.timeout_s, options.most_mib)
+        limits = ResponseLimits(options.timeout_s, options.most_mib)
         self._transport = transport or Direct(self._url, options, limits)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -69,24 +69,26 @@ class Prometheus:
         """Give back connections."""
         await self._transport.close()
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """All samples of these metrics of the last `back_s` seconds; one question a metric."""
         told = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
         answers = [answer for answer, _ in told if answer]
-        return Reading(answers, [asked for _, asked in told], self._url)
+        return SourceReading(answers, [asked for _, asked in told], self._url)
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """All samples of the metrics of these names, whatever they mean; one question."""
         selector = _selector(names, self.options.selector)
         answer, asked = await self._answered(selector, back_s, "progress")
-        return Reading([answer] if answer else [], [asked], self._url)
+        return SourceReading([answer] if answer else [], [asked], self._url)
 
-    async def query(self, query: str, time_s: float | None = None) -> Answer:
+    async def query(self, query: str, time_s: float | None = None) -> QueryResult:
         """One instant query; `TelemetryError` where it has no answer."""
         form = {"query": query} | ({"time": f"{time_s:.3f}"} if time_s is not None else {})
         return await self._decoded("/api/v1/query", form)
 
-    async def query_range(self, query: str, start_s: float, end_s: float, step_s: float) -> Answer:
+    async def query_range(
+        self, query: str, start_s: float, end_s: float, step_s: float
+    ) -> QueryResult:
         """One range query."""
         form = {
             "query": query,
@@ -101,21 +103,21 @@ class Prometheus:
         names = (name for metric in metrics for name in names_of(metric, self.aliases))
         return _selector(names, self.options.selector)
 
-    async def _ask(self, metric: Metric, back_s: float) -> tuple[Answer | None, Asked]:
+    async def _ask(self, metric: Metric, back_s: float) -> tuple[QueryResult | None, QueryOutcome]:
         return await self._answered(self.selector(metric), back_s, metric)
 
     async def _answered(
         self, selector: str, back_s: float, about: str
-    ) -> tuple[Answer | None, Asked]:
+    ) -> tuple[QueryResult | None, QueryOutcome]:
         began = time.monotonic()
         answer, error = None, None
         try:
             answer = await self.query(f"{selector}[{max(1, round(back_s))}s]")
         except TelemetryError as wrong:
             error = wrong
-        return answer, Asked(about, time.monotonic() - began, error)
+        return answer, QueryOutcome(about, time.monotonic() - began, error)
 
-    async def _decoded(self, path: str, form: dict[str, str]) -> Answer:
+    async def _decoded(self, path: str, form: dict[str, str]) -> QueryResult:
         where = self._url + path
         form["timeout"] = f"{self.options.timeout_s:g}s"
         # Thanos' own words; it leaves stores out unless it is told not to. Others pass them by.

@@ -1,10 +1,10 @@
 """Which Services of a cluster are metrics servers, and in which order they are worth a try. Pure.
 
 A Service says so itself by an annotation, or it is called as such servers usually are. Nothing is
-asked here: `Server.gpus` is found out by whoever asks (`cluster/telemetry/server_discovery`). Weft
-may reach what those who make Services cannot, so a Service must be about pods of its own namespace:
-none that is another name (ExternalName), and one whose endpoints are made by hand only where its
-namespace is trusted.
+asked here: `MetricsServer.gpus` is found out by whoever asks
+(`cluster/telemetry/server_discovery`). Weft may reach what those who make Services cannot, so a
+Service must be about pods of its own namespace: none that is another name (ExternalName), and one
+whose endpoints are made by hand only where its namespace is trusted.
 
     weft.dev/prometheus: "true"                 "false": never, whatever it is called
     weft.dev/prometheus-port: web               name or number; else the first that looks like HTTP
@@ -32,7 +32,7 @@ _PORT_NUMBERS = (9090, 9091, 10902, 8428, 8429, 8481, 8080, 80, 443)
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 
 
-class Kind(NamedTuple):
+class ServerKind(NamedTuple):
     """One sort of server. `names` are of Services, or of `app.kubernetes.io/name` with one of
     `components` (none: any); `path` stands before /api/v1."""
 
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind(
+    ServerKind(
         "Prometheus",
         frozenset(
             {
@@ -56,7 +56,7 @@ KINDS = (
         ),
         frozenset({"", "server", "prometheus"}),
     ),
-    Kind(
+    ServerKind(
         "Thanos",
         frozenset(
             {
@@ -68,18 +68,18 @@ KINDS = (
         ),
         frozenset({"", "query", "querier", "query-layer", "query-frontend"}),
     ),
-    Kind(
+    ServerKind(
         "Mimir",
         frozenset({"mimir", "mimir-query-frontend", "mimir-nginx", "mimir-gateway"}),
         frozenset({"", "query-frontend", "nginx", "gateway"}),
         "/prometheus",
     ),
-    Kind(
+    ServerKind(
         "VictoriaMetrics",
         frozenset({"vmsingle", "victoria-metrics-single"}),
         frozenset({"", "server", "monitoring"}),
     ),
-    Kind(
+    ServerKind(
         "VictoriaMetrics",
         frozenset({"vmselect"}),
         frozenset({"", "vmselect", "monitoring"}),
@@ -89,7 +89,7 @@ KINDS = (
 """Nearest first: what keeps the samples itself before what gathers them from others."""
 
 
-class Server(NamedTuple):
+class MetricsServer(NamedTuple):
     """A Service to ask. `rank` orders them, the smallest first; `why` says what makes it one."""
 
     rank: int
@@ -117,14 +117,14 @@ class Server(NamedTuple):
         return f"Service {self.namespace}/{self.name}"
 
 
-class Offers(NamedTuple):
+class ServerCandidates(NamedTuple):
     """The servers, best first, and what is wrong with Services that say they are one."""
 
-    servers: list[Server]
+    servers: list[MetricsServer]
     problems: list[str]
 
 
-def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> Offers:
+def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> ServerCandidates:
     """The metrics servers among these; the same in whatever order they come.
 
     In the `trusted` namespaces endpoints may be made by hand.
@@ -132,23 +132,23 @@ def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> Offers
     servers, problems = [], []
     for service in services:
         found = _server(service)
-        if isinstance(found, Server):
+        if isinstance(found, MetricsServer):
             found = _elsewhere(service, trusted) or found
-        if isinstance(found, Server):
+        if isinstance(found, MetricsServer):
             servers.append(found)
         elif found:
             problems.append(found)
-    return Offers(sorted(servers), sorted(problems))
+    return ServerCandidates(sorted(servers), sorted(problems))
 
 
-def to_try(servers: Sequence[Server]) -> list[Server]:
+def to_try(servers: Sequence[MetricsServer]) -> list[MetricsServer]:
     """Of servers in their order those to ask: the best of each namespace, then their second best.
 
     Whoever fills a namespace with offers so hides none of another one.
     """
     alike: Counter[tuple[str, int]] = Counter()
     turns: Counter[str] = Counter()
-    found: list[tuple[int, Server]] = []
+    found: list[tuple[int, MetricsServer]] = []
     for server in servers:
         alike[server.namespace, server.rank] += 1
         if alike[server.namespace, server.rank] <= _MOST_ALIKE:
@@ -168,7 +168,7 @@ def _elsewhere(service: Service, trusted: Collection[str]) -> str:
     return ""
 
 
-def _server(service: Service) -> Server | str:
+def _server(service: Service) -> MetricsServer | str:
     """The server, what is wrong with it, or "" where the Service is none."""
     meta = service.metadata
     marks = meta.annotations or {}
@@ -191,14 +191,16 @@ def _server(service: Service) -> Server | str:
     rank, why = (0, f"annotated {ANNOTATION}") if said else (0, "")
     if kind is not None and not said:
         rank, why = 1 + kind[0], f"called as {kind[1].title} usually is"
-    return Server(rank, meta.namespace, meta.name, scheme, str(port.port), path.rstrip("/"), why)
+    return MetricsServer(
+        rank, meta.namespace, meta.name, scheme, str(port.port), path.rstrip("/"), why
+    )
 
 
 def _shown(text: str) -> str:
     return repr(text[:_MOST_SHOWN])
 
 
-def _is(service: Service, kind: Kind) -> bool:
+def _is(service: Service, kind: ServerKind) -> bool:
     """Whether the Service is called as servers of this kind usually are."""
     labels = service.metadata.labels or {}
     component = labels.get("app.kubernetes.io/component", "")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer, TelemetryError
+from weft.telemetry.sources.answers import QueryResult, TelemetryError
 
 DEFAULT_METRICS = (
     Metric.MEMORY_USED_MIB,
@@ -28,7 +28,7 @@ DEFAULT_METRICS = (
 """What is asked for. Energy is left out: a counter of all time does not fit into float32."""
 
 
-class Asked(NamedTuple):
+class QueryOutcome(NamedTuple):
     """How one question went: what about, how long it took, and what was wrong, if anything."""
 
     about: str
@@ -36,25 +36,25 @@ class Asked(NamedTuple):
     error: TelemetryError | None = None
 
 
-class Reading(NamedTuple):
+class SourceReading(NamedTuple):
     """What came back in one tick; what is missing from it is among `asked` with its error.
 
     `where` names who was asked, for people.
     """
 
-    answers: list[Answer]
-    asked: list[Asked]
+    answers: list[QueryResult]
+    asked: list[QueryOutcome]
     where: str = ""
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Where samples come from."""
 
-    async def read(self, metrics: Sequence[Metric], back_s: float) -> Reading:
+    async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """All samples of the last `back_s` seconds, or what can be had of them. Never raises."""
         ...
 
-    async def series(self, names: Sequence[str], back_s: float) -> Reading:
+    async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """The same of metrics that mean nothing to Weft, by name, in one question; nothing where
         only GPUs' exporters are asked."""
         ...

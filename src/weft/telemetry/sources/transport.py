@@ -14,7 +14,7 @@ import msgspec
 
 from weft.kube.client import read_body
 from weft.kube.clock import SystemClock
-from weft.kube.credentials import Credentials, Fixed, PasswordFile, TokenFile
+from weft.kube.credentials import Credentials, FixedCredentials, PasswordFile, TokenFile
 from weft.kube.errors import OversizedError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
@@ -24,7 +24,7 @@ MIB = 1 << 20
 _MOST_SHOWN = 500
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, and whom to believe. Files are PEM, but for the password and the token.
 
     `headers` go with every question. `verify`: whether the server's certificate is looked at.
@@ -47,7 +47,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         if self.username:
             path, where = Path(self.password_file), "telemetry.passwordFile"
             return PasswordFile(path, SystemClock(), where, self.username)
-        return Fixed()
+        return FixedCredentials()
 
     def tls(self) -> ssl.SSLContext:
         """The server's authority and our own certificate; `BadInputError` names a wrong file."""
@@ -60,14 +60,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
 
-class Limits(NamedTuple):
+class ResponseLimits(NamedTuple):
     """Of one answer."""
 
     timeout_s: float = 10.0
     most_mib: int = 256
 
 
-NOBODY, USUAL = Access(), Limits()
+NOBODY, USUAL = ServerCredentials(), ResponseLimits()
 """No credentials; what is enough for one answer."""
 
 
@@ -90,7 +90,7 @@ class Transport(Protocol):
 class Direct:
     """A `Transport` to a server that can be reached from here; questions are sent by POST."""
 
-    def __init__(self, url: str, access: Access, limits: Limits = USUAL) -> None:
+    def __init__(self, url: str, access: ServerCredentials, limits: ResponseLimits = USUAL) -> None:
         """`BadInputError` names a file that is missing or wrong. `url` has no slash at its end."""
         self._url, self._limits, self._extra = url, limits, access.headers
         self._credentials = access.credentials()

@@ -9,16 +9,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from weft.cluster.control.fault_log import Faults
+from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import OnDecision
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.routes import Route, default_routes, route_profiles
-from weft.cluster.extender.server import Server, ServerOptions
+from weft.cluster.extender.server import ExtenderServer, ServerOptions
 from weft.cluster.extender.service import Extender
 from weft.core.engine import Bind, BindFailed, Command, Engine, Event, PodBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.kube.bind import Bound, Outcome
 from weft.kube.pods import Pod
@@ -51,7 +51,7 @@ class StubCluster:
         self, nodes: Iterable[Node] = (), unit: str = "MiB", routes: list[Route] = ROUTES
     ) -> None:
         self.engine = Engine(profiles(routes), nodes)
-        self.settings = Settings(gpushare_unit=unit)  # type: ignore[arg-type]
+        self.settings = DialectSettings(gpushare_unit=unit)  # type: ignore[arg-type]
         self.ready, self.leadership = True, Leadership(here=True)
         self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()
         self.delay_s = 0.0
@@ -59,7 +59,7 @@ class StubCluster:
         self.known: dict[tuple[str, str], Pod] = {}
         self.told: dict[tuple[str, str], Pod] = {}
         self.on_decision: list[OnDecision] = []
-        self.faults = Faults()
+        self.faults = FaultLog()
         self.pods = Watched(self.known)
         self._times = itertools.count(1)
 
@@ -125,8 +125,8 @@ def bind_args(pod: str, node: str) -> bytes:
 @asynccontextmanager
 async def serving(
     cluster: StubCluster, options: ServerOptions | None = None, routes: list[Route] = ROUTES
-) -> AsyncIterator[tuple[Server, int, aiohttp.ClientSession]]:
-    server = Server(Extender(cluster), routes, options)
+) -> AsyncIterator[tuple[ExtenderServer, int, aiohttp.ClientSession]]:
+    server = ExtenderServer(Extender(cluster), routes, options)
     port = await server.listen("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:

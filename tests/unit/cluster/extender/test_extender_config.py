@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from weft.cli.extender import extender_app
 from weft.cluster.extender.routes import default_routes, route_profiles
-from weft.cluster.extender.scheduler_config import CHOICES, Wishes, configuration
+from weft.cluster.extender.scheduler_config import CHOICES, SchedulerConfigOptions, configuration
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_named(words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_dialect_alone(name: str) -> None:
-    found = configuration(Wishes((name,), "http://w"))
+    found = configuration(SchedulerConfigOptions((name,), "http://w"))
     assert len(found["extenders"]) == 1
     names = [one["schedulerName"] for one in found["profiles"]]
     assert len({*names}) == len(names)

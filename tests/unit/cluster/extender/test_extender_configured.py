@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from weft.cluster.config.form import ExtenderSettings
-from weft.cluster.extender.listeners import Listening
+from weft.cluster.extender.listeners import ListenerOptions
 from weft.cluster.extender.routes import Route, default_routes, route_profiles
 from weft.cluster.extender.setup import listening_of, routes_of, with_priority
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 
@@ -19,7 +19,7 @@ KNOWN = built_in().names()
 def test_the_defaults_are_the_default_routes() -> None:
     settings = ExtenderSettings(interference_table="")
     assert routes_of(settings, KNOWN) == default_routes()
-    assert listening_of(settings) == Listening()
+    assert listening_of(settings) == ListenerOptions()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_files_of_tls() -> None:
             client_authority_file="/a",
         )
     )
-    assert found == Listening("127.0.0.1", 1, True, Path("/c"), Path("/k"), Path("/a"))
-    assert found.door == Door(certificate=True)
-    assert listening_of(ExtenderSettings()).door == Door()
-    assert listening_of(ExtenderSettings(anyone_may_bind=True)).door == Door(anyone=True)
+    assert found == ListenerOptions("127.0.0.1", 1, True, Path("/c"), Path("/k"), Path("/a"))
+    assert found.door == AccessRule(certificate=True)
+    assert listening_of(ExtenderSettings()).door == AccessRule()
+    assert listening_of(ExtenderSettings(anyone_may_bind=True)).door == AccessRule(anyone=True)

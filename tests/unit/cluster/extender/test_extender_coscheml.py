@@ -16,7 +16,7 @@ from weft.core.engine import Engine, PodSeenBound, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.policies.catalog import built_in
-from weft.dialects.dialect import Settings
+from weft.dialects.dialect import DialectSettings
 from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.kube.pods import Pod
@@ -35,7 +35,7 @@ PUBLISHED = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "coscheml/inte
 
 def world(running: dict[str, str], table: dict[str, dict[str, float]]) -> StubCluster:
     cluster = StubCluster()
-    cluster.settings = Settings(gpushare_unit="MiB", interference_table=True)
+    cluster.settings = DialectSettings(gpushare_unit="MiB", interference_table=True)
     profile = Profile("coscheml", [built_in().create("coscheml")])
     cluster.engine = Engine([profile], [node(name, gpus=1) for name in running])
     cluster.handle(PolicyInput(INPUT, to_input(from_static(1, slowdowns(table, "the table")))))

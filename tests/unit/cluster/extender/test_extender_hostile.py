@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cluster.extender.connection import MIB, ServerOptions
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.core.ledger.audit import audit
 from weft.testing.builders import node
 
 FAULT = b"Weft failed to answer"
-Check = Callable[[Server, int, aiohttp.ClientSession], Awaitable[None]]
+Check = Callable[[ExtenderServer, int, aiohttp.ClientSession], Awaitable[None]]
 
 
 def world() -> StubCluster:
@@ -269,7 +269,7 @@ async def raw(port: int, data: bytes, cut: int = 0) -> bytes:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(streams, st.integers(0, 200)), min_size=1, max_size=8))
 def test_streams_that_are_hardly_http(sent: list[tuple[bytes, int]]) -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         answers = await asyncio.gather(*(raw(port, data, cut) for data, cut in sent))
         assert not any(FAULT in answer for answer in answers)
         await is_well(session)
@@ -281,7 +281,7 @@ def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
     body = args(elastic(), ["n1"])
     good = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         answer = await raw(port, good + good)
         assert answer.count(b'"NodeNames":["n1"]') == 2
         answer = await raw(port, good + b"\x00\x01garbage\r\n\r\n")
@@ -325,7 +325,7 @@ def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
             await asyncio.gather(over, return_exceptions=True)
             writer.close()
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         many = asyncio.gather(*(dribble(port) for _ in range(20)))
         await is_well(session)
         assert max(await many) < 5
@@ -355,7 +355,7 @@ def test_memory_is_bounded_whoever_sends_how_much() -> None:
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (8 * MIB)
     piece, answers = bytes(MIB), list[bytes]()
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         def one() -> None:
             answers.append(pour(port, head, piece, 4))
 
@@ -381,7 +381,7 @@ def test_over_32_mib_is_refused_as_it_ships(chunked: bool) -> None:
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\n" + told + b"\r\n\r\n"
     piece = b"100000\r\n" + bytes(MIB) + b"\r\n" if chunked else bytes(MIB)
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         await asyncio.to_thread(pour, port, head, piece, 33)
         assert server.metrics.rejected == {"size": 1}
         await is_well(session)
@@ -395,7 +395,7 @@ def test_a_body_of_nearly_32_mib_is_read() -> None:
     body = args(elastic(), None, {"metadata": {}, "items": items})
     assert 30 * MIB < len(body) < 32 * MIB
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.post("/weft/filter", data=io.BytesIO(body)) as answer:
             found: Any = json.loads(await answer.read())
         assert found["Nodes"]["items"] == items[1:2]
@@ -458,7 +458,7 @@ def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
     body = args(elastic(), [f"node-{number:020d}" for number in range(100_000)])
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         loop = asyncio.get_running_loop()
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

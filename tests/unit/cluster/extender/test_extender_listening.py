@@ -7,15 +7,15 @@ import pytest
 from extender_world import ROUTES, StubCluster
 
 from weft.cluster.extender import listeners
-from weft.cluster.extender.listeners import Listening, listen
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.listeners import ListenerOptions, listen
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.model import BadInputError
 
 
-def opened(wish: Listening) -> list[int]:
+def opened(wish: ListenerOptions) -> list[int]:
     async def main() -> list[int]:
-        server = Server(Extender(StubCluster()), ROUTES)
+        server = ExtenderServer(Extender(StubCluster()), ROUTES)
         try:
             return await listen(server, wish)
         finally:
@@ -25,10 +25,10 @@ def opened(wish: Listening) -> list[int]:
 
 
 def test_one_port_or_the_originals_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = opened(Listening("127.0.0.1", 0)), opened(Listening("127.0.0.1", 0))
+    first, second = opened(ListenerOptions("127.0.0.1", 0)), opened(ListenerOptions("127.0.0.1", 0))
     monkeypatch.setattr(listeners, "ORIGINAL_PORTS", (first[0], second[0]))
     both = [first[0], second[0]]
-    assert opened(Listening("127.0.0.1", first[0], original_ports=True)) == both
+    assert opened(ListenerOptions("127.0.0.1", first[0], original_ports=True)) == both
 
 
 def test_the_originals_ports_are_what_they_were() -> None:
@@ -37,11 +37,11 @@ def test_the_originals_ports_are_what_they_were() -> None:
 
 def test_a_port_that_is_taken_is_named() -> None:
     async def main() -> None:
-        server = Server(Extender(StubCluster()), ROUTES)
+        server = ExtenderServer(Extender(StubCluster()), ROUTES)
         try:
-            (port,) = await listen(server, Listening("127.0.0.1", 0))
+            (port,) = await listen(server, ListenerOptions("127.0.0.1", 0))
             with pytest.raises(BadInputError, match=f"port {port}"):
-                await listen(server, Listening("127.0.0.1", port))
+                await listen(server, ListenerOptions("127.0.0.1", port))
         finally:
             await server.close()
 
@@ -49,8 +49,8 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", [Listening(certificate=Path("a")), Listening(client_authority=Path("a"))]
+    "wish", [ListenerOptions(certificate=Path("a")), ListenerOptions(client_authority=Path("a"))]
 )
-def test_half_a_wish_for_tls_is_named(wish: Listening) -> None:
+def test_half_a_wish_for_tls_is_named(wish: ListenerOptions) -> None:
     with pytest.raises(BadInputError, match="certificate"):
         opened(wish)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.cluster.extender.connection import ServerOptions
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
@@ -40,7 +40,7 @@ async def raw(port: int, data: bytes, wait_s: float = 5) -> bytes:
 
 
 def on_server(
-    check: Callable[[Server, int, aiohttp.ClientSession], Awaitable[None]],
+    check: Callable[[ExtenderServer, int, aiohttp.ClientSession], Awaitable[None]],
     world: StubCluster | None = None,
     options: ServerOptions | None = None,
 ) -> None:
@@ -52,7 +52,7 @@ def on_server(
 
 
 def test_every_original_path_answers() -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         for path, prioritize in (
             ("/weft", "prioritize"),
             ("/scheduler", "priorities"),
@@ -78,7 +78,7 @@ def test_pages() -> None:
     world = cluster()
     world.ready = False
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.get("/version") as answer:
             assert await answer.text() == weft.__version__
         for path, code in (("/healthz", 200), ("/livez", 200), ("/readyz", 503)):
@@ -111,7 +111,7 @@ def test_inspect_and_status_show_what_is_booked() -> None:
     world = StubCluster([node("n1", gpus=2, memory_mib=16160), node("plain")], unit="GiB")
     world.handle(PodSeenBound(placement("u", "n1", 1, memory_mib=2154, milli=250)))
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.get("/gpushare-scheduler/inspect") as answer:
             everything = await answer.json()
         pod = {"name": "u", "namespace": "", "usedGPU": 2}
@@ -143,7 +143,7 @@ def test_inspect_names_pods_that_were_only_seen_bound() -> None:
     world.known["ns", "trainer"] = bound
     world.handle(PodSeenBound(placement(bound.metadata.uid, "n1", 0, memory_mib=256)))
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.get("/gpushare-scheduler/inspect/n1") as answer:
             (found,) = (await answer.json())["nodes"]
         (pod,) = found["devs"][0]["pods"]
@@ -155,7 +155,7 @@ def test_inspect_names_pods_that_were_only_seen_bound() -> None:
 def test_every_port_has_every_page_and_path() -> None:
     """Elastic's port and gpushare's are two doors of one server."""
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         second = await server.listen("127.0.0.1", 0)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{second}") as other:
             for path in (
@@ -182,7 +182,7 @@ def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
     world.leadership.elsewhere = lambda: "weft-b_1"
     world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.get("/readyz") as answer:
             assert answer.status == 200
         for path, code in (("/weft", 200), ("/scheduler", 500), ("/gpushare-scheduler", 500)):
@@ -201,7 +201,7 @@ def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
 
 
 def test_too_much_is_turned_away() -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.post("/weft/filter", data=b" " * 100_001) as answer:
             assert answer.status == 413
             assert "nodeCacheCapable" in (await answer.json())["Error"]
@@ -217,7 +217,7 @@ def test_too_much_is_turned_away() -> None:
 
 
 def test_all_requests_together_have_a_budget() -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         half = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"
         answers = await asyncio.gather(*(raw(port, half + b" " * 80_000) for _ in range(2)))
         assert sorted(answer.split()[1] for answer in answers) == [b"408", b"503"]
@@ -231,7 +231,7 @@ def test_all_requests_together_have_a_budget() -> None:
     "sent", [b"", b"POST /weft", b"POST /weft/filter HTTP/1.1\r\nContent-Length: 5\r\n"]
 )
 def test_who_says_nothing_is_hung_up_on(sent: bytes) -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         assert await raw(port, sent) == b""
         assert server.metrics.rejected == {"slow": 1}
 
@@ -239,7 +239,7 @@ def test_who_says_nothing_is_hung_up_on(sent: bytes) -> None:
 
 
 def test_a_half_sent_body_is_told_so() -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
         assert b" 408 " in await raw(port, head)
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -256,7 +256,7 @@ def test_a_half_sent_body_is_told_so() -> None:
 def test_an_idle_connection_is_kept() -> None:
     """kube-scheduler keeps its connections; only half a request must not take long."""
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -285,7 +285,7 @@ def test_closing_does_not_wait_for_idle_connections() -> None:
 
 
 def test_connections_have_a_limit() -> None:
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await asyncio.sleep(0.05)
         assert await raw(port, b"GET /readyz HTTP/1.1\r\n\r\n") == b""
@@ -303,7 +303,7 @@ def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
     world = cluster()
     world.delay_s = 0.2
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
         timeout = aiohttp.ClientTimeout(total=0.05)
@@ -321,7 +321,7 @@ def test_an_answer_does_not_wait_for_ever() -> None:
     world = cluster()
     world.delay_s = 0.5
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
         async with session.post("/scheduler/bind", data=bind_args("a", "n1")) as answer:
@@ -335,7 +335,7 @@ def test_an_answer_does_not_wait_for_ever() -> None:
 def test_a_fault_of_ours_is_an_answer_too() -> None:
     world = cluster()
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         del world.engine.profiles["elastic-binpack"]
         for verb, data, status in (
             ("filter", args(elastic(), ["n1"]), 200),
@@ -360,7 +360,7 @@ def test_a_fault_of_ours_is_an_answer_too() -> None:
 def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes]) -> None:
     heads = (b"", b"POST /weft/bind HTTP/1.1\r\nContent-Length: 20\r\n\r\n", b"POST /weft/preempt ")
 
-    async def check(server: Server, port: int, session: aiohttp.ClientSession) -> None:
+    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
         sent = [heads[number % 3] + data for number, data in enumerate(streams)]
         await asyncio.gather(*(raw(port, data) for data in sent))
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cluster.extender.routes import Route
-from weft.cluster.extender.service import Extender, Reply
+from weft.cluster.extender.service import Extender, ExtenderReply
 from weft.core.engine import Engine, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.ledger.audit import audit
@@ -36,7 +36,7 @@ def two() -> StubCluster:
     return StubCluster([node("n1", gpus=1, memory_mib=1000), node("n2", gpus=2, memory_mib=4000)])
 
 
-def load(reply: Reply, code: int = 200) -> Any:
+def load(reply: ExtenderReply, code: int = 200) -> Any:
     assert reply.status == code, reply.body
     return json.loads(reply.body)
 
@@ -291,7 +291,7 @@ def test_a_bind_that_comes_just_before_this_process_leads_is_carried_out() -> No
     extender = Extender(cluster)
     load(extender.filter(WEFT, args(elastic(), ["n1"])))
 
-    async def story() -> Reply:
+    async def story() -> ExtenderReply:
         asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
         await asyncio.sleep(0)
         assert not asked.done()
@@ -344,7 +344,7 @@ def test_whatever_is_bound_no_gpu_runs_over(asks: list[tuple[int, str]]) -> None
     for number, (memory, _) in enumerate(asks):
         extender.filter(WEFT, args(elastic(f"p{number}", memory=memory), ["n1", "n2"]))
 
-    async def burst() -> list[Reply]:
+    async def burst() -> list[ExtenderReply]:
         bodies = [bind_args(f"p{number}", where) for number, (_, where) in enumerate(asks)]
         return await asyncio.gather(*(extender.bind(WEFT, body) for body in bodies))
 

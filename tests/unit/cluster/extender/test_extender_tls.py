@@ -13,11 +13,11 @@ from extender_world import StubCluster, args, bind_args, elastic
 from weft.cluster.config.form import ExtenderSettings
 from weft.cluster.extender.listeners import listen
 from weft.cluster.extender.routes import default_routes
-from weft.cluster.extender.server import Server
+from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.cluster.extender.setup import listening_of
 from weft.cluster.extender.tls import server_tls
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.kube.pods import Pod
 from weft.model import BadInputError
 from weft.testing.addresses import own_address
@@ -67,7 +67,9 @@ def test_only_known_certificates_may_ask_but_anyone_for_health(pem: Path) -> Non
         return context
 
     async def main() -> None:
-        server = Server(Extender(cluster()), default_routes(), door=Door(certificate=True))
+        server = ExtenderServer(
+            Extender(cluster()), default_routes(), door=AccessRule(certificate=True)
+        )
         tls = server_tls(pem / "server.pem", pem / "server.key", pem / "client.pem")
         port = await server.listen("127.0.0.1", 0, tls)
         base = f"https://127.0.0.1:{port}"
@@ -105,7 +107,7 @@ def test_another_machine_without_a_certificate_neither_asks_nor_binds(path: str)
     body = bind_args("a", "n1") if path == "bind" else args(elastic(), ["n1"])
 
     async def main() -> None:
-        server = Server(Extender(stub), default_routes())
+        server = ExtenderServer(Extender(stub), default_routes())
         port = await server.listen("0.0.0.0", 0)
         async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
             for route in ("/weft", "/scheduler", "/gpushare-scheduler"):
@@ -132,7 +134,7 @@ def test_everybody_is_let_in_where_that_is_what_was_said() -> None:
     host = own_address() or pytest.skip("this machine has no address but loopback")
 
     async def main() -> None:
-        server = Server(Extender(cluster()), default_routes(), door=Door(anyone=True))
+        server = ExtenderServer(Extender(cluster()), default_routes(), door=AccessRule(anyone=True))
         port = await server.listen("0.0.0.0", 0)
         body = args(elastic(), ["n1"])
         async with (
@@ -164,7 +166,7 @@ def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(tmp_path
     ours.load_cert_chain(folder / "client.crt", folder / "client.key")
 
     async def main() -> None:
-        server = Server(Extender(cluster()), default_routes(), door=wish.door)
+        server = ExtenderServer(Extender(cluster()), default_routes(), door=wish.door)
         (port,) = await listen(server, wish)
         body = args(elastic(), ["n1"])
         async with aiohttp.ClientSession(f"https://127.0.0.1:{port}") as session:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weft.cluster.http.access import Door, is_loopback
+from weft.cluster.http.access import AccessRule, is_loopback
 
 
 class End(asyncio.BaseTransport):
@@ -30,20 +30,22 @@ def test_everything_else_is_elsewhere(host: str) -> None:
 @pytest.mark.parametrize(
     ("door", "peer", "own", "certificate", "open_"),
     [
-        (Door(), "127.0.0.1", "127.0.0.1", None, True),
-        (Door(), "10.0.0.1", "10.0.0.2", None, False),
-        (Door(), "127.0.0.1", "10.0.0.2", None, False),
-        (Door(), "10.0.0.1", "127.0.0.1", None, False),
-        (Door(certificate=True), "127.0.0.1", "127.0.0.1", None, False),
-        (Door(certificate=True), "10.0.0.1", "10.0.0.2", {"subject": ()}, True),
-        (Door(anyone=True), "10.0.0.1", "10.0.0.2", None, True),
+        (AccessRule(), "127.0.0.1", "127.0.0.1", None, True),
+        (AccessRule(), "10.0.0.1", "10.0.0.2", None, False),
+        (AccessRule(), "127.0.0.1", "10.0.0.2", None, False),
+        (AccessRule(), "10.0.0.1", "127.0.0.1", None, False),
+        (AccessRule(certificate=True), "127.0.0.1", "127.0.0.1", None, False),
+        (AccessRule(certificate=True), "10.0.0.1", "10.0.0.2", {"subject": ()}, True),
+        (AccessRule(anyone=True), "10.0.0.1", "10.0.0.2", None, True),
     ],
 )
-def test_who_is_let_in(door: Door, peer: str, own: str, certificate: Any, open_: bool) -> None:
+def test_who_is_let_in(
+    door: AccessRule, peer: str, own: str, certificate: Any, open_: bool
+) -> None:
     assert door.admits(End(peer, own, certificate)) is open_
 
 
-@pytest.mark.parametrize("door", [Door(), Door(certificate=True)])
-def test_a_connection_that_is_gone_or_has_no_address_is_not_let_in(door: Door) -> None:
+@pytest.mark.parametrize("door", [AccessRule(), AccessRule(certificate=True)])
+def test_a_connection_that_is_gone_or_has_no_address_is_not_let_in(door: AccessRule) -> None:
     assert not door.admits(None)
     assert not door.admits(asyncio.BaseTransport())

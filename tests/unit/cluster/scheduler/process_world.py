@@ -5,16 +5,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from weft.cluster.control.event_reporter import Teller
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.scheduler.leader_label import ROLE, Role
-from weft.cluster.scheduler.process import Process
+from weft.cluster.control.event_reporter import EventReporter
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.scheduler.leader_label import ROLE, LeaderLabel
+from weft.cluster.scheduler.process import SchedulerProcess
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.testing.api_server import FakeApiServer
 
@@ -52,11 +52,13 @@ class Running:
 
     def __init__(self, client: ApiClient, name: str) -> None:
         self.elector = Elector(client, name, LEASE)
-        self.live = Cluster(
+        self.live = EngineCluster(
             client, [Profile("weft", [Fgd()])], binding=BINDING, may_bind=self.elector.may_bind
         )
-        role = Role(client, "weft", name)
-        process = Process(self.live, Teller(self.live, client, name), role, self.elector)
+        role = LeaderLabel(client, "weft", name)
+        process = SchedulerProcess(
+            self.live, EventReporter(self.live, client, name), role, self.elector
+        )
         self._told = asyncio.Event()
         self.task = asyncio.ensure_future(process.run(self._until_told()))
 
@@ -75,7 +77,7 @@ async def world() -> AsyncIterator[tuple[FakeApiServer, Callable[[str], Running]
         started: list[Running] = []
         clients = []
         for _ in range(2):
-            client = ApiClient(Endpoint(server.url, Fixed()))
+            client = ApiClient(Endpoint(server.url, FixedCredentials()))
             clients.append(await stack.enter_async_context(client))
 
         def start(name: str) -> Running:

@@ -9,18 +9,18 @@ import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from weft.cluster.control.live_cluster import Cluster
-from weft.cluster.http.access import Door
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.connection import HttpOptions
-from weft.cluster.scheduler.explanation import Explanation
-from weft.cluster.scheduler.metrics import Metrics
-from weft.cluster.scheduler.pages import Pages
+from weft.cluster.scheduler.explanation import PodExplanation
+from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.pages import StatusPages
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import STRICT, Limits
+from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
 
 MIB = 16_000
@@ -80,14 +80,14 @@ class World:
         client: ApiClient,
         options: HttpOptions,
         policy: Policy,
-        limits: Limits,
+        limits: RequestLimits,
         address: str = "127.0.0.1",
-        door: Door | None = None,
+        door: AccessRule | None = None,
     ) -> None:
         self.server = server
-        self.live = Cluster(client, [Profile("weft", [policy])], limits=limits)
-        self.metrics = Metrics(self.live)
-        self.pages = Pages(
+        self.live = EngineCluster(client, [Profile("weft", [policy])], limits=limits)
+        self.metrics = SchedulerMetrics(self.live)
+        self.pages = StatusPages(
             self.live, [self.metrics], address=address, port=0, options=options, door=door
         )
         self.session: aiohttp.ClientSession
@@ -110,10 +110,10 @@ class World:
         async with self.session.get(f"http://127.0.0.1:{self.pages.port}{path}") as answer:
             return answer.status, await answer.text()
 
-    async def explain(self, name: str) -> Explanation:
+    async def explain(self, name: str) -> PodExplanation:
         status, text = await self.get(f"/explain/pods/d/{name}")
         assert status == 200, text
-        return msgspec.json.decode(text, type=Explanation)
+        return msgspec.json.decode(text, type=PodExplanation)
 
     async def samples(self) -> dict[tuple[str, ...], float]:
         """Every sample by its name and labels, as Prometheus reads them."""
@@ -130,13 +130,13 @@ class World:
 async def world(
     options: HttpOptions | None = None,
     policy: Policy | None = None,
-    limits: Limits = STRICT,
+    limits: RequestLimits = STRICT,
     address: str = "127.0.0.1",
-    door: Door | None = None,
+    door: AccessRule | None = None,
 ) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, Fixed())) as client,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
         aiohttp.ClientSession() as session,
     ):
         it = World(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from scheduler_world import MIB, World, add_node, add_pod, world
 
 from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 
 
 def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
@@ -102,7 +102,7 @@ def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
 
 def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
     async def main() -> None:
-        async with world(limits=Limits(overcommit_permille=2000)) as it:
+        async with world(limits=RequestLimits(overcommit_permille=2000)) as it:
             add_node(it.server, "a", gpus=1, advertised_mib=MIB)
             add_node(it.server, "b", gpus=1, advertised_mib=MIB + 100)
             for number in range(2):

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cluster.scheduler.connection import HttpOptions
-from weft.cluster.scheduler.pages import Pages
+from weft.cluster.scheduler.pages import StatusPages
 from weft.model import BadInputError
 
 QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
@@ -104,7 +104,7 @@ def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
 
 def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     async def check(it: World) -> None:
-        second = Pages(it.live, [], address="127.0.0.1", port=it.pages.port)
+        second = StatusPages(it.live, [], address="127.0.0.1", port=it.pages.port)
         with pytest.raises(BadInputError, match=r"http\.port .*set http\.port"):
             await second.start()
         await second.close()
@@ -207,7 +207,7 @@ def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
 @pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
 def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
     async def check(it: World) -> None:
-        pages = Pages(it.live, [], address=address, port=0)
+        pages = StatusPages(it.live, [], address=address, port=0)
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()
 

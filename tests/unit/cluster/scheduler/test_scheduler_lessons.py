@@ -4,7 +4,7 @@ import asyncio
 
 from scheduler_world import add_node, add_pod, world
 
-from weft.core.engine import Lesson, LessonsTold
+from weft.core.engine import OomHistoryLearnt, OomRecord
 
 OWNER = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
 CUDA = {"terminated": {"exitCode": 1, "reason": "Error", "message": "CUDA out of memory"}}
@@ -37,7 +37,7 @@ def test_pods_that_a_lesson_charges_say_so() -> None:
             add_pod(it.server, "other", 2_000)
             await it.until(lambda: it.bound("other"))
             assert not [n for n in (await it.explain("other")).notes if "charged" in n]
-            it.live.handle(LessonsTold({"d/Job/train": Lesson(2, 9_000)}))
+            it.live.handle(OomHistoryLearnt({"d/Job/train": OomRecord(2, 9_000)}))
             add_pod(it.server, "third", 2_000, meta=OWNER)
             await it.until(lambda: it.live.pod("d", "third") is not None)
             found = await it.explain("third")

@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cluster.extender.metrics import Metrics as ExtenderMetrics
-from weft.cluster.scheduler.metrics import Metrics
+from weft.cluster.extender.metrics import ExtenderMetrics
+from weft.cluster.scheduler.metrics import SchedulerMetrics
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
@@ -102,7 +102,7 @@ def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
         await it.lead()
         await it.until(lambda: it.bound("p"))
         assert not [key for key in await it.samples() if "gpu=0" in key]
-        it.pages.collectors[:] = [Metrics(it.live, per_gpu=True)]
+        it.pages.collectors[:] = [SchedulerMetrics(it.live, per_gpu=True)]
         found = await it.samples()
         used = [found["weft_ledger_one_gpu_memory_used_mib", f"gpu={g}", "node=n"] for g in (0, 1)]
         assert sorted(used) == [0, 4_000]
@@ -125,7 +125,7 @@ def test_one_page_tells_of_both_hosts() -> None:
 
 def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
     async def check(it: World) -> None:
-        it.pages.collectors[:] = [Metrics(it.live, per_gpu=True)]
+        it.pages.collectors[:] = [SchedulerMetrics(it.live, per_gpu=True)]
         _, text = await it.get("/metrics")
         told = {
             family.name + ("_total" if family.type == "counter" else "")

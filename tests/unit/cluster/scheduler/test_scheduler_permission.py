@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from scheduler_world import World, add_pod, world
 
-from weft.cluster.http.access import Door
+from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
 from weft.testing.addresses import own_address
 
@@ -15,7 +15,7 @@ PAGE = "/explain/pods/d/a"
 
 
 def from_elsewhere(
-    check: Callable[[World, str], Awaitable[None]], door: Door | None = None
+    check: Callable[[World, str], Awaitable[None]], door: AccessRule | None = None
 ) -> None:
     """The pages listen on all addresses, and are asked at one that is not loopback."""
     host = own_address() or pytest.skip("this machine has no address but loopback")
@@ -100,4 +100,4 @@ def test_everybody_is_answered_where_that_is_what_was_said() -> None:
     async def check(it: World, base: str) -> None:
         assert (await asked(it, base + PAGE))[0] == 200
 
-    from_elsewhere(check, Door(anyone=True))
+    from_elsewhere(check, AccessRule(anyone=True))

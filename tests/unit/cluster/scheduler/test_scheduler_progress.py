@@ -9,13 +9,17 @@ import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cli.explain_pod import live_lines
-from weft.cluster.scheduler.explanation import Explanation
-from weft.cluster.stores.slowdown_store import Remembering
-from weft.cluster.telemetry.slowdown_metrics import ObservedMetrics
-from weft.cluster.telemetry.slowdown_observer import Apart, Observing, Progress
-from weft.cluster.telemetry.solo_rates import Solos
-from weft.core.framework.interference import Interference
-from weft.telemetry.sources.source import Reading
+from weft.cluster.scheduler.explanation import PodExplanation
+from weft.cluster.stores.slowdown_store import SlowdownStore
+from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
+from weft.cluster.telemetry.slowdown_observer import (
+    ObservedProgress,
+    SeparatedPair,
+    SlowdownObserver,
+)
+from weft.cluster.telemetry.solo_rates import SoloProfiles
+from weft.core.framework.interference import InterferenceTable
+from weft.telemetry.sources.source import SourceReading
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "metrics.md"
 
@@ -23,19 +27,19 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "metrics.md"
 class Silent:
     """A source that knows nothing."""
 
-    async def read(self, *_: Any) -> Reading:
-        return Reading([], [])
+    async def read(self, *_: Any) -> SourceReading:
+        return SourceReading([], [])
 
-    async def series(self, *_: Any) -> Reading:
-        return Reading([], [])
+    async def series(self, *_: Any) -> SourceReading:
+        return SourceReading([], [])
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-def observing(it: World) -> Observing:
-    remembering = Remembering(it.live.client, None, Interference(0))
-    return Observing(it.live, Silent(), remembering, Solos())
+def observing(it: World) -> SlowdownObserver:
+    remembering = SlowdownStore(it.live.client, None, InterferenceTable(0))
+    return SlowdownObserver(it.live, Silent(), remembering, SoloProfiles())
 
 
 def test_explain_tells_what_was_seen_last() -> None:
@@ -46,7 +50,7 @@ def test_explain_tells_what_was_seen_last() -> None:
             uid = add_pod(it.server, "serve", 2_000)
             await it.until(lambda: it.bound("serve"))
             assert (await it.explain("serve")).progress is None
-            seen = Progress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
+            seen = ObservedProgress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
             it.pages.explainer.progress_of = {uid: seen}.get
             assert (await it.explain("serve")).progress == seen
 
@@ -54,8 +58,8 @@ def test_explain_tells_what_was_seen_last() -> None:
 
 
 def lines_of(**seen: Any) -> list[str]:
-    told = Explanation(
-        "d", "serve", "u", "bound", "is bound on n", "weft", True, progress=Progress(**seen)
+    told = PodExplanation(
+        "d", "serve", "u", "bound", "is bound on n", "weft", True, progress=ObservedProgress(**seen)
     )
     return live_lines(msgspec.json.encode(told))[2:]
 
@@ -71,7 +75,7 @@ def test_progress_in_words() -> None:
         broken=1,
         windows=3,
         held_back="nobody goes: why",
-        apart=(Apart("train", "T4", 1_440.0), Apart("", "", 59.0)),
+        apart=(SeparatedPair("train", "T4", 1_440.0), SeparatedPair("", "", 59.0)),
     ) == [
         "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
         "  at most 1.10 times slower is allowed; broken in 1 of the last 3 looks",
@@ -96,7 +100,7 @@ def test_guesses_latencies_and_problems_in_words() -> None:
 def test_every_metric_is_told_and_described() -> None:
     async def life() -> None:
         async with world() as it:
-            it.pages.collectors.append(ObservedMetrics(observing(it)))
+            it.pages.collectors.append(SlowdownMetrics(observing(it)))
             add_node(it.server, "n")
             await it.lead()
             it.live.recall.slow["evicted"] = 2

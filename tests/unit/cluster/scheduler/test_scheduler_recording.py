@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from process_world import add_node, add_pod, node_of, plays, until
 
-from weft.cluster.control.live_cluster import Cluster
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.decisions_recorder import Recording
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
@@ -14,11 +14,11 @@ from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.policies.fgd import Fgd
-from weft.core.record import Header, Lines, PolicyUse, ProfileUse, read, replay
+from weft.core.record import DecisionLines, Header, PolicyUse, ProfileUse, read, replay
 from weft.core.record.side import side_of
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.model import BadInputError
 from weft.testing.api_server import FakeApiServer
 
@@ -31,9 +31,12 @@ def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> N
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path)
             assert str(path) in await recording.start()
             await live.start()
@@ -63,9 +66,12 @@ def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path)
             await recording.start()
             await live.start()
@@ -92,9 +98,12 @@ def test_signals_that_cannot_be_written_end_the_record_before_the_line_that_need
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path)
             await recording.start()
             side_of(path).write_text("in the way")
@@ -116,9 +125,12 @@ def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path)
             await recording.start()
             await live.start()
@@ -143,8 +155,11 @@ def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             await Recording(live, HEADER, tmp_path / "no" / "such" / "folder").start()
 
     with pytest.raises(BadInputError, match="--decisions"):
@@ -156,9 +171,12 @@ def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> N
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path)
             await recording.start()
             path.unlink()
@@ -182,9 +200,12 @@ def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
 
     @plays
     async def story() -> None:
-        async with FakeApiServer() as server, ApiClient(Endpoint(server.url, Fixed())) as client:
+        async with (
+            FakeApiServer() as server,
+            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        ):
             add_node(server)
-            live = Cluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])])
             recording = Recording(live, HEADER, path, most_mib=1)
             await recording.start()
             await live.start()
@@ -211,7 +232,7 @@ def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
 
 
 def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:
-    lines = Lines(side_of(tmp_path / "d"), most_bytes=0)
+    lines = DecisionLines(side_of(tmp_path / "d"), most_bytes=0)
     lines.take(1 << 60)
     lines.take(1 << 60)
     assert lines.size == 1 << 61

@@ -8,15 +8,15 @@ from weft.core.engine import (
     Engine,
     Evict,
     NodesChanged,
-    Observed,
     PodAdded,
     PodBound,
     PodGone,
+    PodProgress,
     ProgressSeen,
-    Slowed,
+    SlowdownReason,
 )
 from weft.core.framework import Policy, Profile
-from weft.core.framework.policy import Tolerance
+from weft.core.framework.policy import SlowdownTolerance
 from weft.core.ledger import audit
 from weft.testing import node, pod
 
@@ -34,8 +34,10 @@ class Tolerant(Policy):
         self.known = costs or {}
 
     @property
-    def tolerance(self) -> Tolerance:
-        return Tolerance(1.10, lambda _, victim, other: self.known.get((victim, other), 0.05))
+    def tolerance(self) -> SlowdownTolerance:
+        return SlowdownTolerance(
+            1.10, lambda _, victim, other: self.known.get((victim, other), 0.05)
+        )
 
 
 class Life:
@@ -71,7 +73,7 @@ class Life:
     ) -> Any:
         """What a look saw: pods by name, and how slow they were; who is asked to go, and why."""
         self.now_s += after_s
-        seen = tuple(Observed(u, s, u == proxy, u == late) for u, s in slowdowns.items())
+        seen = tuple(PodProgress(u, s, u == proxy, u == late) for u, s in slowdowns.items())
         return evicted(self.tell(ProgressSeen(seen)))
 
     def looks(self, times: int, **slowdowns: float) -> list[tuple[int, str]]:
@@ -82,7 +84,7 @@ class Life:
         return found
 
 
-def evicted(commands: list[Command]) -> dict[str, Slowed]:
+def evicted(commands: list[Command]) -> dict[str, SlowdownReason]:
     found = {}
     for command in commands:
         if isinstance(command, Evict):

@@ -4,12 +4,12 @@ from weft.core.engine import (
     Bind,
     BindFailed,
     BindOn,
+    BindOnRefused,
     Engine,
     NodesChanged,
     PodAdded,
     PodBound,
     PodGone,
-    Refused,
 )
 from weft.core.engine.questions import fits_without, scores, which_fit
 from weft.core.framework import Profile
@@ -63,7 +63,7 @@ def test_a_pod_of_our_own_queue_is_not_lost_by_a_bind_that_fails() -> None:
     asked.handle(PodAdded(pod("big", memory_mib=1000)), 0)
     waits = pod("waits", memory_mib=600)
     asked.handle(PodAdded(waits), 1)
-    assert isinstance(asked.handle(BindOn(waits, "a", PROFILE), 2)[0], Refused)
+    assert isinstance(asked.handle(BindOn(waits, "a", PROFILE), 2)[0], BindOnRefused)
     assert waits.uid in asked.queue
     placed = asked.handle(PodGone("big"), 60 * 10**9)
     assert [c.pod.uid for c in placed if isinstance(c, Bind)] == ["waits"]
@@ -89,7 +89,7 @@ def test_bind_chooses_the_gpu_now_and_refuses_what_no_longer_fits() -> None:
         assert isinstance(outcome, Bind)
         assert outcome.placement.shares[0].gpu == at
     refused = asked.handle(BindOn(pod("three", memory_mib=600), "a", PROFILE), 3)[0]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BindOnRefused)
     assert refused.code is Code.GPU_MEMORY
     assert "three" not in {waiting.pod.name for waiting in asked.queue.waiting()}
     assert audit(asked.ledger) == []
@@ -101,7 +101,7 @@ def test_asking_again_is_the_same_bind_and_elsewhere_is_refused() -> None:
     first = asked.handle(BindOn(one, "a", PROFILE), 1)
     assert asked.handle(BindOn(one, "a", PROFILE), 2) == first
     elsewhere = asked.handle(BindOn(one, "b", PROFILE), 3)[0]
-    assert isinstance(elsewhere, Refused)
+    assert isinstance(elsewhere, BindOnRefused)
 
 
 def test_a_failed_bind_gives_the_place_back_and_does_not_queue() -> None:
@@ -115,7 +115,7 @@ def test_a_failed_bind_gives_the_place_back_and_does_not_queue() -> None:
 
 def test_unknown_nodes_are_refused() -> None:
     refused = engine().handle(BindOn(pod("one", memory_mib=6), "nowhere", PROFILE), 1)[0]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BindOnRefused)
 
 
 def test_victims_count_only_where_their_gpus_make_room() -> None:

@@ -7,13 +7,13 @@ from engine_talk import bind, engine_of, one_card
 from msgspec.structs import replace
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
-from weft.core.explain.reasons import Summary, summarise
+from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.policies.best_fit import BestFit
-from weft.model import Code, DeviceRule, GpuClaim, Memory, PodRequest, Reason, Shape
+from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Reason, Shape
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
 
-def summary_of(engine: Engine, asked: Shape) -> Summary:
+def summary_of(engine: Engine, asked: Shape) -> FeasibilitySummary:
     known = engine.assessor.assess(engine.profiles["weft"], asked)
     return summarise(engine.ledger.table, known)
 
@@ -86,7 +86,7 @@ def test_overbooked_nodes_have_nothing_free_not_less() -> None:
         (shape(memory_mib=99_999), (Code.GPU_TOO_SMALL, 99_999, 16_384, "MiB")),
         (shape(milli=500, gpus=2), (Code.GPU_CORES, 500, 100, "m")),
         (
-            shape(claims=[GpuClaim(memory=Memory("mib", 20_000), split=True)]),
+            shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", 20_000), split=True)]),
             (Code.GPU_MEMORY, 20_000, 17_384, "MiB over all GPUs"),
         ),
     ],

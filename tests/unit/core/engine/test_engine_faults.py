@@ -9,13 +9,13 @@ import pytest
 from weft.core.engine import (
     Bind,
     BindOn,
+    BindOnRefused,
     Engine,
     Faulted,
     NodesChanged,
     PodAdded,
     PodGone,
     PodSeenBound,
-    Refused,
     SignalsChanged,
     Tick,
     Wake,
@@ -28,7 +28,7 @@ from weft.core.ledger.audit import differences
 from weft.core.ledger.table import Ints
 from weft.core.policies.best_fit import BestFit
 from weft.core.record import replay
-from weft.core.record.file import Header, Line, PolicyUse, ProfileUse, records_of
+from weft.core.record.file import DecisionLine, Header, PolicyUse, ProfileUse, records_of
 from weft.model import Code, Placement, PodRequest
 from weft.testing import node, placement, pod
 
@@ -172,7 +172,7 @@ def test_kube_scheduler_is_refused_with_a_reason(at):
     engine, _ = engine_with(at)
     commands = engine.handle(BindOn(pod(POISON, memory_mib=666), "a", "weft"), 0)
     assert uids(commands, Faulted) == [POISON]
-    (refused,) = [c for c in commands if isinstance(c, Refused)]
+    (refused,) = [c for c in commands if isinstance(c, BindOnRefused)]
     assert refused.code is Code.FAULT
     assert not engine.ledger.holdings
     assert not audit(engine.ledger)
@@ -189,8 +189,8 @@ def test_it_is_on_record_and_breaks_off_alike_in_a_replay():
     ]
     lines = []
     for at, event in enumerate(events):
-        line = Line(at, event, records_of(engine.handle(event, at)))
-        lines.append(msgspec.json.decode(msgspec.json.encode(line), type=Line))
+        line = DecisionLine(at, event, records_of(engine.handle(event, at)))
+        lines.append(msgspec.json.decode(msgspec.json.encode(line), type=DecisionLine))
     assert [r.outcome for line in lines for r in line.records] == ["placed", "faulted", "placed"]
     verdict = replay(header, lines, lambda name, **options: Brittle(**options))
     assert verdict.identical

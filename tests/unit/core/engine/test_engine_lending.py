@@ -20,15 +20,15 @@ from weft.core.engine import (
     Record,
     SignalsChanged,
 )
-from weft.core.engine.harvest import BEYOND, NEED, Eviction, Grown, Harvest, Lender
+from weft.core.engine.harvest import BEYOND, NEED, Eviction, GrownPod, Harvest, Lender
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.testing import node, placement, pod
 
 CARD = 10_000
 RESERVE = 512
-TWO = Limits(harvest_permille=2_000)
+TWO = RequestLimits(harvest_permille=2_000)
 
 
 class Harvesting(Policy):
@@ -41,7 +41,7 @@ class Harvesting(Policy):
 class Life:
     """An engine with one card, and the snapshots it gets."""
 
-    def __init__(self, limits: Limits = TWO, gpus: int = 1) -> None:
+    def __init__(self, limits: RequestLimits = TWO, gpus: int = 1) -> None:
         self.engine = Engine([Profile("weft", [Harvesting()])], limits=limits)
         self.gpus = [("a", gpu) for gpu in range(gpus)]
         self.engine.handle(NodesChanged((node("a", gpus=gpus, memory_mib=CARD),)), 0)
@@ -127,7 +127,7 @@ def test_the_borrower_goes_when_its_lender_grows_and_says_who_grew() -> None:
         card_mib=CARD,
         reserve_mib=RESERVE,
         borrowed_mib=4_000,
-        grew=(Grown("lender", 3_400, 5_000),),
+        grew=(GrownPod("lender", 3_400, 5_000),),
     )
 
 
@@ -246,7 +246,7 @@ def test_a_pod_that_is_not_bound_yet_is_not_asked_to_go() -> None:
 
 
 def test_with_the_strict_limits_nothing_is_lent_and_nobody_goes() -> None:
-    life = Life(Limits())
+    life = Life(RequestLimits())
     life.add("lender", 9_000)
     life.look(lender=6_000)
     assert life.add("borrower", 5_000) is None

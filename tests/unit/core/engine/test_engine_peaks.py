@@ -11,8 +11,8 @@ from weft.core.engine import (
     Command,
     Engine,
     Evict,
-    LessonsTold,
     NodesChanged,
+    OomHistoryLearnt,
     PeakLearnt,
     PodAdded,
     PodBound,
@@ -24,7 +24,7 @@ from weft.core.engine.harvest import BEYOND, NEED, Harvest, Lender, harvest_in_w
 from weft.core.engine.peak_usage import MOST, Peaks, kind_of
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.testing import node, pod
 
 CARD = 10_000
@@ -41,7 +41,7 @@ class Life:
     """One card, and looks at it."""
 
     def __init__(self, permille: int = 3_000) -> None:
-        limits = Limits(harvest_permille=permille)
+        limits = RequestLimits(harvest_permille=permille)
         self.engine = Engine([Profile("weft", [Harvesting()])], limits=limits)
         self.now = self.version = 0
         self.tell(NodesChanged((node("a", gpus=1, memory_mib=CARD),)))
@@ -260,21 +260,21 @@ def test_what_was_learnt_is_told_to_be_kept_and_another_process_takes_it_over() 
     (last,) = kept.values()
     assert (last.most_mib, last.runs) == (1_200, 5)
     other = Life()
-    other.tell(LessonsTold({}, tuple(kept.values())))
+    other.tell(OomHistoryLearnt({}, tuple(kept.values())))
     asks = pod("next", memory_mib=6_000, application="training")
     assert other.engine.peaks.expected_mib(asks) == life.engine.peaks.expected_mib(asks) == 1_224
-    assert told(other.tell(LessonsTold({}, tuple(kept.values())))) == []
+    assert told(other.tell(OomHistoryLearnt({}, tuple(kept.values())))) == []
 
 
 def test_what_is_told_never_lowers_what_is_known_and_goes_before_it() -> None:
     life = learnt()
     (mine,) = life.engine.peaks.known
     lower = PeakLearnt(*mine, 10, 1)
-    life.tell(LessonsTold({}, (lower, PeakLearnt("n", "x", "1 mib 1", 5, 1))))
+    life.tell(OomHistoryLearnt({}, (lower, PeakLearnt("n", "x", "1 mib 1", 5, 1))))
     assert life.engine.peaks.known[mine].most_mib == 1_000
     assert list(life.engine.peaks.known)[-1] == mine
     higher = PeakLearnt(*mine, 2_000, 9)
-    life.tell(LessonsTold({}, (higher,)))
+    life.tell(OomHistoryLearnt({}, (higher,)))
     asks = pod("next", memory_mib=6_000, application="training")
     assert life.engine.peaks.expected_mib(asks) == 2_040
 
@@ -298,7 +298,7 @@ def test_who_waits_is_tried_as_soon_as_peaks_are_told() -> None:
     other.add("lender", 9_000, application="other")
     other.look({"lender": 3_000})
     assert other.add("next") is None
-    assert list(other.bound(other.tell(LessonsTold({}, kept)))) == ["next"]
+    assert list(other.bound(other.tell(OomHistoryLearnt({}, kept)))) == ["next"]
 
 
 def test_needs_follow_what_is_learnt_meanwhile() -> None:

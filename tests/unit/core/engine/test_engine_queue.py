@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from weft.core.engine import (
     BindFailed,
     Engine,
-    LessonsTold,
     NodesChanged,
+    OomHistoryLearnt,
     PodAdded,
     PodBound,
     PodGone,
@@ -26,14 +26,14 @@ from weft.core.engine import (
     SignalsChanged,
     Tick,
 )
-from weft.core.engine.oom_history import Lesson
+from weft.core.engine.oom_history import OomRecord
 from weft.core.engine.queue import backoff_ns
 from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import audit
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.first_fit import FirstFit
-from weft.model import GpuClaim, Memory, PodRequest
+from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod, shape
 
 
@@ -192,7 +192,7 @@ def test_whole_cards_wait_for_enough_idle_ones() -> None:
 
 def test_a_total_to_be_split_is_woken_though_no_single_gpu_has_it() -> None:
     engine = full()
-    total = GpuClaim(count=1, memory=Memory("mib", 12_000), split=True)
+    total = GpuRequest(count=1, memory=GpuMemoryRequest("mib", 12_000), split=True)
     assert refused(engine.handle(PodAdded(pod("p", claims=(total,))), 0)) == ["p"]
     assert decided(engine.handle(PodGone("small0"), 60 * SECOND)) == ["p"]
     assert places(engine.handle(PodGone("small1"), 99 * SECOND)) == {"p": "a"}
@@ -343,7 +343,7 @@ def test_pods_of_another_shape_by_now_let_the_rest_of_their_group_try() -> None:
     for uid in ("first", "second"):
         asks = replace(pod(uid, memory_mib=8_000), workload=f"Job/{uid}")
         engine.handle(PodAdded(asks), 0)
-    engine.handle(LessonsTold({"Job/first": Lesson(1, 10_000)}), 1)
+    engine.handle(OomHistoryLearnt({"Job/first": OomRecord(1, 10_000)}), 1)
     engine.handle(PodSeenBound(placement("y", "a", 0, memory_mib=1_000)), 2)
     assert places(engine.handle(PodGone("x"), 60 * SECOND)) == {"second": "a"}
 

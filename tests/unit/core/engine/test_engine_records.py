@@ -11,7 +11,7 @@ from weft.core.framework import Plugin, Policy, Profile, Query
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.binpack import Binpack
 from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 from weft.model import PodRequest
 from weft.testing import ReferenceLedger, fitting_nodes, node, pod, random_nodes, random_shape
 
@@ -27,7 +27,7 @@ def some_records() -> list[tuple[Engine, Record]]:
     found = []
     for seed in range(60):
         random = Random(seed)
-        lead = random.choice((BestFit, Spread, Binpack, Exclusive))()
+        lead = random.choice((BestFit, SpreadPolicy, Binpack, Exclusive))()
         profile = Profile("weft", [Plugin(lead), Plugin(BestFit(), seed % 3)])
         engine = Engine([profile], random_nodes(random, 5), keep_top=3)
         for index in range(8):
@@ -114,7 +114,7 @@ def test_two_policies_are_normalised_and_weighed() -> None:
     nodes = [one_card("empty"), one_card("full")]
 
     def choice(binpack: int, spread: int) -> Record:
-        plugins = [Plugin(Binpack(), binpack), Plugin(Spread(), spread)]
+        plugins = [Plugin(Binpack(), binpack), Plugin(SpreadPolicy(), spread)]
         engine = Engine([Profile("weft", plugins)], nodes, keep_top=2)
         bind(engine, pod("x", memory_mib=15_384, node_name="full"))
         return record_of(engine, pod("p", memory_mib=500))
@@ -129,7 +129,7 @@ def test_two_policies_are_normalised_and_weighed() -> None:
 
 
 def test_equal_scores_normalise_to_nothing() -> None:
-    plugins = [Plugin(Binpack(), 5), Plugin(Spread(), 7)]
+    plugins = [Plugin(Binpack(), 5), Plugin(SpreadPolicy(), 7)]
     engine = Engine([Profile("weft", plugins)], [one_card("a"), one_card("b")])
     record = record_of(engine, pod("p", memory_mib=500))
     assert (record.node, record.score) == ("a", 0)

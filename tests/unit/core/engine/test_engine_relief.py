@@ -5,7 +5,7 @@ import math
 import pytest
 from relief_world import BATCH, BEST_EFFORT, CRITICAL, Life, S, Tolerant
 
-from weft.core.engine import NotEvicted, PodGone, PodSeenBound, Slowed
+from weft.core.engine import NotEvicted, PodGone, PodSeenBound, SlowdownReason
 from weft.core.engine.slowdown_eviction import slowed_in_words
 from weft.core.framework import Policy
 from weft.testing import placement
@@ -26,7 +26,7 @@ def test_a_critical_pod_too_slow_in_two_of_three_windows_gets_relief() -> None:
     assert life.look(lc=1.2) == {}
     assert life.look(lc=1.05) == {}
     assert life.look(lc=1.3) == {
-        "free": Slowed(
+        "free": SlowdownReason(
             0,
             "lc",
             "bound",
@@ -176,7 +176,7 @@ def test_slow_pairs_part_after_five_minutes() -> None:
     assert life.looks(21, first=2.5, second=2.0) == []  # the first look is about nobody else
     ((uid, why),) = life.look(first=2.5, second=2.0).items()
     assert uid == "second"
-    assert why == Slowed(
+    assert why == SlowdownReason(
         0,
         "first",
         "together",

@@ -9,7 +9,7 @@ from weft.core.engine import Engine, Evict, NodesChanged, NotEvicted, SignalsCha
 from weft.core.engine.harvest import BEYOND, NEED
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.testing import node
 
 
@@ -23,7 +23,7 @@ class Lent(Life):
     """A lender that left 6,000 MiB idle, and a borrower beside it."""
 
     def __init__(self) -> None:
-        limits = Limits(harvest_permille=2_000)
+        limits = RequestLimits(harvest_permille=2_000)
         self.engine = Engine([Profile("weft", [Both()])], limits=limits)
         self.now_s = self.version = 0
         self.tell(NodesChanged((node("a", gpus=1, memory_mib=10_000, model="V100"),)))

@@ -7,7 +7,7 @@ import numpy as np
 from weft.core.engine import Bind, Command, Engine, NodesChanged, PodAdded, PodGone, SignalsChanged
 from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.core.ledger.table import Ints
 from weft.testing import node, pod
 
@@ -72,7 +72,7 @@ def test_a_refresh_asks_only_about_nodes_on_which_something_moved() -> None:
 
 def test_idle_memory_is_for_harvesting_policies_within_the_declared_limit() -> None:
     profiles = [Profile("strict", [Coolest()]), Profile("harvest", [Harvesting()])]
-    engine = Engine(profiles, limits=Limits(harvest_permille=1500))
+    engine = Engine(profiles, limits=RequestLimits(harvest_permille=1500))
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     lender = pod("lender", memory_mib=9_000, scheduler_name="strict")
     assert places(engine.handle(PodAdded(lender), 1)) == [("a", 0)]
@@ -96,7 +96,9 @@ def test_idle_memory_is_for_harvesting_policies_within_the_declared_limit() -> N
 
 def test_what_fits_by_requests_is_no_loan_and_needs_no_reserve() -> None:
     """Who asks for all of an idle card, or the rest of one, gets it as from any other policy."""
-    engine = Engine([Profile("harvest", [Harvesting()])], limits=Limits(harvest_permille=2000))
+    engine = Engine(
+        [Profile("harvest", [Harvesting()])], limits=RequestLimits(harvest_permille=2000)
+    )
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     assert places(engine.handle(PodAdded(pod("all", memory_mib=10_000)), 1)) == [("a", 0)]
     engine.handle(PodGone("all"), 2)
@@ -107,7 +109,7 @@ def test_what_fits_by_requests_is_no_loan_and_needs_no_reserve() -> None:
 
 def test_an_overcommit_is_no_reason_to_look_away() -> None:
     """Policies that only count may go to the overcommit; this one to the card, or what is idle."""
-    limits = Limits(overcommit_permille=1500, harvest_permille=2000)
+    limits = RequestLimits(overcommit_permille=1500, harvest_permille=2000)
     engine = Engine([Profile("harvest", [Harvesting()])], limits=limits)
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     assert places(engine.handle(PodAdded(pod("most", memory_mib=9_000)), 1)) == [("a", 0)]
@@ -116,7 +118,9 @@ def test_an_overcommit_is_no_reason_to_look_away() -> None:
 
 
 def test_beside_a_pod_that_fills_its_card_the_reserve_stays_free() -> None:
-    engine = Engine([Profile("harvest", [Harvesting()])], limits=Limits(harvest_permille=2000))
+    engine = Engine(
+        [Profile("harvest", [Harvesting()])], limits=RequestLimits(harvest_permille=2000)
+    )
     engine.handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     engine.handle(PodAdded(pod("all", memory_mib=10_000)), 1)
     gpu = {("a", 0): 0.1}

@@ -6,11 +6,13 @@ from relief_world import BEST_EFFORT, CRITICAL, Life, Tolerant
 
 from weft.core.engine import PodSeenBound
 from weft.core.framework import Policy
-from weft.model.slowdown_limit import Slack
+from weft.model.slowdown_limit import SlowdownLimit
 from weft.testing import node, placement
 
 
-def served(slack: Slack = (), gpus: tuple[int, ...] = (0,), policy: Policy | None = None) -> Life:
+def served(
+    slack: SlowdownLimit = (), gpus: tuple[int, ...] = (0,), policy: Policy | None = None
+) -> Life:
     """A latency-critical pod on a T4 (GPU 0), on an A100 (GPU 1) or on both, one beside it."""
     life = Life(policy=policy or Tolerant())
     life.engine.ledger.set_nodes([node("a", gpus=2, model=["T4", "A100"])])

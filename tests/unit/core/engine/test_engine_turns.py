@@ -18,7 +18,7 @@ from weft.core.engine import (
 from weft.core.framework import Plugin, Profile
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.spread import Spread
+from weft.core.policies.spread import SpreadPolicy
 from weft.model import Constraints
 from weft.testing import node, placement, pod, shape
 
@@ -29,7 +29,7 @@ def engine_of(turn_looks: int, nodes: int = 4) -> Engine:
     profiles = [
         Profile("weft", [BestFit()]),
         Profile("fgd", [Fgd()]),
-        Profile("two", [Plugin(BestFit(), 2), Plugin(Spread(), 1)]),
+        Profile("two", [Plugin(BestFit(), 2), Plugin(SpreadPolicy(), 1)]),
     ]
     return Engine(profiles, [node(f"n{i}", gpus=2) for i in range(nodes)], turn_looks=turn_looks)
 

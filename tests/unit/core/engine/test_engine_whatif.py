@@ -6,13 +6,13 @@ import msgspec
 from engine_talk import bind, engine_of, one_card
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
-from weft.core.explain.smallest_change import Change, Search, changes
+from weft.core.explain.smallest_change import ChangeSearch, SmallestChange, changes
 from weft.core.policies.exclusive import Exclusive
-from weft.model import GpuClaim, Memory, PodRequest
+from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod, shape
 
 
-def by_axis(engine: Engine, asked: PodRequest) -> dict[str, Change]:
+def by_axis(engine: Engine, asked: PodRequest) -> dict[str, SmallestChange]:
     return {change.axis: change for change in changes(engine, asked)}
 
 
@@ -39,18 +39,18 @@ def test_fewer_cores_for_a_share_and_for_a_whole_card() -> None:
     whole = by_axis(engine, pod("p", gpus=1))["cores"]
     assert whole.text == "ask at most 30 % of a GPU, cores and memory, instead of 100 %"
     assert whole.shape is not None
-    assert whole.shape.claims == (GpuClaim(1, Memory("percent", 30), 300),)
+    assert whole.shape.claims == (GpuRequest(1, GpuMemoryRequest("percent", 30), 300),)
 
 
 def test_a_whole_card_s_least_memory_survives_the_change_of_its_cores() -> None:
     """A card of 20,000 MiB is wanted: a part of a smaller card is no answer to that."""
     engine = engine_of(one_card("small"), node("large", gpus=1, memory_mib=40_000))
     bind(engine, pod("x", milli=500, memory_mib=10_000, node_name="large"))
-    asked = pod("p", claims=(GpuClaim(1, Memory("mib", 20_000), 1000, whole=True),))
+    asked = pod("p", claims=(GpuRequest(1, GpuMemoryRequest("mib", 20_000), 1000, whole=True),))
     change = by_axis(engine, asked)["cores"]
     assert change.text == "ask at most 50 % of a GPU's cores instead of 100 %"
     assert change.shape is not None
-    assert change.shape.claims == (GpuClaim(1, Memory("mib", 20_000), 500),)
+    assert change.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 20_000), 500),)
 
 
 def test_fewer_gpus() -> None:
@@ -124,7 +124,7 @@ def test_percent_and_units_keep_their_words() -> None:
     assert texts(engine, pod("p", percent=50))["memory"] == (
         "ask at most 40 % of a card of GPU memory instead of 50"
     )
-    units = GpuClaim(memory=Memory("units", 9, unit_mib=1024))
+    units = GpuRequest(memory=GpuMemoryRequest("units", 9, unit_mib=1024))
     assert texts(engine, pod("p", claims=(units,)))["memory"] == (
         "ask at most 6 units of GPU memory instead of 9"
     )
@@ -153,7 +153,7 @@ def test_a_search_between_whose_steps_the_world_changes_tells_what_is_still_true
     for name in "ab":
         engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=10_000)), 0)
     pod = PodRequest("p", "p", shape(memory_mib=8_000))
-    search = Search(engine, engine.profile_of(pod), pod.shape)
+    search = ChangeSearch(engine, engine.profile_of(pod), pod.shape)
     for _ in search.steps():
         if search.found:
             break
@@ -174,7 +174,7 @@ def test_pods_of_a_lower_rank_are_tried_first_and_dead_nodes_not_at_all() -> Non
     asked = shape(memory_mib=10_000)
     profile = engine.profiles["weft"]
     for rank, want in ((lambda uid: 0, "b"), (lambda uid: int(uid != "a"), "a")):
-        search = Search(engine, profile, asked, rank, lambda uid: f"ns/{uid}")
+        search = ChangeSearch(engine, profile, asked, rank, lambda uid: f"ns/{uid}")
         deque(search.steps(), maxlen=0)
         assert search.ended
         (freed,) = (change for change in search.found if change.axis == "free")
@@ -189,7 +189,7 @@ def extending(asks: PodRequest, extended: dict[str, int]) -> PodRequest:
 
 def plugged(memory_mib: int, *, count: int = 1, name: str = "p") -> PodRequest:
     """A pod that asks so much of each GPU with a resource that the kubelet counts."""
-    claims = (GpuClaim(count, Memory("mib", memory_mib)),)
+    claims = (GpuRequest(count, GpuMemoryRequest("mib", memory_mib)),)
     asked = {"elasticgpu.io/gpu-memory": memory_mib * count, "pods": 1}
     return extending(pod(name, claims=claims), asked)
 
@@ -202,7 +202,7 @@ def test_less_of_the_resource_where_the_node_advertises_no_more() -> None:
     change = by_axis(engine, plugged(8_000, name="q"))["extended"]
     assert change.text == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 8,000"
     assert change.shape is not None
-    assert change.shape.claims == (GpuClaim(1, Memory("mib", 6_000)),)
+    assert change.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 6_000)),)
     assert dict(change.shape.extended) == {"elasticgpu.io/gpu-memory": 6_000, "pods": 1}
 
 

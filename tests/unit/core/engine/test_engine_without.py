@@ -18,9 +18,9 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.explain.counterfactual import (
-    Asked,
-    Metrics,
-    Place,
+    AlternativePlacement,
+    MetricsRead,
+    PlacementQuestion,
     in_words,
     metrics_in_steps,
     metrics_of,
@@ -28,7 +28,7 @@ from weft.core.explain.counterfactual import (
 )
 from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
-from weft.core.ledger import Limits, audit
+from weft.core.ledger import RequestLimits, audit
 from weft.core.ledger.table import Bools
 from weft.core.policies.auto import Auto
 from weft.core.policies.best_fit import BestFit
@@ -62,8 +62,10 @@ def _share(gpu: int) -> tuple[Share, ...]:
     return (Share(0, gpu, 1_000, 0),)
 
 
-def behind(engine: Engine, request: PodRequest, place: Place, **more: Any) -> Metrics:
-    asked = Asked(request, engine.profile_of(request), 1, **more)
+def behind(
+    engine: Engine, request: PodRequest, place: AlternativePlacement, **more: Any
+) -> MetricsRead:
+    asked = PlacementQuestion(request, engine.profile_of(request), 1, **more)
     found = metrics_of(engine, asked, 10 * S, place)
     assert found is not None
     return found
@@ -88,7 +90,7 @@ def test_what_was_read_of_the_gpu_and_where_it_would_have_gone_without() -> None
     engine = engine_of()
     engine.handle(look(ages=(FRESH, STALE)), 1)
     request = pod("p", memory_mib=1_000)
-    found = behind(engine, request, Place("b", _share(0)))
+    found = behind(engine, request, AlternativePlacement("b", _share(0)))
     assert found.looked_s == 4
     assert found.columns[0] == "sm_active_ratio"
     assert "unheard_of" not in found.columns
@@ -153,12 +155,12 @@ def pod_less(engine: Engine) -> None:
 def test_steps_tell_what_is_true_at_the_last(
     happens: Callable[[Engine], None], at: int, policy: type[Policy]
 ) -> None:
-    engine = engine_of(policy(), limits=Limits(harvest_permille=1500))
+    engine = engine_of(policy(), limits=RequestLimits(harvest_permille=1500))
     bind(engine, pod("there", memory_mib=1_000))
     bind(engine, pod("full", memory_mib=15_000))
     engine.handle(look(idle_mib={"full": (9_000,)}), 1)
-    asked = Asked(pod("p", memory_mib=2_000), engine.profiles["weft"], 1)
-    steps = metrics_in_steps(engine, asked, 10 * S, Place())
+    asked = PlacementQuestion(pod("p", memory_mib=2_000), engine.profiles["weft"], 1)
+    steps = metrics_in_steps(engine, asked, 10 * S, AlternativePlacement())
     number, found = 0, None
     while True:
         try:
@@ -170,7 +172,7 @@ def test_steps_tell_what_is_true_at_the_last(
             happens(engine)
         number += 1
     assert number == 2
-    assert found == metrics_of(engine, asked, 10 * S, Place())
+    assert found == metrics_of(engine, asked, 10 * S, AlternativePlacement())
     assert found is not None
     assert audit(engine.ledger) == []
 
@@ -180,19 +182,19 @@ def test_gpus_that_only_metrics_keep_it_off_are_named_with_their_readings() -> N
     bind(engine, pod("there", memory_mib=1_000))  # on a: CARMA's gate is about shared GPUs
     bind(engine, pod("full", memory_mib=16_384))
     engine.handle(look(), 1)
-    found = behind(engine, pod("p", memory_mib=1_000), Place())
+    found = behind(engine, pod("p", memory_mib=1_000), AlternativePlacement())
     assert found.kept_out_gpus == 1
     (gpu,) = found.kept_out
     assert (gpu.node, gpu.gpu) == ("a", 0)
     assert in_words(gpu).startswith("sm_active_ratio 0.91, dram_active_ratio 0.5, ")
     assert found.without is not None
     assert found.without.node == "a"
-    too_large = behind(engine, pod("q", memory_mib=16_000), Place())
-    assert (too_large.kept_out_gpus, too_large.without) == (0, Place())
+    too_large = behind(engine, pod("q", memory_mib=16_000), AlternativePlacement())
+    assert (too_large.kept_out_gpus, too_large.without) == (0, AlternativePlacement())
 
 
 def test_without_metrics_nothing_is_idle_and_afterwards_all_is_as_before() -> None:
-    engine = engine_of(Auto(), limits=Limits(harvest_permille=1500))
+    engine = engine_of(Auto(), limits=RequestLimits(harvest_permille=1500))
     lender = pod("lender", memory_mib=15_000)
     home = bind(engine, lender)
     bind(engine, pod("other", memory_mib=15_800))  # the reserve stays free
@@ -205,8 +207,8 @@ def test_without_metrics_nothing_is_idle_and_afterwards_all_is_as_before() -> No
     told = snapshot(1, 0, GPUS, quiet, idle_mib={"lender": (12_000,)})
     engine.handle(SignalsChanged(told), 1)
     before = state(engine)
-    found = behind(engine, pod("p", memory_mib=5_000), Place(home, _share(0)))
-    assert found.without == Place()
+    found = behind(engine, pod("p", memory_mib=5_000), AlternativePlacement(home, _share(0)))
+    assert found.without == AlternativePlacement()
     assert before == state(engine)
     assert audit(engine.ledger) == []
     (bound, *_) = engine.handle(PodAdded(pod("p", memory_mib=5_000)), 2)
@@ -219,7 +221,9 @@ def test_asked_again_a_pod_is_not_in_its_own_way() -> None:
     engine.handle(look(), 1)
     for uid in ("p", "q"):
         bind(engine, pod(uid, memory_mib=16_000))
-    again = behind(engine, pod("p", memory_mib=16_000), Place("b", _share(0)), gone=("p",))
+    again = behind(
+        engine, pod("p", memory_mib=16_000), AlternativePlacement("b", _share(0)), gone=("p",)
+    )
     assert again.without is not None
     assert again.without.node == "b"
     assert set(engine.ledger.holdings) == {"p", "q"}
@@ -228,7 +232,7 @@ def test_asked_again_a_pod_is_not_in_its_own_way() -> None:
 def test_a_node_that_others_chose_stays_chosen() -> None:
     engine = engine_of()
     engine.handle(look(), 1)
-    found = behind(engine, pod("p", memory_mib=100), Place("b", _share(0)), on="b")
+    found = behind(engine, pod("p", memory_mib=100), AlternativePlacement("b", _share(0)), on="b")
     assert found.without is not None
     assert found.without.node == "b"
 
@@ -237,8 +241,8 @@ def test_who_reads_no_metrics_has_none_behind_its_decisions() -> None:
     blind, unmeasured = engine_of(BestFit()), engine_of()
     blind.handle(look(), 1)
     for engine in (blind, unmeasured):
-        asked = Asked(pod("p", memory_mib=1), engine.profiles["weft"], 1)
-        assert metrics_of(engine, asked, 0, Place()) is None
+        asked = PlacementQuestion(pod("p", memory_mib=1), engine.profiles["weft"], 1)
+        assert metrics_of(engine, asked, 0, AlternativePlacement()) is None
 
 
 def test_what_was_measured_is_kept_with_the_place_that_it_led_to() -> None:
@@ -277,7 +281,7 @@ def test_trials_leave_no_trace_in_records() -> None:
     for engine in (asked_about, quiet):
         engine.handle(look(), 1)
         bind(engine, pod("p", memory_mib=100))
-    behind(asked_about, pod("q", memory_mib=100), Place(), gone=("p",))
+    behind(asked_about, pod("q", memory_mib=100), AlternativePlacement(), gone=("p",))
     records = []
     for engine in (asked_about, quiet):
         (bound,) = engine.handle(PodAdded(pod("q", memory_mib=100)), 3)

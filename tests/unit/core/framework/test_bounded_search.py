@@ -8,11 +8,11 @@ import pytest
 from weft.core.engine import Bind, Engine, PodAdded, Unschedulable
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.framework import Policy, Profile, assignment, device_rows
-from weft.core.framework.partial_states import Space
-from weft.core.framework.split import Spread, fewest
+from weft.core.framework.partial_states import StateSpace
+from weft.core.framework.split import SplitRequest, fewest
 from weft.core.ledger import Ledger
 from weft.core.policies.catalog import built_in
-from weft.model import Code, GpuClaim, Memory, Node, PodRequest, Shape
+from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.testing import node, placement, shape
 
 
@@ -22,8 +22,8 @@ class Silent(Policy):
     name = "silent"
 
 
-def mib(memory_mib: int) -> GpuClaim:
-    return GpuClaim(memory=Memory("mib", memory_mib))
+def mib(memory_mib: int) -> GpuRequest:
+    return GpuRequest(memory=GpuMemoryRequest("mib", memory_mib))
 
 
 def partly_used(*nodes: Node) -> Ledger:
@@ -52,14 +52,16 @@ def assess(ledger: Ledger, asked: Shape, policy: str = "") -> Assessment:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many device states each level of a search looked at."""
     seen: list[int] = []
-    follow = Space.follow
+    follow = StateSpace.follow
 
-    def counting(self: Space, states: object, index: int, row: object, device: object) -> object:
+    def counting(
+        self: StateSpace, states: object, index: int, row: object, device: object
+    ) -> object:
         found = follow(self, states, index, row, device)  # type: ignore[arg-type]
         seen.append(len(row) * self.nodes.memory.shape[1])  # type: ignore[arg-type]
         return found
 
-    monkeypatch.setattr(Space, "follow", counting)
+    monkeypatch.setattr(StateSpace, "follow", counting)
     return seen
 
 
@@ -154,10 +156,10 @@ def test_a_total_over_many_cut_cards_takes_no_time() -> None:
     parent = [-1] * cards + [card for card in range(cards) for _ in range(instances)]
     memory = [40_000] * cards + [19_000] * (cards * instances)
     ok = [True] * len(memory)
-    spread = Spread(0, 31, 40_000 * cards - 1_000, 0)
+    spread = SplitRequest(0, 31, 40_000 * cards - 1_000, 0)
     found = fewest(memory, ok, parent, spread)
     assert found is None  # one card by its instances costs 2,000 MiB
-    spread = Spread(0, 31, 40_000 * cards - 2_000, 0)
+    spread = SplitRequest(0, 31, 40_000 * cards - 2_000, 0)
     found = fewest(memory, ok, parent, spread)
     assert found is not None
     assert len(found) == 31

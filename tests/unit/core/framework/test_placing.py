@@ -6,11 +6,11 @@ import pytest
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.selection import shares_on
 from weft.core.framework import Policy, Profile, Query
-from weft.core.framework.policy import Options
-from weft.core.framework.split import Spread, fewest
+from weft.core.framework.policy import PlacementOptions
+from weft.core.framework.split import SplitRequest, fewest
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
-from weft.model import Code, GpuClaim, Memory, Placement, Shape, Share
+from weft.model import Code, GpuMemoryRequest, GpuRequest, Placement, Shape, Share
 from weft.testing import node, placement, shape
 
 
@@ -34,7 +34,7 @@ class Sum(Policy):
 
     name = "sum"
 
-    def rate_options(self, options: Options) -> Ints:
+    def rate_options(self, options: PlacementOptions) -> Ints:
         return -(options.single | options.several).sum(axis=1)
 
 
@@ -45,11 +45,11 @@ class SumLast(Sum):
     ties = "last"
 
 
-def mib(memory_mib: int, **rest: object) -> GpuClaim:
-    return GpuClaim(memory=Memory("mib", memory_mib), **rest)  # type: ignore[arg-type]
+def mib(memory_mib: int, **rest: object) -> GpuRequest:
+    return GpuRequest(memory=GpuMemoryRequest("mib", memory_mib), **rest)  # type: ignore[arg-type]
 
 
-WHOLE = GpuClaim(memory=Memory("whole"), milli=1000, whole=True)
+WHOLE = GpuRequest(memory=GpuMemoryRequest("whole"), milli=1000, whole=True)
 
 
 def ask(ledger: Ledger, asked: Shape, policy: Policy | None = None) -> tuple[Share, ...] | Code:
@@ -171,7 +171,7 @@ def test_a_total_uses_a_card_or_its_instances_never_both() -> None:
 
 
 def test_fewest_takes_the_roomiest_and_respects_the_least_number() -> None:
-    spread = Spread(0, 2, 900, 0)
+    spread = SplitRequest(0, 2, 900, 0)
     assert fewest([500, 1000, 700], [True] * 3, [-1] * 3, spread) == [1, 2]
     assert fewest([500, 1000, 700], [True, False, True], [-1] * 3, spread) == [2, 0]
     assert fewest([500, 1000, 300], [True, False, True], [-1] * 3, spread) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.core.framework import Demand, Plugin, Policy, Profile, Query
-from weft.core.framework.policy import NO_BOUND, Left, Options, draw
+from weft.core.framework.policy import NO_BOUND, PlacementOptions, RemainingRequest, draw
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.catalog import built_in
@@ -68,10 +68,10 @@ def test_a_policy_without_opinions_accepts_and_scores_nothing() -> None:
     policy.unreserved(asked, "a")
     policy.take_input(None)
     none: Any = np.zeros((2, 0))
-    way = Options(none, none, none, none, none, none)
+    way = PlacementOptions(none, none, none, none, none, none)
     with pytest.raises(NotImplementedError):
         policy.rate_options(way)
-    assert policy.bound_options(way, Left(none, 0, 0)).tolist() == [NO_BOUND] * 2
+    assert policy.bound_options(way, RemainingRequest(none, 0, 0)).tolist() == [NO_BOUND] * 2
 
 
 def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from weft.core.framework import NEVER, Demand, Query
-from weft.core.ledger import Ledger, Limits
-from weft.model import DeviceRule, Gpu, GpuClaim, Memory, Node, Shape
+from weft.core.ledger import Ledger, RequestLimits
+from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, Shape
 from weft.testing import node, placement, shape
 
 
@@ -151,8 +151,12 @@ MIG = [node("a", gpus=2, mig=2)]
         (shape(gpus=1), MIG, "device"),
         (shape(gpus=2), MIG, "many"),
         (shape(gpus=2, memory_mib=10), UNIFORM, "many"),
-        (shape(claims=[GpuClaim(milli=1), GpuClaim(milli=1)]), UNIFORM, "many"),
-        (shape(claims=[GpuClaim(memory=Memory("mib", 5), split=True)]), UNIFORM, "many"),
+        (shape(claims=[GpuRequest(milli=1), GpuRequest(milli=1)]), UNIFORM, "many"),
+        (
+            shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", 5), split=True)]),
+            UNIFORM,
+            "many",
+        ),
     ],
 )
 def test_the_cheapest_exact_way_to_check_is_chosen(
@@ -173,7 +177,7 @@ def test_a_demand_sums_up_its_claims() -> None:
 
 def test_needs_are_resolved_on_each_kind_of_card() -> None:
     table = Ledger([node("a", gpus=2, model=["T4", "V100"], memory_mib=[1000, 3000])]).table
-    claim = GpuClaim(memory=Memory("percent", 50), headroom_mib=1)
+    claim = GpuRequest(memory=GpuMemoryRequest("percent", 50), headroom_mib=1)
     need = Demand(Shape((claim,), devices=DeviceRule(models=("T4",))), table).need
     assert need.memory_mib.tolist() == [500, 1500]
     assert need.ask_mib.tolist() == [501, 1501]
@@ -184,14 +188,14 @@ def test_needs_are_resolved_on_each_kind_of_card() -> None:
 
 def test_a_whole_card_at_least_so_large_is_charged_whole() -> None:
     table = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])]).table
-    claim = GpuClaim(memory=Memory("mib", 2000), milli=1000, whole=True)
+    claim = GpuRequest(memory=GpuMemoryRequest("mib", 2000), milli=1000, whole=True)
     need = Demand(Shape((claim,)), table).need
     assert need.will_do.tolist() == [False, True]
     assert need.memory_mib.tolist() == [1000, 3000]
 
 
 def test_with_overcommit_no_pod_gets_more_than_a_card_has() -> None:
-    live = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])], limits=Limits(2000))
+    live = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])], limits=RequestLimits(2000))
     asked = Query(live.table, Demand(shape(memory_mib=1500), live.table))
     assert asked.device_memory_free.tolist() == [2000, 6000]
     assert asked.device_fits.tolist() == [False, True]
@@ -199,5 +203,5 @@ def test_with_overcommit_no_pod_gets_more_than_a_card_has() -> None:
 
 def test_a_claim_without_memory_or_cores_needs_a_card_in_service() -> None:
     live = Ledger([Node("a", (Gpu(0, 1000), Gpu(1, 1000, in_service=False)))])
-    asked = Query(live.table, Demand(Shape((GpuClaim(),)), live.table))
+    asked = Query(live.table, Demand(Shape((GpuRequest(),)), live.table))
     assert asked.device_fits.tolist() == [True, False]

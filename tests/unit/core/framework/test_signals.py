@@ -13,7 +13,7 @@ from weft.core.framework.signals import (
     SignalsView,
     snapshot,
 )
-from weft.core.ledger import Table
+from weft.core.ledger import LedgerTable
 from weft.testing import node, shape
 
 USED = "memory_used_mib"
@@ -26,8 +26,8 @@ def of(*values: float, fresh: tuple[int, ...] = (), gpus: object = GPUS) -> Sign
     return snapshot(1, 5, gpus, {USED: (np.array(values), states)})  # type: ignore[arg-type]
 
 
-def table() -> Table:
-    return Table([node("b", gpus=2), node("c", gpus=1), node("a", gpus=2)])
+def table() -> LedgerTable:
+    return LedgerTable([node("b", gpus=2), node("c", gpus=1), node("a", gpus=2)])
 
 
 def test_rows_follow_the_ledgers_table_and_devices_nobody_measures_are_missing() -> None:
@@ -41,7 +41,7 @@ def test_rows_follow_the_ledgers_table_and_devices_nobody_measures_are_missing()
 
 
 def test_rows_go_by_nvml_index_not_by_position() -> None:
-    cut = Table([node("m", gpus=1, memory_mib=40_960, mig=2)])
+    cut = LedgerTable([node("m", gpus=1, memory_mib=40_960, mig=2)])
     seen = SignalsView(of(5.0, gpus=[("m", 2)]))
     np.testing.assert_array_equal(seen.over(cut, USED)[0], [np.nan, np.nan, 5.0])
 

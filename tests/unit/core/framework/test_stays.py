@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.core.framework.residency import LEAST_LEFT, MOST_SPANS, Stays
+from weft.core.framework.residency import LEAST_LEFT, MOST_SPANS, Residencies
 from weft.core.ledger.residents import Resident
 from weft.testing import placement
 
@@ -18,12 +18,12 @@ def half_beside_anybody(who: Resident, company) -> float:
     return 0.5 if company else 1.0
 
 
-def left(stays: Stays, at_s: int) -> list[float]:
+def left(stays: Residencies, at_s: int) -> list[float]:
     return [stay.left_s(at_s * S, half_beside_anybody) for stay in stays.on(("n0", 0))]
 
 
 def test_each_stretch_counts_at_its_own_speed() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a"), 0)
     stays.came(here("b", 400), 100 * S)
     assert left(stays, 150) == [1000 - 100 - 25, 400 - 25]
@@ -33,7 +33,7 @@ def test_each_stretch_counts_at_its_own_speed() -> None:
 
 
 def test_who_came_is_not_told_again_and_who_moved_begins_anew() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a"), 0)
     stays.came(here("a"), 500 * S)
     assert left(stays, 600) == [400]
@@ -44,7 +44,7 @@ def test_who_came_is_not_told_again_and_who_moved_begins_anew() -> None:
 
 def test_who_says_something_else_of_itself_is_believed_and_has_been_there_as_long() -> None:
     """As a process would that starts anew; a running pod's annotations can be edited."""
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a"), 0)
     stays.came(here("b", 400), 100 * S)
     stays.came(here("a", 2000), 200 * S)
@@ -58,20 +58,20 @@ def test_who_says_something_else_of_itself_is_believed_and_has_been_there_as_lon
 
 def test_after_a_restart_times_are_those_of_the_bindings() -> None:
     """Whatever the order in which bound pods are told."""
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("b", 400), 100 * S)
     stays.came(here("a"), 0)
     assert left(stays, 150) == [400 - 25, 1000 - 100 - 25]
 
 
 def test_nobody_is_ever_quite_over() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a", 100), 0)
     assert left(stays, 10_000) == [LEAST_LEFT * 100]
 
 
 def test_what_is_remembered_of_a_pod_is_bounded() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a", 10_000), 0)
     for number in range(2 * MOST_SPANS):
         stays.now_ns = (10 * number + 5) * S
@@ -84,14 +84,14 @@ def test_what_is_remembered_of_a_pod_is_bounded() -> None:
 
 
 def test_pods_that_say_nothing_cost_nothing() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a", 0), 0)
     assert not stays.expected
     assert stays.on(("n0", 0))[0].spans == []
 
 
 def test_who_said_how_long_is_counted_while_there() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a"), 0)
     stays.came(here("a", gpu=1), 0)
     stays.came(here("b", 0), 0)
@@ -102,7 +102,7 @@ def test_who_said_how_long_is_counted_while_there() -> None:
 
 
 def test_followers_hear_of_gpus_whose_pods_change() -> None:
-    stays = Stays()
+    stays = Residencies()
     stays.came(here("a"), 0)
     changed = stays.follow()
     assert not changed

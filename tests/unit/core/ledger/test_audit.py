@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weft.core.ledger import Ledger, Table, audit
+from weft.core.ledger import Ledger, LedgerTable, audit
 from weft.core.ledger.audit import differences
 from weft.model import Gpu, Node
 from weft.testing import node, placement
@@ -20,8 +20,8 @@ def some_ledger() -> Ledger:
     return ledger
 
 
-def tamper(column: str, at: int, value: int) -> Callable[[Table], None]:
-    def change(table: Table) -> None:
+def tamper(column: str, at: int, value: int) -> Callable[[LedgerTable], None]:
+    def change(table: LedgerTable) -> None:
         getattr(table, column)[at] = value
 
     return change
@@ -48,7 +48,9 @@ def tamper(column: str, at: int, value: int) -> Callable[[Table], None]:
         (tamper("max_milli_free", 1, 3), "max_milli_free[1] is 3, rebuilt it is 1000"),
     ],
 )
-def test_each_difference_is_a_sentence(change: Callable[[Table], None], sentence: str) -> None:
+def test_each_difference_is_a_sentence(
+    change: Callable[[LedgerTable], None], sentence: str
+) -> None:
     ledger = some_ledger()
     assert audit(ledger) == []
     change(ledger.table)
@@ -81,11 +83,11 @@ def test_a_ledger_that_saw_kinds_in_another_order_is_no_different() -> None:
 
 def test_another_model_is_a_difference() -> None:
     found = differences(
-        Table([node("a", gpus=1, model="T4")]), Table([node("a", gpus=1, model="V100")])
+        LedgerTable([node("a", gpus=1, model="T4")]), LedgerTable([node("a", gpus=1, model="V100")])
     )
     assert found == ["kinds are ('T4', 16384, 1000), rebuilt they are ('V100', 16384, 1000)"]
 
 
 def test_other_nodes_are_said_first() -> None:
-    left, right = Table([node("a")]), Table([node("b")])
+    left, right = LedgerTable([node("a")]), LedgerTable([node("b")])
     assert differences(left, right) == ["the tables hold different nodes, or in another order"]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from weft.core.ledger import FAR, Holding, Ledger, Limits, audit
+from weft.core.ledger import FAR, Holding, Ledger, RequestLimits, audit
 from weft.core.ledger.audit import differences
 from weft.core.ledger.table import POD_CLASSES
 from weft.model import HostPort, Placement, Share
@@ -364,7 +364,7 @@ def test_very_wide_pods_share_the_last_class() -> None:
 
 
 def test_a_declared_overcommit_is_a_limit_like_any_other() -> None:
-    ledger = Ledger([node("a", gpus=1, memory_mib=1001)], limits=Limits(1500))
+    ledger = Ledger([node("a", gpus=1, memory_mib=1001)], limits=RequestLimits(1500))
     assert ledger.reserve(placement("p", "a", 0, memory_mib=1001))
     assert not ledger.reserve(placement("q", "a", 0, memory_mib=501))
     assert ledger.reserve(placement("q", "a", 0, memory_mib=500))

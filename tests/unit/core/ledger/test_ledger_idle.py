@@ -4,15 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.core.ledger import Ledger, Limits, audit
+from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.unharvested import nothing_idle
 from weft.testing import node, placement
 
-LENDING = Limits(harvest_permille=1500)
+LENDING = RequestLimits(harvest_permille=1500)
 PODS = [("p", "a", 0), ("q", "a", 1), ("r", "a", 0), ("s", "b", 0), ("t", "gone", 0)]
 
 
-def ledger(limits: Limits = LENDING) -> Ledger:
+def ledger(limits: RequestLimits = LENDING) -> Ledger:
     made = Ledger([node("a", gpus=2, memory_mib=10_000), node("b", gpus=1)], limits)
     for uid, where, gpu in PODS:
         made.adopt(placement(uid, where, gpu, memory_mib=4_000))
@@ -60,10 +60,10 @@ def test_a_pod_that_was_released_and_came_back_leaves_idle_what_is_told_of_it_no
     st.lists(
         st.dictionaries(st.sampled_from("pqrst"), st.lists(st.integers(-9, 5_000))), max_size=6
     ),
-    st.sampled_from([LENDING, Limits(1200, 1500), Limits(1200, 1000)]),
+    st.sampled_from([LENDING, RequestLimits(1200, 1500), RequestLimits(1200, 1000)]),
 )
 def test_whatever_was_told_before_the_last_counts(
-    told: list[dict[str, list[int]]], limits: Limits
+    told: list[dict[str, list[int]]], limits: RequestLimits
 ) -> None:
     made, fresh = ledger(limits), ledger(limits)
     for one in told:
@@ -77,10 +77,13 @@ def test_whatever_was_told_before_the_last_counts(
     st.dictionaries(st.sampled_from("pqrst"), st.tuples(st.integers(0, 5_000))),
     st.dictionaries(st.sampled_from([("a", 0), ("b", 0)]), st.integers(0, 20_000)),
     st.lists(st.booleans(), min_size=3, max_size=3),
-    st.sampled_from([LENDING, Limits(1200, 1500), Limits(1200, 1000)]),
+    st.sampled_from([LENDING, RequestLimits(1200, 1500), RequestLimits(1200, 1000)]),
 )
 def test_a_question_about_nothing_idle_finds_what_such_a_ledger_says(
-    idle: dict[str, tuple[int]], back: dict[tuple[str, int], int], seen: list[bool], limits: Limits
+    idle: dict[str, tuple[int]],
+    back: dict[tuple[str, int], int],
+    seen: list[bool],
+    limits: RequestLimits,
 ) -> None:
     made, blank = ledger(limits), ledger(limits)
     made.set_idle(idle)

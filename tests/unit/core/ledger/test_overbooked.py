@@ -4,9 +4,9 @@ import pytest
 
 from weft.core.engine import Bind, Engine, PodAdded
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import Ledger, Limits
-from weft.core.ledger.fitting import Asks
-from weft.model import Gpu, GpuClaim, Memory, Node, PodRequest
+from weft.core.ledger import Ledger, RequestLimits
+from weft.core.ledger.fitting import MemoryAmount
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.testing import node, placement, pod
 
 BY = {"memory": {"memory_mib": 17_000}, "cores": {"memory_mib": 1, "milli": 1_100}}
@@ -14,11 +14,13 @@ WANTED = {
     "cores": {"milli": 200},
     "memory": {"memory_mib": 10},
     "both": {"memory_mib": 10, "milli": 10},
-    "nothing": {"claims": [GpuClaim()]},
+    "nothing": {"claims": [GpuRequest()]},
     "a whole card": {"gpus": 1},
-    "two shares": {"claims": [GpuClaim(milli=10), GpuClaim(memory=Memory("mib", 10))]},
-    "two GPUs": {"claims": [GpuClaim(count=2, milli=10)]},
-    "a split total": {"claims": [GpuClaim(memory=Memory("mib", 10), split=True)]},
+    "two shares": {
+        "claims": [GpuRequest(milli=10), GpuRequest(memory=GpuMemoryRequest("mib", 10))]
+    },
+    "two GPUs": {"claims": [GpuRequest(count=2, milli=10)]},
+    "a split total": {"claims": [GpuRequest(memory=GpuMemoryRequest("mib", 10), split=True)]},
 }
 ALIKE, MIXED = node("a", gpus=2, memory_mib=16_000), node("a", gpus=2, memory_mib=[16_000, 15_000])
 
@@ -59,16 +61,16 @@ def test_the_ledger_refuses_it_as_well(amounts: tuple[int, int]) -> None:
 
 
 def test_what_is_lent_within_its_limit_is_not_overbooked() -> None:
-    ledger = Ledger([ALIKE], Limits(harvest_permille=1_250))
+    ledger = Ledger([ALIKE], RequestLimits(harvest_permille=1_250))
     ledger.adopt(placement("lender", "a", 0, memory_mib=16_000))
     ledger.set_idle({"lender": (9_000,)})
     lent = placement("borrower", "a", 0, memory_mib=4_000)
-    assert ledger.reserve(lent, asks=Asks(harvest=True))
+    assert ledger.reserve(lent, asks=MemoryAmount(harvest=True))
     cores = placement("p", "a", 0, memory_mib=0, milli=100)
     assert ledger.fits(cores)
     ledger.adopt(placement("fact", "a", 0, memory_mib=1))
     assert not ledger.fits(cores)
-    assert not ledger.fits(cores, Asks(harvest=True))
+    assert not ledger.fits(cores, MemoryAmount(harvest=True))
 
 
 def test_an_instance_beside_its_overbooked_card_stays_closed() -> None:

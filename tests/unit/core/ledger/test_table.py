@@ -2,24 +2,24 @@
 
 import numpy as np
 
-from weft.core.ledger import Ledger, Table
+from weft.core.ledger import Ledger, LedgerTable
 from weft.testing import node, placement
 
 
 def test_rows_are_in_rank_order_then_by_name() -> None:
     nodes = [node("b", rank=1), node("c"), node("a", rank=1), node("d", rank=-1)]
-    table = Table(nodes)
+    table = LedgerTable(nodes)
     assert [one.name for one in table.nodes] == ["d", "c", "a", "b"]
     assert table.row_of == {"d": 0, "c": 1, "a": 2, "b": 3}
-    again = Table(list(reversed(nodes)))
+    again = LedgerTable(list(reversed(nodes)))
     assert [one.name for one in again.nodes] == ["d", "c", "a", "b"]
 
 
 def test_a_node_with_56_mig_instances_costs_its_neighbours_nothing() -> None:
     plain = [node(f"n{i:03}", gpus=2) for i in range(100)]
-    without = Table(plain)
+    without = LedgerTable(plain)
     wide = node("wide", gpus=8, model="A100", memory_mib=40_960, mig=7, rank=1)
-    table = Table([*plain, wide])
+    table = LedgerTable([*plain, wide])
     assert len(wide.gpus) == 64
     assert table.devices == without.devices + 64
     assert table.device_cells.shape == (len(table.device_cells), 264)
@@ -54,7 +54,7 @@ def test_instances_of_two_cards_are_not_alike() -> None:
 
 
 def test_a_node_without_gpus_has_no_room_on_any() -> None:
-    table = Table([node("a"), node("b", gpus=1, memory_mib=7)])
+    table = LedgerTable([node("a"), node("b", gpus=1, memory_mib=7)])
     assert table.max_milli_free.tolist() == [-1, 1000]
     assert table.max_memory_free.tolist() == [-1, 7]
     assert table.node_kind.tolist() == [-1, 0]
@@ -62,7 +62,7 @@ def test_a_node_without_gpus_has_no_room_on_any() -> None:
 
 
 def test_a_node_with_only_broken_gpus_has_no_room_either() -> None:
-    table = Table([node("a", gpus=2, broken=[0, 1])])
+    table = LedgerTable([node("a", gpus=2, broken=[0, 1])])
     assert table.max_milli_free.tolist() == [-1]
     assert table.milli_free.tolist() == [0]
     assert table.idle.tolist() == [0]
@@ -79,17 +79,17 @@ def test_in_service_counts_whoever_holds_them() -> None:
 def test_gpus_are_found_by_index_even_with_gaps() -> None:
     whole = node("a", gpus=4)
     gappy = node("a", gpus=4).gpus
-    table = Table([whole])
+    table = LedgerTable([whole])
     assert table.device_row(0, 3) == 3
     some = Ledger([type(whole)(name="a", gpus=(gappy[1], gappy[3]))]).table
     assert [some.device_row(0, index) for index in (0, 1, 2, 3, 9)] == [-1, 0, -1, 1, -1]
 
 
 def test_uniform_means_each_node_is_of_one_kind() -> None:
-    assert Table([node("a", gpus=2, model="T4"), node("b", gpus=1, model="V100")]).uniform
-    assert Table([node("a")]).uniform
-    assert not Table([node("a", gpus=2, model=["T4", "V100"])]).uniform
-    assert not Table([node("a", gpus=1, mig=2)]).uniform
+    assert LedgerTable([node("a", gpus=2, model="T4"), node("b", gpus=1, model="V100")]).uniform
+    assert LedgerTable([node("a")]).uniform
+    assert not LedgerTable([node("a", gpus=2, model=["T4", "V100"])]).uniform
+    assert not LedgerTable([node("a", gpus=1, mig=2)]).uniform
 
 
 def test_kinds_are_numbered_in_the_order_of_the_rows_whatever_came_before() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from weft.core.engine import Bind, Command, Engine, PodAdded, SignalsChanged
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.signals import FRESH, SignalsSnapshot, snapshot
-from weft.core.ledger import Limits
+from weft.core.ledger import RequestLimits
 from weft.model import Node, Placement, Share
 
 Told = dict[tuple[str, int], dict[str, float]]
@@ -32,7 +32,7 @@ def engine_of(
     policies: Policy | Iterable[Policy | Plugin], nodes: Iterable[Node], told: Told, **more: Any
 ) -> Engine:
     """An engine that was told these readings; `harvest_permille` declares a limit."""
-    limits = Limits(harvest_permille=more.pop("harvest_permille", 1000))
+    limits = RequestLimits(harvest_permille=more.pop("harvest_permille", 1000))
     plugins = [policies] if isinstance(policies, Policy) else list(policies)
     engine = Engine([Profile("weft", plugins)], nodes, limits=limits)
     engine.handle(SignalsChanged(readings(told, **more)), 0)

@@ -8,7 +8,7 @@ import pytest
 from weft.core.engine import Bind, Engine, PodAdded, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.model import Gpu, GpuClaim, Memory, Node, Placement, PodRequest, Shape, Share
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
 PAGE = (Path(__file__).parents[4] / "docs/reference/policies.md").read_text()
 SECTIONS = dict(re.findall(r"^### `([a-z-]+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -45,7 +45,7 @@ def test_the_worked_example(name):
     for number, (node, gpu, mib, milli) in enumerate(RESIDENTS):
         old = Placement(f"old-{number}", node, (Share(0, gpu, mib, milli),), cpu_milli=8_000)
         engine.handle(PodSeenBound(old), 0)
-    shape = Shape((GpuClaim(memory=Memory("mib", 4_000), milli=250),), cpu_milli=4_000)
+    shape = Shape((GpuRequest(memory=GpuMemoryRequest("mib", 4_000), milli=250),), cpu_milli=4_000)
     command = engine.handle(PodAdded(PodRequest("new", "new", shape)), 1)[0]
     assert isinstance(command, Bind)
     place = command.placement

@@ -18,7 +18,7 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, OBSERVED, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, OBSERVED, PredictionTier, interference, to_input
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.policies.pair_costs import few_of_each, greedy, most_valuable
@@ -31,10 +31,13 @@ SLOWER = np.array([[1.02, 1.05, 1.2], [1.05, 1.15, 1.5], [1.1, 1.4, 2.4]])
 S = 1_000_000_000
 
 
-def told(upper=1.0, tier=Tier.MEASURED, never=(), model="T4"):
+def told(upper=1.0, tier=PredictionTier.MEASURED, never=(), model="T4"):
     """The table above; bounds `upper` times as far; UNKNOWN beyond it."""
     size = len(NAMES) + 1
-    mean, tiers = np.full((size, size), 0.04), np.full((size, size), Tier.UNKNOWN, dtype=np.int8)
+    mean, tiers = (
+        np.full((size, size), 0.04),
+        np.full((size, size), PredictionTier.UNKNOWN, dtype=np.int8),
+    )
     mean[:-1, :-1], tiers[:-1, :-1] = np.log(SLOWER), tier
     bound = mean * upper
     for one, other in never:
@@ -197,7 +200,10 @@ def test_the_unknown_may_share_where_several_wait_however_dark_the_guess():
     """Beside strangers 0.45 of a GPU's work is expected of two: no measurement forbids it."""
     table = told()
     size = len(NAMES) + 1
-    dark, tiers = np.full((1, size, size), 1.5), np.full((1, size, size), Tier.UNKNOWN, np.int8)
+    dark, tiers = (
+        np.full((1, size, size), 1.5),
+        np.full((1, size, size), PredictionTier.UNKNOWN, np.int8),
+    )
     table = to_input(interference(1, ["T4"], NAMES, (dark, dark, tiers)))
     found = engine(table=table)
     for number in range(2):
@@ -212,7 +218,7 @@ def test_the_unknown_may_share_where_several_wait_however_dark_the_guess():
 
 
 def test_bounds_that_are_not_calibrated_are_not_believed():
-    found = engine(table=told(tier=-Tier.LEARNED))
+    found = engine(table=told(tier=-PredictionTier.LEARNED))
     runs(found, "n0", "calm", "latency-critical")
     assert goes(found, "calm", "best-effort") is None
 

@@ -13,7 +13,7 @@ from weft.core.ledger import Ledger
 from weft.core.policies.card_models import features
 from weft.core.policies.ferikoglou import Ferikoglou
 from weft.core.policies.ferikoglou_safe import FerikoglouSafe
-from weft.core.policies.genius import Genius
+from weft.core.policies.genius import GeniusPolicy
 from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
 from weft.core.policies.kube_knots_pp import KubeKnotsPp
 from weft.model import BadInputError, Placement, Share
@@ -203,7 +203,7 @@ def test_ferikoglou_is_the_published_decision_for_every_gpu():
         verdict = kube_knots_rules.decide(asked, 32_510 - promised, free, used)
         assert bool(policy.filter_devices(query)[0]) == verdict.admits, verdict
         seen.add(verdict.why)
-    assert seen == set(kube_knots_rules.Why)
+    assert seen == set(kube_knots_rules.KnotsRule)
 
 
 # --- genius --------------------------------------------------------------------------------------
@@ -218,25 +218,25 @@ def test_genius_prefers_the_cool_card_and_exact_the_hot_one():
         A0: {"power_w": 50.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0},
         B0: {"power_w": 250.0, "power_limit_w": 300.0, "memory_free_mib": 9_000.0},
     }
-    assert place(engine_of(Genius(), cards(), told), borrower(1_000)) == A0
-    assert place(engine_of(Genius(compat="exact"), cards(), told), borrower(1_000)) == B0
+    assert place(engine_of(GeniusPolicy(), cards(), told), borrower(1_000)) == A0
+    assert place(engine_of(GeniusPolicy(compat="exact"), cards(), told), borrower(1_000)) == B0
 
 
 def test_genius_prefers_the_better_model():
     nodes = [node("a", gpus=1, model="Tesla T4"), node("b", gpus=1, model="NVIDIA A100-SXM4-40GB")]
-    assert place(engine_of(Genius(), nodes, {}), borrower(1_000)) == B0
+    assert place(engine_of(GeniusPolicy(), nodes, {}), borrower(1_000)) == B0
 
 
 def test_genius_goes_by_measured_free_memory_where_there_is_one():
     told = {A0: {"memory_free_mib.last": 4_000.0}}
-    for policy in (Genius(), Genius(compat="exact")):
+    for policy in (GeniusPolicy(), GeniusPolicy(compat="exact")):
         engine = engine_of(policy, [node("a", gpus=1)], told)
         assert place(engine, borrower(4_001)) is None
         assert place(engine, pod(memory_mib=4_000)) == A0
 
 
 def test_genius_takes_an_idle_card_and_fills_the_others_one_after_the_other():
-    engine = engine_of(Genius(), [node("a", gpus=3, memory_mib=10_000)], {})
+    engine = engine_of(GeniusPolicy(), [node("a", gpus=3, memory_mib=10_000)], {})
     resident(engine, "large", "a", 0, 5_000)
     resident(engine, "small", "a", 1, 1_000)
     assert place(engine, borrower(1_000, name="one")) == ("a", 2)
@@ -246,20 +246,20 @@ def test_genius_takes_an_idle_card_and_fills_the_others_one_after_the_other():
 
 def test_a_card_that_others_use_is_not_idle():
     told = {A0: {"memory_free_mib.last": 8_000.0}}
-    engine = engine_of(Genius(), [node("a", gpus=2, memory_mib=10_000)], told)
+    engine = engine_of(GeniusPolicy(), [node("a", gpus=2, memory_mib=10_000)], told)
     assert place(engine, borrower(1_000)) == A1
 
 
 def test_genius_is_unsafe_only_as_its_original():
-    assert Genius(compat="exact").unsafe
-    assert not Genius().unsafe
+    assert GeniusPolicy(compat="exact").unsafe
+    assert not GeniusPolicy().unsafe
 
 
 def test_a_pod_that_has_left_does_not_hold_its_memory_in_old_samples():
     """12,384 MiB were in use, 12,000 of them promised to who left since: sane goes by requests."""
     told = {A0: {"memory_free_mib.last": 4_000.0, "memory_promised_mib": 12_000.0}}
     for compat, expected in (("sane", A0), ("exact", None)):
-        engine = engine_of(Genius(compat=compat), [node("a", gpus=1)], told)
+        engine = engine_of(GeniusPolicy(compat=compat), [node("a", gpus=1)], told)
         assert place(engine, borrower(8_000)) == expected
 
 
@@ -267,7 +267,7 @@ def test_a_refresh_of_one_gpu_changes_all_exact_scores():
     """The sums go over the cluster, so nodes on which nothing moved must be rated again."""
     nodes = [node(f"n{i}", gpus=1) for i in range(12)]
     told = {(f"n{i}", 0): {"memory_free_mib": 9_000.0, "power_w": 100.0 + i} for i in range(12)}
-    engine = engine_of(Genius(compat="exact"), nodes, told)
+    engine = engine_of(GeniusPolicy(compat="exact"), nodes, told)
     known = engine.assess(engine.profiles["weft"], borrower(1_000))
     before = known.total.copy()
     told["n0", 0]["power_w"] = 20_000.0
@@ -279,7 +279,7 @@ def test_a_refresh_of_one_gpu_changes_all_exact_scores():
 
 def test_higher_genius_priority_goes_first():
     keys = [
-        Genius().queue_key(pod(name, gpus=1, queue_priority=n))
+        GeniusPolicy().queue_key(pod(name, gpus=1, queue_priority=n))
         for name, n in (("urgent", 9), ("late", 1))
     ]
     assert keys == sorted(keys)

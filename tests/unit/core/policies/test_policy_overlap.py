@@ -16,9 +16,15 @@ from weft.core.engine import (
     PolicyInput,
 )
 from weft.core.framework import Demand, Profile, Query
-from weft.core.framework.interference import INPUT, InterferenceView, Tier, interference, to_input
+from weft.core.framework.interference import (
+    INPUT,
+    InterferenceView,
+    PredictionTier,
+    interference,
+    to_input,
+)
 from weft.core.policies.catalog import built_in
-from weft.core.policies.overlap_time import Overlap, Remaining, finishes
+from weft.core.policies.overlap_time import OverlapTime, Remaining, finishes
 from weft.testing import node, placement, pod
 
 S = 1_000_000_000
@@ -78,7 +84,7 @@ SLOWER = np.array([[1.15, 1.5, 1.04], [1.4, 2.4, 1.04], [1.04, 1.04, 1.04]])
 
 def engine(**options):
     mean = np.log(SLOWER)[None]
-    tiers = np.full(mean.shape, Tier.MEASURED, dtype=np.int8)
+    tiers = np.full(mean.shape, PredictionTier.MEASURED, dtype=np.int8)
     made = built_in().create("interference", **options)
     found = Engine([Profile("weft", [made])], [node("n0", gpus=2, model="T4", memory_mib=10_000)])
     found.handle(
@@ -213,11 +219,11 @@ def test_what_is_kept_from_event_to_event_is_what_one_by_one_gives(seed):
         found.handle(random_event(dice, number, alive), (100 + 20 * number) * S)
         mean = np.log(SLOWER * (1.0 if number < 75 else 0.9))
         if number in (0, 75):  # a new table of predictions
-            tiers = np.full((1, 3, 3), Tier.MEASURED, dtype=np.int8)
+            tiers = np.full((1, 3, 3), PredictionTier.MEASURED, dtype=np.int8)
             arrays = (mean[None], mean[None] + 0.1, tiers)
             view = InterferenceView(interference(number, ["T4"], NAMES, arrays))
         query = Query(found.ledger.table, Demand(pod("q", memory_mib=1).shape, found.ledger.table))
-        lasting = Overlap(query, remaining, view)
+        lasting = OverlapTime(query, remaining, view)
         slow = dict(ends_one_by_one(found.stays, query, mean, mean + caution * 0.1))
         assert lasting.devices.tolist() == list(slow)
         later, _ = lasting.costs("fair", 500.0)

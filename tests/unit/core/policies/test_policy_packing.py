@@ -6,7 +6,7 @@ import pytest
 from weft.core.framework import Demand, Query
 from weft.core.ledger import Ledger
 from weft.core.policies.catalog import built_in
-from weft.model import Gpu, GpuClaim, Memory, Node, Placement, Shape, Share
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, Shape, Share
 
 CARD = 10_000
 
@@ -22,15 +22,15 @@ def scores(policy, gpus, held, shape):
 
 
 def cores(milli, count=1):
-    return Shape((GpuClaim(count, milli=milli),))
+    return Shape((GpuRequest(count, milli=milli),))
 
 
 def whole(count):
-    return Shape((GpuClaim(count, whole=True),))
+    return Shape((GpuRequest(count, whole=True),))
 
 
 def mib(value, count=1):
-    return Shape((GpuClaim(count, Memory("mib", value)),))
+    return Shape((GpuRequest(count, GpuMemoryRequest("mib", value)),))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_gpu_clustering(held, shape, expected):
 @pytest.mark.parametrize(
     ("held", "shape", "expected"),
     [
-        ([], Shape((GpuClaim(milli=800),), cpu_milli=64_000), 73),  # 1 − ½(½ + ¼ · ⅒)
+        ([], Shape((GpuRequest(milli=800),), cpu_milli=64_000), 73),  # 1 − ½(½ + ¼ · ⅒)
         ([(0, 0, 1000), (1, 0, 1000)], Shape((), cpu_milli=64_000), 75),
         ([(0, 5_000, 0)], mib(8_000), 99),  # 1 − ½ · (1.5 / 8) · (0.8 / 8)
     ],
@@ -79,7 +79,7 @@ def test_dot_product(held, shape, expected):
 
 
 def test_best_fit():
-    shape = Shape((GpuClaim(milli=500),), cpu_milli=64_000)
+    shape = Shape((GpuRequest(milli=500),), cpu_milli=64_000)
     assert scores("best-fit", 2, [], shape) == 65  # 1 − ½(64/128) − ½(1.5/8)
 
 

@@ -11,8 +11,8 @@ from weft.model import (
     BadInputError,
     DeviceRule,
     Gpu,
-    GpuClaim,
-    Memory,
+    GpuMemoryRequest,
+    GpuRequest,
     Node,
     PodRequest,
     Shape,
@@ -28,11 +28,11 @@ def node(name, *sizes, uuids=(), cpu=64_000, **more):
 
 
 def share(mib=0, milli=0, count=1):
-    return GpuClaim(count, Memory("mib", mib) if mib else Memory(), milli)
+    return GpuRequest(count, GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest(), milli)
 
 
 def whole(count=1):
-    return GpuClaim(count, whole=True)
+    return GpuRequest(count, whole=True)
 
 
 def run(policy, nodes, *pods, seed=0, **options):
@@ -107,7 +107,7 @@ def test_exclusive_keeps_the_least_memory_of_the_card():
 
 
 def test_exclusive_splits_a_total_over_idle_cards_only():
-    total = GpuClaim(memory=Memory("mib", 20_000), split=True)
+    total = GpuRequest(memory=GpuMemoryRequest("mib", 20_000), split=True)
     assert run("exclusive", [node("a", 16_000, 16_000, 16_000)], share(1_000), total, total) == [
         ("a", [0]),
         ("a", [1, 2]),
@@ -116,7 +116,7 @@ def test_exclusive_splits_a_total_over_idle_cards_only():
 
 
 def test_a_split_total_keeps_to_the_accepted_cards():
-    total = GpuClaim(memory=Memory("mib", 20_000), split=True)
+    total = GpuRequest(memory=GpuMemoryRequest("mib", 20_000), split=True)
     nodes = [node("a", 16_000, 16_000, 16_000)]
     for policy in ("elastic-spread", "binpack"):
         engine = Engine([Profile("weft", [built_in().create(policy)])], nodes)

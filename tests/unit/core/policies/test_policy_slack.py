@@ -6,7 +6,7 @@ import pytest
 from policy_signals import engine_of
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodSeenBound, PolicyInput, Unschedulable
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 from weft.testing import node, placement, pod
@@ -16,11 +16,11 @@ MODELS = ("T4", "A100")
 CARD_MIB = 16_000
 
 
-def told(times: float = 1.05, known=("calm", "other"), tier=Tier.MEASURED):
+def told(times: float = 1.05, known=("calm", "other"), tier=PredictionTier.MEASURED):
     """Whatever is beside a known application makes it so many times slower, on any model."""
     size = len(known) + 1
     mean, tiers = np.full((2, size, size), np.log(times)), np.full((2, size, size), tier)
-    tiers[:, -1], tiers[:, :, -1] = Tier.UNKNOWN, Tier.UNKNOWN
+    tiers[:, -1], tiers[:, :, -1] = PredictionTier.UNKNOWN, PredictionTier.UNKNOWN
     return to_input(interference(1, MODELS, known, (mean, mean, tiers.astype(np.int8))))
 
 
@@ -242,7 +242,7 @@ def test_unknown_applications_are_two_at_most() -> None:
     assert comes(found, "a", mib=1_000) == comes(found, "b", mib=1_000) == "n0"
     assert comes(found, "c", mib=1_000, application="who?") is None
     assert crowd(engine(told(1.01), patience=0), mib=1_000, application="who?") <= 2
-    doubtful = told(1.01, tier=-Tier.LEARNED)
+    doubtful = told(1.01, tier=-PredictionTier.LEARNED)
     assert crowd(engine(doubtful, patience=0), mib=1_000) <= 2
     found = engine(told(1.01), patience=0)
     is_there(found, "a", "n0", mib=1_000)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from weft.core.engine import BindOn, Engine, NodesChanged, PodAdded, Refused, SignalsChanged
+from weft.core.engine import BindOn, BindOnRefused, Engine, NodesChanged, PodAdded, SignalsChanged
 from weft.core.engine.questions import scores, which_fit
 from weft.core.explain.smallest_change import changes
 from weft.core.framework import Profile
 from weft.core.framework.signals import snapshot
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.model import GpuClaim, Memory, Node
+from weft.model import GpuMemoryRequest, GpuRequest, Node
 from weft.testing import node, pod, shape
 
 SHAPES = (
@@ -17,7 +17,7 @@ SHAPES = (
     shape(memory_mib=300, application="a", job_class="latency-critical"),
     shape(milli=300),
     shape(gpus=2),
-    shape(claims=[GpuClaim(memory=Memory("mib", size)) for size in (300, 400)]),
+    shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", size)) for size in (300, 400)]),
 )
 MINUTE = 60_000_000_000
 CLUSTERS: dict[str, list[Node]] = {
@@ -50,4 +50,4 @@ def test_no_policy_needs_a_gpu_to_decide(policy, cluster):
         assert ("after" in engine.queue) == bool(asks.claims or asks.needs_gpu_node)
         if asks.claims:
             commands = engine.handle(BindOn(pod("bound", asks=asks), "a", "weft"), 8 * MINUTE)
-            assert any(isinstance(command, Refused) for command in commands)
+            assert any(isinstance(command, BindOnRefused) for command in commands)

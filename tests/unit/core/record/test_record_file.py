@@ -23,12 +23,12 @@ from weft.core.framework import Plugin, Profile
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
+    DecisionLine,
+    DecisionsWriter,
     Header,
-    Line,
     PolicyUse,
     ProfileUse,
     Recorder,
-    Writer,
     explain,
     read,
     records_of,
@@ -60,7 +60,7 @@ EVENTS: list[tuple[Event, int]] = [
 def write(path: Path, events: list[tuple[Event, int]] = EVENTS) -> Path:
     header = Header(USES, seed=3, keep_top=2)
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
+        recorder = Recorder(header.engine(CREATE), header, DecisionsWriter(out).write)
         for event, now in events:
             recorder.handle(event, now)
     return path
@@ -94,13 +94,13 @@ def refusal(path: Path) -> str:
 def test_a_recorder_answers_as_the_engine_does_and_writes_every_event() -> None:
     header = Header(USES)
     out = io.BytesIO()
-    recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
+    recorder = Recorder(header.engine(CREATE), header, DecisionsWriter(out).write)
     plain = Engine([Profile("weft", [BestFit()])])
     answers = [recorder.handle(event, now) for event, now in EVENTS]
     assert answers == [plain.handle(event, now) for event, now in EVENTS]
     first, *lines = out.getvalue().splitlines()
     assert msgspec.json.decode(first, type=Header) == header
-    decoded = [msgspec.json.decode(line, type=Line) for line in lines]
+    decoded = [msgspec.json.decode(line, type=DecisionLine) for line in lines]
     assert [(line.event, line.at_ns) for line in decoded] == EVENTS
     assert [line.records for line in decoded] == [records_of(answer) for answer in answers]
 
@@ -295,7 +295,7 @@ def test_a_change_in_nodes_is_noticed_in_what_follows(recorded: Path) -> None:
 def test_an_input_that_the_policy_cannot_read_is_an_error_with_a_place(tmp_path: Path) -> None:
     path = tmp_path / "file"
     header = Header([ProfileUse("weft", [PolicyUse("fgd")])])
-    bad = Line(5, PolicyInput("fgd", [["no shape", 1]]))
+    bad = DecisionLine(5, PolicyInput("fgd", [["no shape", 1]]))
     path.write_bytes(msgspec.json.encode(header) + b"\n" + msgspec.json.encode(bad) + b"\n")
     with pytest.raises(BadInputError, match="event 1, PolicyInput for fgd: "):
         verdict_of(path)
@@ -359,7 +359,7 @@ def test_an_unknown_name_says_which_names_there_are(recorded: Path) -> None:
 
 def test_a_pod_never_decided_is_said_to_be_that(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    line = Line(1, PodAdded(pod("p", gpus=1)))
+    line = DecisionLine(1, PodAdded(pod("p", gpus=1)))
     path.write_bytes(msgspec.json.encode(Header(USES)) + b"\n" + msgspec.json.encode(line) + b"\n")
     with pytest.raises(BadInputError, match="pod p was added but never decided"):
         explain(path, "p", CREATE)
@@ -371,7 +371,7 @@ def test_policies_before_filtering_are_asked_in_an_explanation_too(tmp_path: Pat
     header = Header([ProfileUse("weft", [PolicyUse("exclusive")])])
     path = tmp_path / "file"
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
+        recorder = Recorder(header.engine(CREATE), header, DecisionsWriter(out).write)
         for event, now in EVENTS[:5]:
             recorder.handle(event, now)
         recorder.handle(PodAdded(pod("late", memory_mib=5)), 9)

@@ -19,7 +19,16 @@ from weft.core.engine import (
 from weft.core.engine.harvest import NEED
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
-from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer, explain, read, replay
+from weft.core.record import (
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    Recorder,
+    explain,
+    read,
+    replay,
+)
 from weft.testing import node, pod
 
 
@@ -44,7 +53,7 @@ def look(version: int, idle_mib: int) -> SignalsChanged:
 def recorded(path: Path, *more: Event, evict: bool) -> None:
     header = Header([ProfileUse("weft", [PolicyUse("harvesting")])], harvest_permille=1_500)
     out = io.BytesIO()
-    handle = Recorder(header.engine(create), header, Writer(out).write).handle
+    handle = Recorder(header.engine(create), header, DecisionsWriter(out).write).handle
     handle(NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0)
     for number, event in enumerate(
         (

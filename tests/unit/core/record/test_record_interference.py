@@ -20,12 +20,12 @@ from weft.core.engine import (
     Tick,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
-from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer
+from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.file import read
 from weft.core.record.replay import replay
-from weft.model import Memory, Placement, Shape
+from weft.model import GpuMemoryRequest, Placement, Shape
 from weft.model.request import about_s
 from weft.testing import node, pod
 
@@ -36,7 +36,7 @@ S = 1_000_000_000
 def told(width: float = 0.1) -> object:
     rng = np.random.default_rng(2)
     mean = rng.random((1, 4, 4)) * 1.2 * width
-    tier = np.full(mean.shape, Tier.LEARNED, dtype=np.int8)
+    tier = np.full(mean.shape, PredictionTier.LEARNED, dtype=np.int8)
     return to_input(interference(1, ["T4"], NAMES, (mean, mean + width, tier)))
 
 
@@ -60,7 +60,7 @@ def test_it_replays_and_says_what_was_predicted(
     dice, out = random.Random(policy), io.BytesIO()
     engine = Engine([Profile("weft", [built_in().create(policy)])])
     uses = [ProfileUse("weft", [PolicyUse(policy)])]
-    handle = Recorder(engine, Header(uses), Writer(out).write).handle
+    handle = Recorder(engine, Header(uses), DecisionsWriter(out).write).handle
     handle(NodesChanged(tuple(node(name, gpus=2, model="T4") for name in ("n0", "n1"))), 0)
     handle(PolicyInput(INPUT, told(0.04 if slack else 0.1)), 0)
     there: list[str] = []
@@ -79,7 +79,7 @@ def test_it_replays_and_says_what_was_predicted(
             )
             if slack and dice.random() < 0.8:
                 own = (("t4", dice.choice(slack)), ("", 100))
-                small = replace(new.shape.claims[0], memory=Memory("mib", 1000))
+                small = replace(new.shape.claims[0], memory=GpuMemoryRequest("mib", 1000))
                 shape = replace(new.shape, job_class="latency-critical", slack=own, claims=(small,))
                 new = replace(new, shape=shape)
             if expected_s:

@@ -4,9 +4,25 @@ import io
 from pathlib import Path
 
 from weft.cli.decisions import lines_of
-from weft.core.engine import Lesson, LessonsTold, NodesChanged, OutOfMemory, PodAdded, PodBound
+from weft.core.engine import (
+    NodesChanged,
+    OomHistoryLearnt,
+    OomRecord,
+    OutOfMemory,
+    PodAdded,
+    PodBound,
+)
 from weft.core.policies.best_fit import BestFit
-from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer, explain, read, replay
+from weft.core.record import (
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    Recorder,
+    explain,
+    read,
+    replay,
+)
 from weft.model import PodRequest
 from weft.testing import node, placement, shape
 
@@ -23,7 +39,7 @@ def pod(name: str, workload: str) -> PodRequest:
 def recorded(path: Path) -> Path:
     header = Header([ProfileUse("weft", [PolicyUse("best-fit")])])
     out = io.BytesIO()
-    handle = Recorder(header.engine(create), header, Writer(out).write).handle
+    handle = Recorder(header.engine(create), header, DecisionsWriter(out).write).handle
     held = placement("one", "a", 0, memory_mib=2_000)
     for number, event in enumerate(
         (
@@ -31,7 +47,7 @@ def recorded(path: Path) -> Path:
             PodAdded(pod("one", "d/Job/a")),
             PodBound("one"),
             OutOfMemory(held, "d/Job/a", "one/0", 3_000),
-            LessonsTold({"d/Job/b": Lesson(2, 1_000, ("x", "y"))}),
+            OomHistoryLearnt({"d/Job/b": OomRecord(2, 1_000, ("x", "y"))}),
             PodAdded(pod("more", "d/Job/a")),
             PodAdded(pod("alone", "d/Job/b")),
         )

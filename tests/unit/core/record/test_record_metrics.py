@@ -11,7 +11,15 @@ from weft.core.engine import BindOn, Event, NodesChanged, PodAdded, PodBound, Si
 from weft.core.engine.harvest import NEED, USED
 from weft.core.framework.signals import FRESH, STALE, snapshot
 from weft.core.policies.catalog import built_in
-from weft.core.record import Explanation, Header, PolicyUse, ProfileUse, Recorder, Writer, explain
+from weft.core.record import (
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    RecordedExplanation,
+    Recorder,
+    explain,
+)
 from weft.testing import node, pod
 
 CREATE = built_in().create
@@ -21,7 +29,7 @@ S = 10**9
 def recorded(path: Path, policy: str, events: list[Event], harvest_permille: int = 1000) -> Path:
     header = Header([ProfileUse("weft", [PolicyUse(policy)])], harvest_permille=harvest_permille)
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, Writer(out).write)
+        recorder = Recorder(header.engine(CREATE), header, DecisionsWriter(out).write)
         for number, event in enumerate(events):
             recorder.handle(event, number * S)
     return path
@@ -41,7 +49,7 @@ def look(version: int, sm: list[float], age: int = FRESH) -> SignalsChanged:
 NODES = NodesChanged((node("a", gpus=1), node("b", gpus=1)))
 
 
-def told(path: Path, name: str) -> tuple[Explanation, str]:
+def told(path: Path, name: str) -> tuple[RecordedExplanation, str]:
     found = explain(path, name, CREATE)
     return found, "\n".join(lines_of(found))
 
@@ -63,7 +71,7 @@ def test_a_placed_pods_metrics_and_where_it_would_be_without(tmp_path: Path) -> 
     assert "  metrics of GPU 0, looked at 2 s before: sm_active_ratio 0.125 STALE, " in text
     assert "power_w 250 W" in text
     assert "  without metrics: a, GPU 0" in text
-    again = msgspec.json.decode(msgspec.json.encode(found), type=Explanation)
+    again = msgspec.json.decode(msgspec.json.encode(found), type=RecordedExplanation)
     assert again.metrics == found.metrics
     assert again.metrics is not None
     assert "power_limit_w" in again.metrics.columns

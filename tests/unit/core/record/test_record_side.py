@@ -13,9 +13,9 @@ from weft.core.engine import Event, NodesChanged, PodAdded, PodBound, SignalsCha
 from weft.core.framework.signals import FRESH, STALE, SignalsSnapshot, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
+    DecisionLine,
+    DecisionLines,
     Header,
-    Line,
-    Lines,
     PolicyUse,
     ProfileUse,
     Recorder,
@@ -23,7 +23,15 @@ from weft.core.record import (
     read,
     replay,
 )
-from weft.core.record.side import Packer, SideError, SignalsKept, Unpacker, clear, keep, side_of
+from weft.core.record.side import (
+    SideError,
+    SignalsKept,
+    SnapshotPacker,
+    Unpacker,
+    clear,
+    keep,
+    side_of,
+)
 from weft.model import BadInputError
 from weft.testing import node, pod
 
@@ -47,7 +55,7 @@ def look(version: int, seed: int = 0, moved: int = 0, **more: Any) -> SignalsSna
 
 def stored(folder: Path, *snapshots: SignalsSnapshot) -> list[tuple[SignalsKept, int]]:
     """What stands for each in the file, and the size of its blob."""
-    packer, found = Packer(), []
+    packer, found = SnapshotPacker(), []
     for one in snapshots:
         kept, packed = packer.pack(one)
         keep(folder, kept.blob, packed)
@@ -142,7 +150,7 @@ def test_clearing_removes_blobs_and_nothing_else(folder: Path) -> None:
 
 
 def record(path: Path, events: list[Event]) -> None:
-    lines, text = Lines(side_of(path)), []
+    lines, text = DecisionLines(side_of(path)), []
     recorder = Recorder(
         HEADER.engine(CREATE), HEADER, lambda line: text.append(lines.encoded(line))
     )
@@ -184,14 +192,14 @@ def test_a_file_and_its_folder_are_all_that_a_replay_needs(tmp_path: Path) -> No
 
 def test_a_line_never_names_what_is_not_there_yet(tmp_path: Path) -> None:
     side = tmp_path / "signals"
-    lines = Lines(side)
+    lines = DecisionLines(side)
     for version in (1, 2):
-        text = lines.encoded(Line(version, SignalsChanged(look(version, moved=version))))
+        text = lines.encoded(DecisionLine(version, SignalsChanged(look(version, moved=version))))
         assert (side / json.loads(text)["event"]["blob"]).is_file()
     broken = tmp_path / "a-file"
     broken.write_text("no folder")
     with pytest.raises(OSError, match="a-file"):
-        Lines(broken).encoded(Line(1, SignalsChanged(look(1))))
+        DecisionLines(broken).encoded(DecisionLine(1, SignalsChanged(look(1))))
 
 
 def test_a_file_without_its_folder_names_line_and_blob(tmp_path: Path) -> None:

@@ -7,10 +7,26 @@ import numpy as np
 import pytest
 
 from weft.cli.decisions import lines_of
-from weft.core.engine import NodesChanged, Observed, PodAdded, PodBound, PolicyInput, ProgressSeen
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
+from weft.core.engine import (
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodProgress,
+    PolicyInput,
+    ProgressSeen,
+)
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
-from weft.core.record import Header, PolicyUse, ProfileUse, Recorder, Writer, explain, read, replay
+from weft.core.record import (
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    Recorder,
+    explain,
+    read,
+    replay,
+)
 from weft.testing import node, pod
 
 S = 1_000_000_000
@@ -19,11 +35,11 @@ S = 1_000_000_000
 def recorded(path: Path, policy: str, job_class: str, slowdown: float, looks: int = 26) -> None:
     """Two pods on one GPU, of which the first is of this class, and both are so slow."""
     mean = np.full((1, 3, 3), 0.01)
-    tier = np.full(mean.shape, Tier.LEARNED, dtype=np.int8)
+    tier = np.full(mean.shape, PredictionTier.LEARNED, dtype=np.int8)
     told = interference(1, ["T4"], ("web", "train"), (mean, mean + 0.01, tier))
     header = Header([ProfileUse("weft", [PolicyUse(policy)])])
     out = io.BytesIO()
-    handle = Recorder(header.engine(built_in().create), header, Writer(out).write).handle
+    handle = Recorder(header.engine(built_in().create), header, DecisionsWriter(out).write).handle
     handle(NodesChanged((node("a", gpus=1, model="T4"),)), 0)
     handle(PolicyInput(INPUT, to_input(told)), 0)
     for number, (name, kind) in enumerate((("web", job_class), ("train", "best-effort"))):
@@ -31,7 +47,7 @@ def recorded(path: Path, policy: str, job_class: str, slowdown: float, looks: in
         handle(PodAdded(asks), number)
         handle(PodBound(name), number)
     for number in range(1, looks):
-        seen = (Observed("web", slowdown), Observed("train", slowdown))
+        seen = (PodProgress("web", slowdown), PodProgress("train", slowdown))
         handle(ProgressSeen(seen), 15 * number * S)
     path.write_bytes(out.getvalue())
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from weft.lab.experiment.statistics import summarise
-from weft.lab.simulate.results import Results, Run, Waits
+from weft.lab.simulate.results import PolicyRun, SimulationResults, WaitTimes
 
 SEEDS = (42, 43, 44)
 CEILINGS: Mapping[str, Sequence[float]] = {
@@ -13,7 +13,7 @@ CEILINGS: Mapping[str, Sequence[float]] = {
 }
 
 
-def run(policy: str, seed: int, ceiling: float, **changes: object) -> Run:
+def run(policy: str, seed: int, ceiling: float, **changes: object) -> PolicyRun:
     """A run that follows demand up to `ceiling` percent and stays there until 130."""
     failed = round((130 - ceiling) * 10)
     values: dict[str, object] = {
@@ -33,27 +33,29 @@ def run(policy: str, seed: int, ceiling: float, **changes: object) -> Run:
         "cpu_s": 0.5,
         "wall_s": 0.6,
     }
-    return Run(**(values | changes))  # type: ignore[arg-type]
+    return PolicyRun(**(values | changes))  # type: ignore[arg-type]
 
 
-def results(ceilings: Mapping[str, Sequence[float]] = CEILINGS, **changes: object) -> Results:
+def results(
+    ceilings: Mapping[str, Sequence[float]] = CEILINGS, **changes: object
+) -> SimulationResults:
     """One run a policy and seed."""
     runs = [
         run(policy, seed, ceiling, **changes)
         for policy, values in ceilings.items()
         for seed, ceiling in zip(range(42, 42 + len(values)), values, strict=True)
     ]
-    return Results(runs, summarise(runs))
+    return SimulationResults(runs, summarise(runs))
 
 
-def timed() -> Results:
+def timed() -> SimulationResults:
     """Two policies that make pods wait; everybody has left at the end."""
     runs = [
         run(
             policy,
             seed,
             80.0,
-            waits=Waits(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0, 61.5, 9000.0),
+            waits=WaitTimes(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0, 61.5, 9000.0),
             gpu_allocation_percent=0.0,
             by_model={"G2": 0.0},
             arrived_percent=4000.0,
@@ -61,4 +63,4 @@ def timed() -> Results:
         for policy, mean in (("slow", 20.0), ("quick", 10.0))
         for seed in SEEDS
     ]
-    return Results(runs, summarise(runs))
+    return SimulationResults(runs, summarise(runs))

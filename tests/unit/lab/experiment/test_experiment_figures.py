@@ -6,7 +6,7 @@ import pytest
 from report_samples import CEILINGS, results, run, timed
 
 from weft.lab.experiment import bar_figures, curves, line_figures
-from weft.lab.experiment.axes import Panel, Scale, Series, label, nice_ceiling, spread, ticks
+from weft.lab.experiment.axes import CurveSeries, Panel, Scale, label, nice_ceiling, spread, ticks
 from weft.lab.experiment.drawing import Drawing, Rect
 from weft.lab.experiment.figures import NAMES, draw_all
 from weft.lab.experiment.statistics import mean_ci95, summarise
@@ -21,7 +21,7 @@ from weft.lab.experiment.style import (
     shorten,
 )
 from weft.lab.experiment.svg import to_svg
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -99,7 +99,7 @@ def test_seeds_that_skip_a_percent_are_read_between_their_points():
         run("a", 1, 90.0, curve={"0": 0.0, "10": 10.0, "20": 20.0}),
         run("a", 2, 90.0, curve={"0": 0.0, "15": 9.0, "20": 14.0}),
     ]
-    series = curves.allocation(Results(runs, summarise(runs)))[0]
+    series = curves.allocation(SimulationResults(runs, summarise(runs)))[0]
     assert series.x == (0, 10, 15, 20)
     assert series.mean == pytest.approx((0, 8, 12, 17))
 
@@ -109,7 +109,7 @@ def test_a_mean_ends_with_the_shortest_seed():
         run("a", 1, 90.0, curve={"0": 0.0, "130": 90.0}),
         run("a", 2, 90.0, curve={"0": 0.0, "128": 90.0}),
     ]
-    assert curves.allocation(Results(runs, summarise(runs)))[0].x == (0, 128)
+    assert curves.allocation(SimulationResults(runs, summarise(runs)))[0].x == (0, 128)
 
 
 def test_long_curves_are_thinned():
@@ -148,7 +148,7 @@ def test_heat_cells_hold_the_means():
 
 def test_a_model_without_a_value_is_a_dash():
     runs = [run("a", 1, 90.0, by_model={"G2": 90.0}), run("b", 1, 90.0, by_model={"T4": 80.0})]
-    rows = groups(parse(bar_figures.by_model(Results(runs, summarise(runs)))), "policy")
+    rows = groups(parse(bar_figures.by_model(SimulationResults(runs, summarise(runs)))), "policy")
     assert texts(rows["a"]) == ["a", "90.0", "–", "90.0"]
 
 
@@ -258,7 +258,7 @@ def test_labels_make_room_and_stay_in_bounds():
 
 def test_a_curve_enters_a_close_up_at_its_edge():
     panel = Panel(Scale(80, 120, 0, 40), Scale(80, 100, 20, 0))
-    series = Series("a", 0, (0.0, 100.0, 120.0), (0.0, 100.0, 100.0), (), (), 100.0)
+    series = CurveSeries("a", 0, (0.0, 100.0, 120.0), (0.0, 100.0, 100.0), (), (), 100.0)
     assert panel.inside(series.x, series.mean) == ((0.0, 20.0), (20.0, 0.0), (40.0, 0.0))
 
 

@@ -12,7 +12,7 @@ from weft.lab.experiment import report as report_module
 from weft.lab.experiment.figures import NAMES
 from weft.lab.experiment.report import write_report
 from weft.lab.experiment.statistics import summarise
-from weft.lab.simulate.results import Results
+from weft.lab.simulate.results import SimulationResults
 from weft.model import BadInputError
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -61,7 +61,7 @@ class Page(html.parser.HTMLParser):
         return "".join(self.texts[kind]).replace("\xa0", " ")
 
 
-def write(directory: Path, what: Results | None = None, **options: object) -> Page:
+def write(directory: Path, what: SimulationResults | None = None, **options: object) -> Page:
     path = write_report(
         what or results(), directory, title="Title", subtitle="weft simulate …", **options
     )
@@ -142,7 +142,7 @@ def test_every_run_is_listed(tmp_path):
 
 def test_reasons_are_means_over_all_seeds(tmp_path):
     runs = [run("a", 1, 90.0, unscheduled={"x": 3}), run("a", 2, 90.0, unscheduled={})]
-    table = write(tmp_path, Results(runs, summarise(runs))).tables
+    table = write(tmp_path, SimulationResults(runs, summarise(runs))).tables
     assert table["Pods without a place, by reason"] == [["Policy", "x", "all"], ["a", "1.5", "1.5"]]
 
 
@@ -265,7 +265,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 def test_no_runs_are_an_error(tmp_path):
     with pytest.raises(BadInputError, match="no run"):
-        write_report(Results([], []), tmp_path, title="", subtitle="")
+        write_report(SimulationResults([], []), tmp_path, title="", subtitle="")
 
 
 def test_png_without_matplotlib_names_the_way_out(tmp_path, monkeypatch):
@@ -287,7 +287,7 @@ def test_png_copies_are_written_on_request(tmp_path):
 
 def test_the_report_reads_what_the_simulator_prints(tmp_path):
     printed = msgspec.json.encode(results())
-    write(tmp_path, msgspec.json.decode(printed, type=Results))
+    write(tmp_path, msgspec.json.decode(printed, type=SimulationResults))
     assert set(CEILINGS) == {
         row[0]
         for row in Page((tmp_path / "report.html").read_text()).tables["Policies compared"][1:]

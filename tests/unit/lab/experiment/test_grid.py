@@ -9,7 +9,7 @@ from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import read, replay
-from weft.lab.experiment.grid import Grid, run_cell, run_grid
+from weft.lab.experiment.grid import RunGrid, run_cell, run_grid
 from weft.lab.simulate.arrivals import draw
 from weft.lab.simulate.openb import TracePod, shape_of
 from weft.lab.simulate.scenario import Scenario
@@ -45,11 +45,11 @@ def make(name: str) -> Policy:
     return Broken() if name == "broken" else built_in().create(name)
 
 
-def grid(*policies: str, seeds: int = 2, **options: object) -> Grid:
+def grid(*policies: str, seeds: int = 2, **options: object) -> RunGrid:
     arrivals = tuple(
         draw(PODS, 4, WORLD.capacity_milli, seed, 1.3) for seed in range(42, 42 + seeds)
     )
-    return Grid(WORLD, policies, arrivals, make, timing=False, **options)  # type: ignore[arg-type]
+    return RunGrid(WORLD, policies, arrivals, make, timing=False, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["inflation", "timed"])

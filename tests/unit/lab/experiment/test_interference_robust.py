@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 import pytest
 
-from weft.core.framework.interference import InterferenceView, Tier
+from weft.core.framework.interference import InterferenceView, PredictionTier
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.interference_robust import (
-    Cell,
-    Level,
-    Spoilt,
-    Study,
+    RobustnessLevel,
+    RobustnessRun,
+    RobustnessStudy,
+    SpoiltPredictions,
     known_kinds,
     noisy,
     only,
@@ -30,12 +30,12 @@ def a_table(count: int = 8) -> pairs.PairTable:
     return pairs.PairTable(kinds, tuple(map(tuple, speed.tolist())), (8192,) * count)
 
 
-def a_study(**options) -> Study:
-    return Study(
+def a_study(**options) -> RobustnessStudy:
+    return RobustnessStudy(
         a_table(),
         "v100",
         ("interference", "auto"),
-        (pairs.Load(1.2, 4, jobs=25),),
+        (pairs.OfferedLoad(1.2, 4, jobs=25),),
         (0, 1),
         lambda name: built_in().from_spec(name),
         told="ridge",
@@ -54,18 +54,18 @@ def test_more_is_missing_where_less_was() -> None:
 def test_nothing_is_learnt_of_what_is_missing() -> None:
     study = a_study()
     kinds = known_kinds(study.table, 1, 0.5)
-    view = InterferenceView(told(study, 1, Spoilt(0.5)))
+    view = InterferenceView(told(study, 1, SpoiltPredictions(0.5)))
     assert view.source.classes == kinds
     speed = np.where(np.isin(study.table.kinds, kinds), study.table.array(), 0.11)
     other = pairs.PairTable(study.table.kinds, tuple(map(tuple, speed.tolist())), (8192,) * 8)
     assert only(other, kinds) == only(study.table, kinds)
-    assert not told(study, 1, Spoilt(1.0)).classes
+    assert not told(study, 1, SpoiltPredictions(1.0)).classes
 
 
 def test_noise_multiplies_slowdowns_and_their_bounds() -> None:
     study = a_study()
     plain, loud, louder = (
-        InterferenceView(told(study, 2, Spoilt(0.0, sigma))) for sigma in (0.0, 0.2, 0.4)
+        InterferenceView(told(study, 2, SpoiltPredictions(0.0, sigma))) for sigma in (0.0, 0.2, 0.4)
     )
     drawn = (loud.mean - plain.mean) / 0.2
     np.testing.assert_allclose(louder.mean, plain.mean + 0.4 * drawn)
@@ -82,7 +82,7 @@ def _forbidding(view: InterferenceView):
 
     upper = view.upper.copy()
     upper[0, 0, 1] = np.inf
-    tier = np.full(view.tier.shape, Tier.LEARNED, dtype=np.int8)
+    tier = np.full(view.tier.shape, PredictionTier.LEARNED, dtype=np.int8)
     return interference(1, ["v100"], view.source.classes, (view.mean, upper, tier))
 
 
@@ -90,7 +90,7 @@ SMALL = a_study(missing=(0.0, 0.5, 1.0), noise=(0.0, 0.4))
 
 
 @functools.cache
-def a_study_run() -> list[Level]:
+def a_study_run() -> list[RobustnessLevel]:
     return run_study(SMALL, 1)
 
 
@@ -103,10 +103,10 @@ def test_every_combination_beside_auto_that_is_told_nothing() -> None:
         for missing, noise in ((0.0, 0.0), (0.0, 0.4), (0.5, 0.0), (0.5, 0.4), (1.0, 0.0))
     ]
     assert {one.unfinished for one in levels} == {0}
-    plain = [run_cell(study, Cell(0, "", seed)).jct_mean_s for seed in study.seeds]
+    plain = [run_cell(study, RobustnessRun(0, "", seed)).jct_mean_s for seed in study.seeds]
     for level in levels[2:7]:
         spoilt = [
-            run_cell(study, Cell(0, level.policy, seed, level.spoilt)).jct_mean_s
+            run_cell(study, RobustnessRun(0, level.policy, seed, level.spoilt)).jct_mean_s
             for seed in study.seeds
         ]
         percent = [100 * (one / other - 1) for one, other in zip(spoilt, plain, strict=True)]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from weft.core.framework.interference import InterferenceView, Tier
+from weft.core.framework.interference import InterferenceView, PredictionTier
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment import pair_predictor
-from weft.lab.experiment.interference import Study, run_study
+from weft.lab.experiment.interference import InterferenceStudy, run_study
 from weft.lab.experiment.paired import holm, paired_p_value
 from weft.lab.simulate.sharing import pairs
 
@@ -28,7 +28,7 @@ def test_the_predictor_sees_half_of_the_pairs_and_never_the_others() -> None:
     table = a_table()
     view = InterferenceView(pair_predictor.ridge(table, "v100", 3))
     tier, mean = view.tier[0][:-1, :-1], view.mean[0][:-1, :-1]
-    seen = tier == Tier.MEASURED
+    seen = tier == PredictionTier.MEASURED
     assert (seen == seen.T).all(), "both directions of a pair or none"
     of = [(a, b) for a in range(6) for b in range(a, 6) if table.speed[a][b] > 0]
     assert sum(bool(seen[pair]) for pair in of) == round(len(of) / 2)
@@ -46,7 +46,9 @@ def test_wefts_own_predictor_sees_the_same_pairs_and_no_others() -> None:
     told = pair_predictor.trained(table, "v100", 3)
     view = InterferenceView(told)
     assert view.source.classes == table.kinds
-    seen = InterferenceView(pair_predictor.ridge(table, "v100", 3)).tier[0] == Tier.MEASURED
+    seen = (
+        InterferenceView(pair_predictor.ridge(table, "v100", 3)).tier[0] == PredictionTier.MEASURED
+    )
     other = np.where(seen[:-1, :-1], table.array(), np.where(table.array() > 0, 0.3, 0.0))
     changed = pairs.PairTable(table.kinds, tuple(map(tuple, other.tolist())), table.asks_mib)
     assert pair_predictor.trained(changed, "v100", 3) == told
@@ -67,11 +69,11 @@ def test_the_truth_forbids_what_cannot_be() -> None:
 
 
 def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
-    study = Study(
+    study = InterferenceStudy(
         a_table(),
         "v100",
         ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-        (pairs.Load(0.5, 4, jobs=30), pairs.Load(1.2, 4, jobs=30)),
+        (pairs.OfferedLoad(0.5, 4, jobs=30), pairs.OfferedLoad(1.2, 4, jobs=30)),
         (0, 1, 2),
         make,
     )
@@ -92,11 +94,11 @@ def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
 
 def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() -> None:
     def means(*, watched: bool) -> dict[str, float]:
-        study = Study(
+        study = InterferenceStudy(
             a_table(),
             "v100",
             ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-            (pairs.Load(1.2, 4, jobs=80),),
+            (pairs.OfferedLoad(1.2, 4, jobs=80),),
             (0, 1),
             make,
             told="ridge",

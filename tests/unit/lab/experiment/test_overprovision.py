@@ -4,16 +4,22 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.overprovision import BEST, Level, Study, StudyResults, run_study
+from weft.lab.experiment.overprovision import (
+    BEST,
+    OverprovisionLevel,
+    OverprovisionStudy,
+    StudyResults,
+    run_study,
+)
 
 
 def study(*policies: str, percents: tuple[int, ...] = (0, 100), jobs: int = 1) -> StudyResults:
     """Two seeds of it."""
-    made = Study(policies, percents, (0, 1), built_in().from_spec)
+    made = OverprovisionStudy(policies, percents, (0, 1), built_in().from_spec)
     return run_study(made, jobs)
 
 
-def level(results: StudyResults, percent: int, policy: str) -> Level:
+def level(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:
     """The one summary."""
     (found,) = [one for one in results.levels if (one.percent, one.policy) == (percent, policy)]
     return found
@@ -53,6 +59,6 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
 
 def test_progress_counts_every_cell() -> None:
     told: list[tuple[str, int, int]] = []
-    made = Study(("gpushare",), (0,), (5, 6), built_in().from_spec)
+    made = OverprovisionStudy(("gpushare",), (0,), (5, 6), built_in().from_spec)
     run_study(made, 1, lambda *one: told.append(one))
     assert told == [("gpushare", 5, 1), ("gpushare", 6, 2), (BEST, 5, 3), (BEST, 6, 4)]

@@ -3,10 +3,10 @@
 import pytest
 
 from weft.lab.experiment.statistics import mean_ci95, summarise
-from weft.lab.simulate.results import Run, Waits
+from weft.lab.simulate.results import PolicyRun, WaitTimes
 
 
-def run(policy: str, seed: int, allocation: float, **other: object) -> Run:
+def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun:
     told: dict[str, object] = {
         "policy": policy,
         "seed": seed,
@@ -22,11 +22,11 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> Run:
         "by_model": {},
         "unscheduled": {},
     } | other
-    return Run(**told)  # type: ignore[arg-type]
+    return PolicyRun(**told)  # type: ignore[arg-type]
 
 
-def waits(mean_s: float) -> Waits:
-    return Waits(1, 0, mean_s, mean_s, mean_s, mean_s, mean_s, 1.0, 1.0)
+def waits(mean_s: float) -> WaitTimes:
+    return WaitTimes(1, 0, mean_s, mean_s, mean_s, mean_s, mean_s, 1.0, 1.0)
 
 
 def test_a_single_value_has_no_interval() -> None:

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from weft.lab.profiling.campaign import Campaign, Settings, Told
-from weft.lab.profiling.runlog import Begin, Log, Writer, read
+from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSettings
+from weft.lab.profiling.runlog import MeasuringBegan, RunLog, RunLogWriter, read
 from weft.lab.workloads.catalog import Workload
 from weft.testing.bench import FakeBench, Played
 
@@ -15,7 +15,7 @@ WORLD = {
     "streams": Played(rate_per_s=50, compute=0.2, memory=0.9),
     "half": Played(rate_per_s=100, compute=0.5, memory=0.4),
 }
-QUICK = Settings(runs=3, window_s=2.0, warm_s=1.5)
+QUICK = CampaignSettings(runs=3, window_s=2.0, warm_s=1.5)
 PLAYED = """#!{python}
 # A fake of a Python with PyTorch on a GPU: each workload does a thousand iterations a second.
 import json, os, select, sys, time
@@ -61,15 +61,15 @@ def workload(name: str) -> Workload:
 def measured(
     path: Path,
     world: Mapping[str, Played] = WORLD,
-    settings: Settings = QUICK,
+    settings: CampaignSettings = QUICK,
     isolations: tuple[str, ...] = ("time-slicing",),
     bench: FakeBench | None = None,
-) -> tuple[Log, bool, list[Told]]:
+) -> tuple[RunLog, bool, list[CampaignProgress]]:
     """Measure what the log lacks; the log, whether all was done, and what was told."""
     bench = bench or FakeBench(world)
     log, told = read(path), []
-    writer = Writer(path)
-    writer.write(Begin(bench.card))
+    writer = RunLogWriter(path)
+    writer.write(MeasuringBegan(bench.card))
     workloads = [workload(name) for name in world]
     try:
         complete = Campaign(bench, workloads, writer, settings, told.append).run(isolations, log)

@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 from measuring_world import alive, played
 
-from weft.lab.profiling.campaign import Settings
+from weft.lab.profiling.campaign import CampaignSettings
 from weft.lab.profiling.runlog import read
-from weft.lab.profiling.session import Wishes, compile_folder, named, run
+from weft.lab.profiling.session import MeasuringPlan, compile_folder, named, run
 from weft.testing.bench import FakeBench, Played
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "gpu_check.py"
@@ -209,8 +209,8 @@ def test_the_summary_says_what_came_out(check: ModuleType, tmp_path: Path) -> No
         "lstm-train": Played(compute=0.6),
         "copies": Played(fails="run"),
     }
-    settings = Settings(runs=1, window_s=1.0, warm_s=1.0)
-    wishes = Wishes(tmp_path, workloads, ["time-slicing", "mps"], settings)
+    settings = CampaignSettings(runs=1, window_s=1.0, warm_s=1.0)
+    wishes = MeasuringPlan(tmp_path, workloads, ["time-slicing", "mps"], settings)
     run(FakeBench(world), wishes, lambda line: None)
     compile_folder(tmp_path)
     text = check.summarise(tmp_path)

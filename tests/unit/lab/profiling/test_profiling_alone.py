@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from weft.lab.profiling.application import Clues, clues_of, image_name
-from weft.lab.profiling.solo_samples import NOBODY_KNOWS, Grid, Seen, alone, windows
+from weft.lab.profiling.application import ApplicationClues, clues_of, image_name
+from weft.lab.profiling.solo_samples import NOBODY_KNOWS, SeenGpus, TimeGrid, alone, windows
 from weft.telemetry.meaning.metric_names import Metric
-from weft.telemetry.sources.answers import Answer
+from weft.telemetry.sources.answers import QueryResult
 
-GRID = Grid(1_000.0, 10.0, 12)
+GRID = TimeGrid(1_000.0, 10.0, 12)
 SM, USED = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_USED"
 EXPORTER = {"pod": "dcgm-1", "namespace": "monitoring", "container": "exporter"}
 
 
-def series(name: str, slots: range, value: float = 0.5, **labels: str) -> Answer:
+def series(name: str, slots: range, value: float = 0.5, **labels: str) -> QueryResult:
     told = {
         "__name__": name,
         "UUID": "GPU-1",
@@ -26,15 +26,15 @@ def series(name: str, slots: range, value: float = 0.5, **labels: str) -> Answer
     }
     times = np.array([GRID.start_s + GRID.step_s * slot for slot in slots])
     text = json.dumps(told, separators=(",", ":")).encode()
-    return Answer([text], np.array([len(times)]), times, np.full(len(times), value))
+    return QueryResult([text], np.array([len(times)]), times, np.full(len(times), value))
 
 
 def pod(name: str) -> dict[str, str]:
     return {"exported_pod": name, "exported_namespace": "d", "exported_container": "c"}
 
 
-def seen(*answers: Answer) -> Seen:
-    found = Seen(GRID)
+def seen(*answers: QueryResult) -> SeenGpus:
+    found = SeenGpus(GRID)
     found.take(answers)
     return found
 
@@ -128,10 +128,10 @@ def test_mig_instances_are_left_out() -> None:
 # --- which application ---------------------------------------------------------------------------
 
 
-def told(name: str, *many: dict[str, str]) -> dict[str, Answer]:
+def told(name: str, *many: dict[str, str]) -> dict[str, QueryResult]:
     texts = [json.dumps({"__name__": name, **labels}).encode() for labels in many]
     ones = np.ones(len(texts), dtype=np.int64)
-    return {name: Answer(texts, ones, np.zeros(len(texts)), np.ones(len(texts)))}
+    return {name: QueryResult(texts, ones, np.zeros(len(texts)), np.ones(len(texts)))}
 
 
 P = {"namespace": "d", "pod": "web-5d8f-abcde"}
@@ -147,9 +147,9 @@ def test_the_annotation_is_believed_first_then_names_owners_images() -> None:
     )
     key = ("d", "web-5d8f-abcde")
 
-    def name(*answers: dict[str, Answer]) -> str:
+    def name(*answers: dict[str, QueryResult]) -> str:
         together = {name: answer for one in answers for name, answer in one.items()}
-        return clues_of(together, {}).get(key, Clues()).name()
+        return clues_of(together, {}).get(key, ApplicationClues()).name()
 
     assert name(annotated, info, owner, above) == "bert"
     assert name(info, owner, above) == "Googlenet"

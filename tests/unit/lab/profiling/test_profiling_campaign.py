@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from weft.interference.dataset import Dataset, decode, encode
 from weft.lab.profiling.dataset_builder import compiled
 from weft.lab.profiling.gpu_bench import BenchError
-from weft.lab.profiling.runlog import Log, Writer, read
+from weft.lab.profiling.runlog import RunLog, RunLogWriter, read
 from weft.model import BadInputError
 from weft.testing.bench import FakeBench, Played
 
@@ -168,7 +168,7 @@ def test_who_was_twice_as_fast_beside_others_was_not_measured_well(tmp_path: Pat
         replace(run, rates=(900.0, *run.rates[1:])) if run.applications == ("busy", "idle") else run
         for run in log.runs
     ]
-    found = compiled(Log(log.begins, odd))
+    found = compiled(RunLog(log.begins, odd))
     assert decode(encode(found), "here") == found
     assert not {("busy", "idle"), ("idle", "busy")} & speeds(found).keys()
     (told,) = found.infeasible
@@ -177,7 +177,7 @@ def test_who_was_twice_as_fast_beside_others_was_not_measured_well(tmp_path: Pat
 
 
 def test_a_log_of_nothing_is_a_dataset_of_nothing() -> None:
-    assert compiled(Log([], [])).solo == ()
+    assert compiled(RunLog([], [])).solo == ()
 
 
 def test_out_of_memory_beside_those_that_stand_by_is_tried_without_them(tmp_path: Path) -> None:
@@ -279,11 +279,11 @@ def test_who_died_while_standing_by_is_started_again(tmp_path: Path) -> None:
 
 
 def test_one_measures_into_a_folder_at_a_time(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "runs.jsonl")
+    writer = RunLogWriter(tmp_path / "runs.jsonl")
     with pytest.raises(BadInputError, match=r"runs\.jsonl: somebody else is measuring into it"):
-        Writer(tmp_path / "runs.jsonl")
+        RunLogWriter(tmp_path / "runs.jsonl")
     writer.close()
-    Writer(tmp_path / "runs.jsonl").close()
+    RunLogWriter(tmp_path / "runs.jsonl").close()
 
 
 def test_mps_that_nothing_runs_with_is_one_error_not_one_of_each(tmp_path: Path) -> None:

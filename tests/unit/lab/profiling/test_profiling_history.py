@@ -11,17 +11,23 @@ import pytest
 
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.lab.profiling import history
-from weft.lab.profiling.application import Clues
+from weft.lab.profiling.application import ApplicationClues
 from weft.lab.profiling.bindings import bindings
-from weft.lab.profiling.history import Found, Known, Span, Stay, collect
-from weft.telemetry.sources.answers import Answer, TelemetryError
+from weft.lab.profiling.history import (
+    ClusterRecord,
+    CollectedProfiles,
+    HistorySpan,
+    ProfiledStay,
+    collect,
+)
+from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing.api_server import FakeApiServer
 
 NOW_S, STEP_S = 100_000.0, 10.0
-SPAN = Span(NOW_S - 2_000, NOW_S, STEP_S, settle_s=40, least_s=200)
+SPAN = HistorySpan(NOW_S - 2_000, NOW_S, STEP_S, settle_s=40, least_s=200)
 CARD = {"UUID": "GPU-0", "gpu": "0", "Hostname": "a", "modelName": "NVIDIA T4"}
 POD = {**CARD, "exported_pod": "p", "exported_namespace": "d", "exported_container": "vgg16"}
 Value = Callable[[float], float | None]
@@ -39,7 +45,7 @@ class FakeServer(Prometheus):
     def add(self, name: str, labels: dict[str, str], value: Value) -> None:
         self.series.append(({"__name__": name, **labels}, value))
 
-    def _found(self, query: str, times: list[float]) -> Answer:
+    def _found(self, query: str, times: list[float]) -> QueryResult:
         self.asked.append(query)
         if self.refuses and self.refuses in query:
             raise TelemetryError("status", "too long")
@@ -55,14 +61,19 @@ class FakeServer(Prometheus):
             counts.append(len(points))
             at += [time for time, _ in points]
             values += [one for _, one in points]
-        return Answer(labels, np.array(counts, dtype=np.int64), np.array(at), np.array(values))
+        return QueryResult(labels, np.array(counts, dtype=np.int64), np.array(at), np.array(values))
 
-    async def query_range(self, query: str, start_s: float, end_s: float, step_s: float) -> Answer:
+    async def query_range(
+        self, query: str, start_s: float, end_s: float, step_s: float
+    ) -> QueryResult:
         count = round((end_s - start_s) / step_s) + 1
         return self._found(query, [start_s + step_s * slot for slot in range(count)])
 
-    async def query(self, query: str, time_s: float | None = None) -> Answer:
+    async def query(self, query: str, time_s: float | None = None) -> QueryResult:
         return self._found(query, [time_s or NOW_S])
+
+
+EMPTY_RECORD = ClusterRecord()
 
 
 def between(begin_s: float, end_s: float, value: float) -> Value:
@@ -70,7 +81,9 @@ def between(begin_s: float, end_s: float, value: float) -> Value:
     return lambda time: value if NOW_S - begin_s <= time < NOW_S - end_s else None
 
 
-def found(server: FakeServer, span: Span = SPAN, known: Known = Known()) -> Found:  # noqa: B008
+def found(
+    server: FakeServer, span: HistorySpan = SPAN, known: ClusterRecord = EMPTY_RECORD
+) -> CollectedProfiles:
     shares: list[float] = []
     told = asyncio.run(collect(server, span, known, shares.append))
     assert shares == sorted(shares)
@@ -137,11 +150,11 @@ def test_holdings_that_nobody_was_seen_for_spoil_the_node() -> None:
 
 def test_the_clusters_word_on_names_models_and_company() -> None:
     card = ("a", "GPU-0")
-    own = Stay(("d", "p"), card, NOW_S - 1_600, Clues("bert"), "mps")
-    known = Known([own], {card: "T4-of-the-label"}, {"gpu-0": card})
+    own = ProfiledStay(("d", "p"), card, NOW_S - 1_600, ApplicationClues("bert"), "mps")
+    known = ClusterRecord([own], {card: "T4-of-the-label"}, {"gpu-0": card})
     (solo,) = found(server(), known=known).dataset.solo
     assert (solo.application, solo.gpu_model, solo.isolation) == ("bert", "T4-of-the-label", "mps")
-    unseen = Stay(("d", "x"), card, NOW_S - 600)
+    unseen = ProfiledStay(("d", "x"), card, NOW_S - 600)
     (solo,) = found(server(), known=known._replace(stays=[own, unseen])).dataset.solo
     assert solo.seconds == pytest.approx(500 - 40, abs=20)
 
@@ -176,8 +189,11 @@ def test_every_metric_is_asked_for_once_a_piece() -> None:
 
 
 def test_bindings_are_read_off_the_api() -> None:
-    async def story() -> Known:
-        async with FakeApiServer() as api, ApiClient(Endpoint(api.url, Fixed())) as client:
+    async def story() -> ClusterRecord:
+        async with (
+            FakeApiServer() as api,
+            ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+        ):
             gpus: list[dict[str, Any]] = [
                 {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
             ]

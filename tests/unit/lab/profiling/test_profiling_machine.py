@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from weft.lab.profiling.gpu_bench import BenchError, Said
-from weft.lab.profiling.machine import How, Machine
+from weft.lab.profiling.gpu_bench import BenchError, ResidentReport
+from weft.lab.profiling.machine import Machine, MachineOptions
 from weft.lab.profiling.mps import LOGS, PIPES, mps, no_mps
 from weft.lab.profiling.nvml import NvmlGpu, model_of
 from weft.lab.profiling.processes import WorkloadProcess
@@ -86,7 +86,7 @@ def start() -> Iterator[Callable[[str], WorkloadProcess]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_for(process: WorkloadProcess, state: str) -> Said:
+def wait_for(process: WorkloadProcess, state: str) -> ResidentReport:
     until(lambda: process.said().state == state)
     return process.said()
 
@@ -333,7 +333,7 @@ def test_a_gpu_in_mig_mode_is_refused() -> None:
 
 def test_a_gpu_for_one_process_is_not_sliced(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.lab.profiling.nvml.library", lambda: FakeNvml({2: 50.0}, mode=3))
-    with Machine(How(gpu="0")) as machine:
+    with Machine(MachineOptions(gpu="0")) as machine:
         with (
             pytest.raises(BenchError, match="takes one process at a time"),
             machine.isolated("time-slicing"),
@@ -345,9 +345,9 @@ def test_a_gpu_for_one_process_is_not_sliced(daemon: Path, monkeypatch: pytest.M
 
 def test_who_else_is_on_the_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.lab.profiling.nvml.library", lambda: FakeNvml({2: 50.0}))
-    with Machine(How(gpu="0")) as machine:
+    with Machine(MachineOptions(gpu="0")) as machine:
         assert machine.card.others == 2
-    with Machine(How(device="cpu")) as machine:
+    with Machine(MachineOptions(device="cpu")) as machine:
         assert machine.card.others == 0
 
 
@@ -357,7 +357,7 @@ def test_nowhere_to_put_files_is_said_in_words(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
     with pytest.raises(BenchError, match=r"No usable temporary directory found.*TMPDIR"):
-        Machine(How(device="cpu"))
+        Machine(MachineOptions(device="cpu"))
 
 
 def test_memory_is_told_by_process_where_nvml_knows_it() -> None:
@@ -376,7 +376,7 @@ def test_models_are_spelled_as_node_labels_spell_them() -> None:
 
 
 def test_a_cpu_is_a_bench_without_mps() -> None:
-    with Machine(How(device="cpu", python="no-such-python")) as machine:
+    with Machine(MachineOptions(device="cpu", python="no-such-python")) as machine:
         assert machine.card.gpu_model == "CPU"
         with pytest.raises(BenchError, match="MPS needs a GPU"), machine.isolated("mps"):
             pass
@@ -399,7 +399,7 @@ def test_on_a_gpu_processes_see_that_gpu_and_the_daemon_that_is_meant(
     )
     program.chmod(0o755)
     seen = Path(f"{daemon}.env")
-    with Machine(How(gpu="0", python=str(program), warm_s=0.5)) as machine:
+    with Machine(MachineOptions(gpu="0", python=str(program), warm_s=0.5)) as machine:
         assert (machine.card.uuid, machine.free_mib()) == ("GPU-1", 80_559)
         assert machine.sample()["sm_active_ratio"] == 0.5
         for isolation, control in (("time-slicing", False), ("mps", True)):

@@ -10,17 +10,17 @@ import pytest
 
 from weft.interference.dataset import (
     EMPTY,
-    Corun,
+    CoLocationSample,
     Dataset,
     Feature,
     Infeasible,
-    Solo,
+    SoloProfile,
     decode,
     encode,
 )
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
-from weft.kube.credentials import Fixed
+from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ConflictError
 from weft.kube.pods import Pod
 from weft.lab.profiling import files, stores
@@ -30,18 +30,18 @@ from weft.lab.profiling.stores import KEY, ConfigMapStore, FileStore
 from weft.model import BadInputError, Gpu, Node
 from weft.testing.api_server import FakeApiServer
 
-ONE = Solo("a", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 100, 120, 3.5, 3, 9.0)
-PAIR = Corun("a", ("b",), "T4", "mps", 2.0, 0.57, 3)
+ONE = SoloProfile("a", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 100, 120, 3.5, 3, 9.0)
+PAIR = CoLocationSample("a", ("b",), "T4", "mps", 2.0, 0.57, 3)
 NEVER = Infeasible(("a", "c"), "T4", "mps", "c", "out-of-memory", "full")
 ALL = Dataset(solo=(ONE,), corun=(PAIR,), infeasible=(NEVER,))
 
 
-def adding(*solos: Solo) -> stores.Change:
+def adding(*solos: SoloProfile) -> stores.Change:
     return lambda here: here.merged(Dataset(solo=solos))
 
 
-def solo(name: str, runs: int = 1) -> Solo:
-    return Solo(name, "T4", "mps", runs=runs)
+def solo(name: str, runs: int = 1) -> SoloProfile:
+    return SoloProfile(name, "T4", "mps", runs=runs)
 
 
 # --- the format ----------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def on_api(story: object) -> None:
     async def run() -> None:
         async with (
             FakeApiServer() as api,
-            ApiClient(Endpoint(api.url, Fixed())) as client,
+            ApiClient(Endpoint(api.url, FixedCredentials())) as client,
         ):
             await story(api, ConfigMapStore(client, "d", "profiles"))  # type: ignore[operator]
 

@@ -1,8 +1,8 @@
 """Small worlds of shared GPUs, and a policy that lends, for the tests beside this file."""
 
 from weft.core.framework import Policy
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
@@ -29,11 +29,11 @@ def job(
     uid: str, *phases: tuple[float, int], asks: int, comes_s: float = 0.0, kind: str = "kind"
 ) -> Job:
     """A job of phases (seconds alone, MiB) that comes at this second and starts at once."""
-    made = tuple(Phase(round(s * SECOND_NS), mib, 0.2, 0.1, 0.3) for s, mib in phases)
+    made = tuple(JobPhase(round(s * SECOND_NS), mib, 0.2, 0.1, 0.3) for s, mib in phases)
     return Job(uid, kind, round(comes_s * SECOND_NS), asks, made)
 
 
 def scenario(*jobs: Job, gpus: int = 1, **more: object) -> SharedScenario:
     """Jobs on one node, without slowdown or forecasts (half of the work) unless told."""
-    told = {"slowdown": NO_SLOWDOWN, "watching": Watching(forecasts=False), **more}
+    told = {"slowdown": NO_SLOWDOWN, "watching": ScrapeOptions(forecasts=False), **more}
     return SharedScenario((node(gpus),), jobs, **told)  # type: ignore[arg-type]

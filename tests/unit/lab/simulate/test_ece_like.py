@@ -6,7 +6,7 @@ import pytest
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.gpushare import GpuShare
 from weft.lab.simulate.sharing import ece_like
-from weft.lab.simulate.sharing.ece_like import Mix
+from weft.lab.simulate.sharing.ece_like import JobMix
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 
@@ -47,9 +47,9 @@ def test_more_cards_get_more_jobs_more_often() -> None:
 
 
 def test_mixed_has_three_programs_in_equal_parts_and_peaky_peaks_late() -> None:
-    kinds = [job.kind for job in ece_like.jobs(0, 0, mix=Mix.MIXED)]
+    kinds = [job.kind for job in ece_like.jobs(0, 0, mix=JobMix.MIXED)]
     assert sorted(kinds.count(kind) for kind in set(kinds)) == [10, 10, 10]
-    (job, *_) = ece_like.jobs(0, 0, mix=Mix.PEAKY)
+    (job, *_) = ece_like.jobs(0, 0, mix=JobMix.PEAKY)
     memory = [phase.memory_mib for phase in job.phases]
     assert max(memory) == 6994
     assert memory.index(6994) == len(memory) - 2

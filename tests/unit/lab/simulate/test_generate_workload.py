@@ -17,7 +17,7 @@ from weft.lab.simulate.generate import (
     generate_nodes,
     generate_pods,
 )
-from weft.lab.simulate.generate_shapes import LIFETIMES, NODE_KINDS, Mix
+from weft.lab.simulate.generate_shapes import LIFETIMES, NODE_KINDS, WorkloadMix
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
 from weft.model import BadInputError
 
@@ -92,7 +92,7 @@ def test_headers_are_openbs():
 
 
 def test_a_workload_reads_back_as_it_was_made(tmp_path):
-    text = generate_pods(gpus=200, mix=Mix.SPEC, seed=3)
+    text = generate_pods(gpus=200, mix=WorkloadMix.SPEC, seed=3)
     (tmp_path / "pods.csv").write_text(text, "utf-8")
     read = read_pods(tmp_path / "pods.csv")
     for row, pod in zip(rows(text), read, strict=True):
@@ -186,17 +186,17 @@ def test_arrivals_are_in_order_and_spread_out(tmp_path):
 
 
 def test_the_shared_mix_holds_no_whole_gpu(tmp_path):
-    assert all(p.milli < 1000 for p in pods(tmp_path, mix=Mix.SHARED, count=2000))
+    assert all(p.milli < 1000 for p in pods(tmp_path, mix=WorkloadMix.SHARED, count=2000))
 
 
 def test_the_multigpu_mix_asks_half_of_its_gpus_in_several(tmp_path):
-    found = pods(tmp_path, mix=Mix.MULTIGPU, count=10_000)
+    found = pods(tmp_path, mix=WorkloadMix.MULTIGPU, count=10_000)
     several = sum(pod.total_milli for pod in found if pod.gpus > 1)
     assert several / sum(pod.total_milli for pod in found) == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_third_of_the_gpu_pods_of_the_spec_mix_insist_on_models(tmp_path):
-    found = [pod for pod in pods(tmp_path, mix=Mix.SPEC, count=10_000) if pod.gpus]
+    found = [pod for pod in pods(tmp_path, mix=WorkloadMix.SPEC, count=10_000) if pod.gpus]
     with_spec = sum(bool(pod.shape.trace_spec) for pod in found)
     assert with_spec / len(found) == pytest.approx(2388 / 7064, abs=0.05)
 
@@ -208,7 +208,7 @@ def test_every_pod_fits_an_empty_node_of_its_cluster(tmp_path, gpus):
         (len(n.gpus), n.cpu_milli, n.memory_mib, n.gpus[0].model)
         for n in read_nodes(tmp_path / "nodes.csv")
     }
-    for pod in set(pods(tmp_path, gpus=gpus, mix=Mix.SPEC, count=1500)):
+    for pod in set(pods(tmp_path, gpus=gpus, mix=WorkloadMix.SPEC, count=1500)):
         models = pod.shape.trace_spec.split("|") if pod.shape.trace_spec else None
         assert any(
             pod.gpus <= g
@@ -275,7 +275,9 @@ def test_the_command_writes_a_file(tmp_path):
     arguments = ["pods", "--gpus", "16", "--mix", "shared", "--load", "0.5", "--seed", "3"]
     found = CliRunner().invoke(app, [*arguments, "-o", str(path)])
     assert (found.exit_code, found.stdout) == (0, "")
-    assert path.read_text("utf-8") == generate_pods(gpus=16, mix=Mix.SHARED, load=0.5, seed=3)
+    assert path.read_text("utf-8") == generate_pods(
+        gpus=16, mix=WorkloadMix.SHARED, load=0.5, seed=3
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["pods.csv"]
 
 

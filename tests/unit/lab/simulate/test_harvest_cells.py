@@ -8,8 +8,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from weft.lab.simulate.sharing.ece_like import Mix
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, Faults
+from weft.lab.simulate.sharing.ece_like import JobMix
+from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
 
@@ -30,19 +30,20 @@ def bench() -> ModuleType:
 @pytest.mark.parametrize(
     ("policy", "faults", "same"),
     [
-        ("auto", Faults(delay_ns=300 * SECOND_NS), Faults(missing=1.0)),
-        ("ferikoglou-safe", Faults(spoofed="sm_active_ratio", reads="most"), SOUND),
-        ("kube-knots-cbp", Faults(spoofed="power_w", reads="zero"), SOUND),
-        ("genius", Faults(spoofed="gpu_util_ratio", reads="most"), SOUND),
-        ("horus", Faults(noise=0.1), SOUND),
+        ("auto", ExporterFaults(delay_ns=300 * SECOND_NS), ExporterFaults(missing=1.0)),
+        ("ferikoglou-safe", ExporterFaults(spoofed="sm_active_ratio", reads="most"), SOUND),
+        ("kube-knots-cbp", ExporterFaults(spoofed="power_w", reads="zero"), SOUND),
+        ("genius", ExporterFaults(spoofed="gpu_util_ratio", reads="most"), SOUND),
+        ("horus", ExporterFaults(noise=0.1), SOUND),
     ],
 )
 def test_faults_that_change_nothing_change_nothing(
-    bench: ModuleType, policy: str, faults: Faults, same: Faults
+    bench: ModuleType, policy: str, faults: ExporterFaults, same: ExporterFaults
 ) -> None:
     assert bench.same_as(policy, faults, 1) == same
     one, other = (
-        bench.answer(None, bench.Ask(policy, 100, 1, 1, Mix.SSD, each)) for each in (faults, same)
+        bench.answer(None, bench.Ask(policy, 100, 1, 1, JobMix.SSD, each))
+        for each in (faults, same)
     )
     assert one == other
 
@@ -50,16 +51,16 @@ def test_faults_that_change_nothing_change_nothing(
 def test_what_a_policy_reads_is_run(bench: ModuleType) -> None:
     """Every metric for those that read all; every fault where there are several cards."""
     for metric in METRICS:
-        faults = Faults(spoofed=metric)
+        faults = ExporterFaults(spoofed=metric)
         assert bench.same_as("auto", faults, 1) == faults
         assert bench.same_as("load-aware", faults, 1) == faults
-    assert bench.same_as("horus", Faults(noise=0.1), 4) == Faults(noise=0.1)
-    assert bench.same_as("binpack", Faults(noise=0.1), 4) == SOUND
-    assert bench.same_as("auto", Faults(delay_ns=60 * SECOND_NS), 1).delay_ns
+    assert bench.same_as("horus", ExporterFaults(noise=0.1), 4) == ExporterFaults(noise=0.1)
+    assert bench.same_as("binpack", ExporterFaults(noise=0.1), 4) == SOUND
+    assert bench.same_as("auto", ExporterFaults(delay_ns=60 * SECOND_NS), 1).delay_ns
 
 
 def test_a_cell_is_settled_early_only_where_nothing_is_in_doubt(bench: ModuleType) -> None:
-    run = bench.answer(None, bench.Ask("binpack", 100, 1, 1, Mix.SSD, SOUND))
+    run = bench.answer(None, bench.Ask("binpack", 100, 1, 1, JobMix.SSD, SOUND))
 
     def runs(*percents: float) -> list[SharedRun]:
         return [msgspec.structs.replace(run, jct_mean_s=100.0 + one) for one in percents]

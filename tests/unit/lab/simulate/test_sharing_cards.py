@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.lab.simulate.sharing.gpus import RESTARTS_MOST, Cards, Ended
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase, stretched
+from weft.lab.simulate.sharing.gpus import RESTARTS_MOST, ContainerEnd, SimulatedGpus
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, stretched
 from weft.lab.simulate.sharing.slowdown import ByPairs, ByResidents
 
 GPU = ("node", 0)
@@ -16,11 +16,11 @@ ALONE = ByResidents((1000,))
 
 def job(uid: str, *phases: tuple[float, int], start_s: float = 0) -> Job:
     """A job of phases (seconds alone, MiB)."""
-    made = tuple(Phase(round(seconds * SECOND_NS), mib) for seconds, mib in phases)
+    made = tuple(JobPhase(round(seconds * SECOND_NS), mib) for seconds, mib in phases)
     return Job(uid, "kind", 0, 0, made, round(start_s * SECOND_NS))
 
 
-def run(cards: Cards, *, until_s: float = 10_000) -> list[tuple[float, Ended]]:
+def run(cards: SimulatedGpus, *, until_s: float = 10_000) -> list[tuple[float, ContainerEnd]]:
     """Everything that happens, with its second."""
     happened = []
     while (due := cards.next_ns()) is not None and due <= until_s * SECOND_NS:
@@ -29,44 +29,44 @@ def run(cards: Cards, *, until_s: float = 10_000) -> list[tuple[float, Ended]]:
 
 
 def test_alone_a_job_takes_its_work_and_its_start() -> None:
-    cards = Cards({GPU: 100}, ALONE)
+    cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (7, 0), (3, 50), start_s=4), GPU, 5 * SECOND_NS)
-    assert run(cards) == [(19.0, Ended("a", "done"))]
+    assert run(cards) == [(19.0, ContainerEnd("a", "done"))]
     assert cards.all_used_mib == 0
     assert not cards.where
 
 
 def test_two_jobs_slow_each_other_down_only_while_both_run() -> None:
     """b joins at 50 s: a's last 50 s take 75, and by then b has done 50 s of its own."""
-    cards = Cards({GPU: 100}, ByResidents((1000, 1500)))
+    cards = SimulatedGpus({GPU: 100}, ByResidents((1000, 1500)))
     cards.put(job("a", (100, 10)), GPU, 0)
     run(cards, until_s=50)
     cards.put(job("b", (100, 10)), GPU, 50 * SECOND_NS)
-    assert run(cards) == [(125.0, Ended("a", "done")), (175.0, Ended("b", "done"))]
+    assert run(cards) == [(125.0, ContainerEnd("a", "done")), (175.0, ContainerEnd("b", "done"))]
 
 
 def test_a_container_that_has_not_started_slows_nobody_down() -> None:
-    cards = Cards({GPU: 100}, ByResidents((1000, 1500)))
+    cards = SimulatedGpus({GPU: 100}, ByResidents((1000, 1500)))
     cards.put(job("a", (100, 10)), GPU, 0)
     cards.put(job("b", (10, 10), start_s=100), GPU, 0)
-    assert run(cards) == [(100.0, Ended("a", "done")), (110.0, Ended("b", "done"))]
+    assert run(cards) == [(100.0, ContainerEnd("a", "done")), (110.0, ContainerEnd("b", "done"))]
 
 
 def test_who_grows_beyond_the_card_dies_and_comes_back_when_there_is_room() -> None:
     """b wants 50 of 40 MiB at 20 s; again at 50 s (10 s of rest, 20 s of work), when a is gone."""
-    cards = Cards({GPU: 100}, ALONE)
+    cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (45, 60)), GPU, 0)
     cards.put(job("b", (20, 30), (10, 50)), GPU, 0)
     assert run(cards) == [
-        (20.0, Ended("b", "oom")),
-        (45.0, Ended("a", "done")),
-        (60.0, Ended("b", "done")),
+        (20.0, ContainerEnd("b", "oom")),
+        (45.0, ContainerEnd("a", "done")),
+        (60.0, ContainerEnd("b", "done")),
     ]
     assert (cards.ooms, cards.lost_ns) == (1, 20 * SECOND_NS)
 
 
 def test_a_card_that_is_full_to_the_last_mib_kills_nobody() -> None:
-    cards = Cards({GPU: 100}, ALONE)
+    cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (10, 60)), GPU, 0)
     cards.put(job("b", (5, 0), (10, 40)), GPU, 0)
     run(cards)
@@ -74,7 +74,7 @@ def test_a_card_that_is_full_to_the_last_mib_kills_nobody() -> None:
 
 
 def test_rests_double_up_to_five_minutes_and_then_the_job_fails() -> None:
-    cards = Cards({GPU: 100}, ALONE)
+    cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (0, 0), (5, 101)), GPU, 0)
     happened = run(cards)
     times = [at for at, _ in happened]
@@ -84,17 +84,17 @@ def test_rests_double_up_to_five_minutes_and_then_the_job_fails() -> None:
 
 
 def test_a_pod_that_is_taken_away_frees_its_memory_and_loses_its_work() -> None:
-    cards = Cards({GPU: 100}, ByResidents((1000, 2000)))
+    cards = SimulatedGpus({GPU: 100}, ByResidents((1000, 2000)))
     cards.put(job("a", (100, 60)), GPU, 0)
     cards.put(job("b", (100, 30)), GPU, 0)
     run(cards, until_s=0)
     cards.take("b", 40 * SECOND_NS)
     assert (cards.used_mib(GPU), cards.all_used_mib, cards.lost_ns) == (60, 60, 40 * SECOND_NS)
-    assert run(cards) == [(120.0, Ended("a", "done"))]  # 20 s of work in the first 40
+    assert run(cards) == [(120.0, ContainerEnd("a", "done"))]  # 20 s of work in the first 40
 
 
 def test_time_that_goes_back_is_refused() -> None:
-    cards = Cards({GPU: 100}, ALONE)
+    cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (100, 60)), GPU, 10)
     with pytest.raises(ValueError, match="time went back"):
         cards.put(job("b", (100, 30)), GPU, 9)
@@ -139,9 +139,9 @@ _PHASES = st.lists(
 def test_every_job_ends_and_no_card_is_ever_overfull(
     jobs: list[tuple[list[tuple[float, int]], int]],
 ) -> None:
-    cards = Cards({GPU: 100, ("node", 1): 100}, ByResidents((1000, 1300)))
+    cards = SimulatedGpus({GPU: 100, ("node", 1): 100}, ByResidents((1000, 1300)))
     arrivals = sorted((after * SECOND_NS, number) for number, (_, after) in enumerate(jobs))
-    ended: list[Ended] = []
+    ended: list[ContainerEnd] = []
     while arrivals or cards.next_ns() is not None:
         due = cards.next_ns()
         if arrivals and (due is None or arrivals[0][0] <= due):

@@ -9,14 +9,23 @@ from msgspec.structs import replace
 
 from weft.core.engine import Command, Engine, Event, Evict, NodesChanged
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, Tier, interference, to_input
-from weft.core.ledger import Limits
+from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.ledger import RequestLimits
 from weft.core.policies.catalog import built_in
-from weft.core.record import Header, Line, PolicyUse, ProfileUse, Writer, read, records_of, replay
+from weft.core.record import (
+    DecisionLine,
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    read,
+    records_of,
+    replay,
+)
 from weft.lab.simulate.sharing.feedback import Feedback
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.run import PROFILE, Run, SharedScenario
+from weft.lab.simulate.sharing.run import PROFILE, SharedScenario, SharingRun
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import Gpu, Node
 
@@ -28,12 +37,12 @@ def told(slowdown: float = 1.03) -> Any:
     """Everybody is expected to be good company."""
     size = len(KINDS) + 1
     mean = np.full((1, size, size), np.log(slowdown))
-    tier = np.full((1, size, size), Tier.LEARNED, dtype=np.int8)
+    tier = np.full((1, size, size), PredictionTier.LEARNED, dtype=np.int8)
     return to_input(interference(1, ["V100"], KINDS, (mean, mean + 0.02, tier)))
 
 
 def job(name: str, kind: str, job_class: str, work_s: int, comes_s: int = 0) -> Job:
-    phase = Phase(work_s * SECOND_NS, 5_000)
+    phase = JobPhase(work_s * SECOND_NS, 5_000)
     return Job(name, kind, comes_s * SECOND_NS, 5_000, (phase,), job_class=job_class)
 
 
@@ -49,20 +58,22 @@ def world(*jobs: Job, gpus: int = 1, **feedback: Any) -> SharedScenario:
     )
 
 
-class Logged(Run):
+class Logged(SharingRun):
     """A run that keeps what the engine was told, and what it said."""
 
     def __init__(self, scenario: SharedScenario) -> None:
         policy = built_in().create("interference", patience=0.0)
         super().__init__(scenario, policy)
-        self.engine = Engine([Profile(PROFILE, [policy])], limits=Limits(harvest_permille=4000))
-        self.lines: list[Line] = []
+        self.engine = Engine(
+            [Profile(PROFILE, [policy])], limits=RequestLimits(harvest_permille=4000)
+        )
+        self.lines: list[DecisionLine] = []
         self.evicted: list[tuple[float, str, str]] = []
         inner = self.engine.handle
 
         def handle(event: Event, now_ns: int) -> list[Command]:
             commands = inner(event, now_ns)
-            self.lines.append(Line(now_ns, event, records_of(commands)))
+            self.lines.append(DecisionLine(now_ns, event, records_of(commands)))
             for one in commands:
                 if isinstance(one, Evict) and one.record.slowed is not None:
                     slowed = one.record.slowed
@@ -163,7 +174,7 @@ def test_a_run_replays_out_of_its_file(jobs: tuple[Job, ...], tmp_path: Path) ->
     path = tmp_path / "decisions.jsonl"
     use = ProfileUse(PROFILE, [PolicyUse("interference", options={"patience": 0.0})])
     with path.open("wb") as file:
-        writer = Writer(file)
+        writer = DecisionsWriter(file)
         writer.write(Header([use], harvest_permille=4000))
         for line in run.lines:
             writer.write(line)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.sharing import pairs
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.run import JobPod, SharedScenario, request_of, run_shared
 from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError
@@ -61,8 +61,8 @@ def test_where_no_sizes_part_them_good_pairs_are_given_up_not_bad_ones() -> None
 
 
 def test_arrivals_are_as_dense_as_the_load_says(table: pairs.PairTable) -> None:
-    for law in pairs.Law:
-        load = pairs.Load(0.9, gpus=4, jobs=4000, law=law)
+    for law in pairs.DurationLaw:
+        load = pairs.OfferedLoad(0.9, gpus=4, jobs=4000, law=law)
         found = pairs.jobs(table, load, 1)
         span_s = found[-1].arrives_ns / SECOND_NS
         work_s = sum(job.work_ns for job in found) / SECOND_NS
@@ -72,9 +72,9 @@ def test_arrivals_are_as_dense_as_the_load_says(table: pairs.PairTable) -> None:
 
 
 def test_what_pods_say_of_their_time_changes_nothing_else(table: pairs.PairTable) -> None:
-    silent = pairs.jobs(table, pairs.Load(0.9, jobs=50), 1)
-    knowing = pairs.jobs(table, pairs.Load(0.9, jobs=50, expected_error=0.0), 1)
-    wrong = pairs.jobs(table, pairs.Load(0.9, jobs=50, expected_error=0.5), 1)
+    silent = pairs.jobs(table, pairs.OfferedLoad(0.9, jobs=50), 1)
+    knowing = pairs.jobs(table, pairs.OfferedLoad(0.9, jobs=50, expected_error=0.0), 1)
+    wrong = pairs.jobs(table, pairs.OfferedLoad(0.9, jobs=50, expected_error=0.5), 1)
     assert {job.expected_s for job in silent} == {0}
     for one, other, third in zip(silent, knowing, wrong, strict=True):
         assert replace(other, expected_s=0) == replace(third, expected_s=0) == one
@@ -100,7 +100,7 @@ def scenario(speed: tuple[tuple[float, ...], ...], seconds: tuple[int, ...]) -> 
             kind,
             at * SECOND_NS,
             pairs.CARD_MIB // 2,
-            (Phase(work * SECOND_NS, pairs.CARD_MIB // 2),),
+            (JobPhase(work * SECOND_NS, pairs.CARD_MIB // 2),),
         )
         for at, (kind, work) in enumerate(zip(kinds, seconds, strict=True))
     )

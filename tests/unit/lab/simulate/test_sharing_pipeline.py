@@ -7,10 +7,10 @@ from sharing_worlds import CARD_MIB, job, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.core.ledger import Ledger
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, Exporters, Faults
-from weft.lab.simulate.sharing.gpus import Cards
+from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults, SimulatedExporters
+from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.pipeline import Pipeline, Watching
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.testing import placement
@@ -22,17 +22,17 @@ class World:
     """Four cards, two pods of 3,000 MiB on the first."""
 
     def __init__(
-        self, faults: Faults = SOUND, seed: int = 0, watching: Watching | None = None
+        self, faults: ExporterFaults = SOUND, seed: int = 0, watching: ScrapeOptions | None = None
     ) -> None:
         self.node = node(4)
         gpus = [("node", index) for index in range(4)]
-        self.cards = Cards(dict.fromkeys(gpus, CARD_MIB), ByResidents((1000,)))
+        self.cards = SimulatedGpus(dict.fromkeys(gpus, CARD_MIB), ByResidents((1000,)))
         for uid in ("a", "b"):
             self.cards.put(job(uid, (5000, 3000), asks=4000), ("node", 0), 0)
         self.cards.happen(0)
-        self.exporters = Exporters(self.cards, gpus, faults, seed)
-        self.pipeline = Pipeline(
-            self.exporters, [self.node], watching or Watching(), faults.delay_ns
+        self.exporters = SimulatedExporters(self.cards, gpus, faults, seed)
+        self.pipeline = SimulatedTelemetry(
+            self.exporters, [self.node], watching or ScrapeOptions(), faults.delay_ns
         )
         self.ledger = Ledger([self.node])
 
@@ -65,26 +65,26 @@ def test_a_sound_pipeline_is_fresh_and_true() -> None:
 
 
 def test_late_samples_are_not_seen_before_they_arrive_and_age_meanwhile() -> None:
-    world = World(Faults(delay_ns=30 * SECOND_NS))
+    world = World(ExporterFaults(delay_ns=30 * SECOND_NS))
     assert world.column(world.look(0, 25), "memory_used_mib.last")[1] == [MISSING] * 4
     values, ages = world.column(world.look(30), "memory_used_mib.last")
     assert (values[0], ages) == (6000, [STALE] * 4)
 
 
 def test_ten_minutes_late_is_missing() -> None:
-    world = World(Faults(delay_ns=600 * SECOND_NS))
+    world = World(ExporterFaults(delay_ns=600 * SECOND_NS))
     view = world.look(*range(0, 1000, 5))
     assert world.column(view, "memory_used_mib.last")[1] == [MISSING] * 4
 
 
 def test_what_is_dropped_never_comes() -> None:
-    world = World(Faults(dropped=1.0))
+    world = World(ExporterFaults(dropped=1.0))
     assert world.column(world.look(0, 5, 10), "memory_used_mib.last")[1] == [MISSING] * 4
     assert world.exporters.scrape(0).pods_mib == {}
 
 
 def test_a_share_of_the_cards_is_silent_from_start_to_end() -> None:
-    world = World(Faults(missing=0.5))
+    world = World(ExporterFaults(missing=0.5))
     silent = np.isnan(np.array([world.exporters.scrape(at).values[USED] for at in range(5)]))
     assert silent.sum(axis=1).tolist() == [2] * 5
     assert (silent == silent[0]).all()
@@ -92,7 +92,7 @@ def test_a_share_of_the_cards_is_silent_from_start_to_end() -> None:
 
 def test_noise_moves_values_and_is_the_same_for_a_seed() -> None:
     one, same, other = (
-        World(Faults(noise=0.1), seed).exporters.scrape(0).values for seed in (1, 1, 2)
+        World(ExporterFaults(noise=0.1), seed).exporters.scrape(0).values for seed in (1, 1, 2)
     )
     assert 0 < abs(one[USED, 0] - 6000) < 3000
     np.testing.assert_array_equal(one, same)
@@ -101,20 +101,20 @@ def test_noise_moves_values_and_is_the_same_for_a_seed() -> None:
 
 @pytest.mark.parametrize(("reads", "value"), [("zero", 0.0), ("most", CARD_MIB)])
 def test_a_spoofed_metric_always_reads_the_same_also_of_pods(reads: str, value: float) -> None:
-    scrape = World(Faults(spoofed="memory_used_mib", reads=reads)).exporters.scrape(0)
+    scrape = World(ExporterFaults(spoofed="memory_used_mib", reads=reads)).exporters.scrape(0)
     assert scrape.values[USED].tolist() == [value] * 4
     assert scrape.pods_mib == {"a": value, "b": value}
     assert scrape.values[METRICS.index("memory_free_mib"), 0] == 4000
 
 
 def test_a_spoofed_ratio_ends_at_one() -> None:
-    scrape = World(Faults(spoofed="sm_active_ratio", reads="most")).exporters.scrape(0)
+    scrape = World(ExporterFaults(spoofed="sm_active_ratio", reads="most")).exporters.scrape(0)
     assert scrape.values[METRICS.index("sm_active_ratio")].tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize(("warm_s", "idle_at_s"), [(60.0, 60), (30.0, 30), (200.0, 200)])
 def test_simulated_pods_warm_up_as_long_as_is_said(warm_s: float, idle_at_s: int) -> None:
-    world = World(watching=Watching(forecasts=False, warm_up=WarmUp(warm_s)))
+    world = World(watching=ScrapeOptions(forecasts=False, warm_up=WarmUp(warm_s)))
     for uid in ("a", "b"):
         world.ledger.adopt(placement(uid, "node", 0, memory_mib=4000))
         world.pipeline.bound_ns[uid] = 0
@@ -125,7 +125,7 @@ def test_simulated_pods_warm_up_as_long_as_is_said(warm_s: float, idle_at_s: int
 
 
 def test_a_simulated_latency_critical_pod_lends_nothing_as_a_live_one() -> None:
-    world = World(watching=Watching(forecasts=False))
+    world = World(watching=ScrapeOptions(forecasts=False))
     for uid, job_class in (("a", "latency-critical"), ("b", "batch")):
         place = placement(uid, "node", 0, memory_mib=4000)
         world.ledger.adopt(replace(place, job_class=job_class))

@@ -7,10 +7,10 @@ from sharing_worlds import CARD_MIB, Lender, job, scenario
 from weft.core.policies.catalog import built_in
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.gpushare import GpuShare
-from weft.lab.simulate.sharing.exporter import Faults
+from weft.lab.simulate.sharing.exporter import ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import Watching
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.run import run_shared
 from weft.lab.simulate.sharing.slowdown import ByResidents
 
@@ -74,14 +74,14 @@ def test_a_lending_policy_places_the_second_pod_once_the_first_is_warm() -> None
 @pytest.mark.parametrize(
     "faults",
     [
-        Faults(delay_ns=600 * SECOND_NS),
-        Faults(missing=1.0),
-        Faults(dropped=1.0),
-        Faults(spoofed="memory_used_mib", reads="zero"),
-        Faults(spoofed="memory_used_mib", reads="most"),
+        ExporterFaults(delay_ns=600 * SECOND_NS),
+        ExporterFaults(missing=1.0),
+        ExporterFaults(dropped=1.0),
+        ExporterFaults(spoofed="memory_used_mib", reads="zero"),
+        ExporterFaults(spoofed="memory_used_mib", reads="most"),
     ],
 )
-def test_nothing_is_lent_on_late_absent_or_impossible_numbers(faults: Faults) -> None:
+def test_nothing_is_lent_on_late_absent_or_impossible_numbers(faults: ExporterFaults) -> None:
     run = run_shared(scenario(*BORROWS, faults=faults), Lender())
     assert run.outcomes[1].bound_s == pytest.approx(600, abs=11)
 
@@ -110,7 +110,7 @@ def test_when_the_lender_grows_the_borrower_goes_and_its_job_begins_anew() -> No
 
 def test_equal_runs_are_equal_and_another_seed_differs() -> None:
     jobs = [job(str(n), (150 + n, 2000), asks=6000, comes_s=7 * n) for n in range(8)]
-    faults = Faults(dropped=0.2)
+    faults = ExporterFaults(dropped=0.2)
     first, again, other = (
         run_shared(scenario(*jobs, faults=faults, seed=seed), Lender()) for seed in (1, 1, 2)
     )
@@ -120,7 +120,7 @@ def test_equal_runs_are_equal_and_another_seed_differs() -> None:
 
 def test_a_pod_that_fits_no_card_ends_the_run_and_is_counted() -> None:
     jobs = (job("a", (10, 1), asks=CARD_MIB + 1), job("b", (10, 1), asks=1))
-    seldom = Watching(scrape_ns=60 * SECOND_NS, forecasts=False)
+    seldom = ScrapeOptions(scrape_ns=60 * SECOND_NS, forecasts=False)
     for policy in (GpuShare(), Lender()):
         run = run_shared(scenario(*jobs, watching=seldom), policy)
         assert (run.unfinished, finished(run)["b"]) == (1, 10)
@@ -151,9 +151,9 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
         job(str(n), (60 + 7 * n, 1500), (30, 2500), asks=4000, comes_s=9 * n) for n in range(10)
     ]
     lends = built_in().create(name).harvests
-    few = Watching(forecasts=False, holds=lends, peaks=False, trends=name in TRENDS)
+    few = ScrapeOptions(forecasts=False, holds=lends, peaks=False, trends=name in TRENDS)
     all_, fewer = (
         run_shared(scenario(*jobs, gpus=2, watching=watching), built_in().create(name))
-        for watching in (Watching(), few)
+        for watching in (ScrapeOptions(), few)
     )
     assert all_ == fewer

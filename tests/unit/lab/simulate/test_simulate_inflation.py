@@ -13,12 +13,12 @@ from weft.core.policies.best_fit import BestFit
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.first_fit import FirstFit
 from weft.core.policies.fragments import Fragments, NodeShares
-from weft.core.record import Header, Line, records_of
+from weft.core.record import DecisionLine, Header, records_of
 from weft.lab.simulate.arrivals import Arrivals, draw
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.results import Run
+from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.model import PodRequest, Shape
 from weft.testing import node
@@ -195,7 +195,7 @@ def test_a_recorded_run_measures_the_same_and_writes_all_it_decided() -> None:
     first, *lines = out.getvalue().splitlines()
     header = msgspec.json.decode(first, type=Header)
     assert (header.seed, header.keep_top) == (order.seed, 3)
-    records = [r for line in lines for r in msgspec.json.decode(line, type=Line).records]
+    records = [r for line in lines for r in msgspec.json.decode(line, type=DecisionLine).records]
     assert len(records) == recorded.pods
     placed = [record for record in records if record.outcome == "placed"]
     assert len(placed) == recorded.pods - recorded.failed_pods
@@ -206,7 +206,7 @@ def test_a_recorded_run_measures_the_same_and_writes_all_it_decided() -> None:
 def test_runs_are_plain_values() -> None:
     world, order = random_world(2)
     run = run_inflation(world, BestFit(), order, timing=False)
-    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+    assert msgspec.json.decode(msgspec.json.encode(run), type=PolicyRun) == run
     assert isinstance(world.pods[0], TracePod)
 
 

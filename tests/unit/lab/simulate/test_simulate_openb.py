@@ -8,7 +8,7 @@ from traces import NODES, PODS, write
 
 from weft.files.reading import read_text
 from weft.lab.simulate.openb import OTHER_MIB, TracePod, read_nodes, read_pods, shape_of
-from weft.model import BadInputError, DeviceRule, Gpu, GpuClaim, Node, Shape
+from weft.model import BadInputError, DeviceRule, Gpu, GpuRequest, Node, Shape
 
 
 def error_of(read, path: Path) -> str:  # type: ignore[no-untyped-def]
@@ -43,7 +43,7 @@ def test_pods_as_they_stand(tmp_path: Path) -> None:
     whole, share, cpu = read_pods(write(tmp_path / "f", text))
     models = DeviceRule(models=("P100", "T4"))
     assert whole.shape == Shape(
-        (GpuClaim(2, whole=True),), 1000, 2000, devices=models, trace_spec="T4|P100"
+        (GpuRequest(2, whole=True),), 1000, 2000, devices=models, trace_spec="T4|P100"
     )
     assert (whole.total_milli, whole.created_s, whole.deleted_s, whole.scheduled_s) == (
         2000,
@@ -51,7 +51,7 @@ def test_pods_as_they_stand(tmp_path: Path) -> None:
         30,
         20,
     )
-    assert share.shape == Shape((GpuClaim(1, milli=250),), 500, 100)
+    assert share.shape == Shape((GpuRequest(1, milli=250),), 500, 100)
     assert (share.total_milli, share.created_s, share.deleted_s, share.scheduled_s) == (
         250,
         5,
@@ -63,8 +63,8 @@ def test_pods_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_one_gpu_of_1000_milli_is_a_whole_card() -> None:
-    assert shape_of(0, 0, 1, 1000).claims == (GpuClaim(1, whole=True),)
-    assert shape_of(0, 0, 1, 999).claims == (GpuClaim(1, milli=999),)
+    assert shape_of(0, 0, 1, 1000).claims == (GpuRequest(1, whole=True),)
+    assert shape_of(0, 0, 1, 999).claims == (GpuRequest(1, milli=999),)
 
 
 def test_five_columns_are_enough_and_order_and_extra_columns_do_not_matter(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from traces import in_order, scenario, trace_pod
 from weft.core.engine import PodAdded, PodGone, Tick
 from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
-from weft.core.record import Header, Line, replay
+from weft.core.record import DecisionLine, Header, replay
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.results import Run
+from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import check_times, duration_ns, run_timed
 from weft.model import BadInputError
@@ -20,7 +20,7 @@ from weft.testing import node
 import msgspec  # isort: skip
 
 
-def run(world: Scenario, **options: float) -> Run:
+def run(world: Scenario, **options: float) -> PolicyRun:
     return run_timed(world, FirstFit(), in_order(world), timing=False, **options)  # type: ignore[arg-type]
 
 
@@ -160,7 +160,7 @@ def test_a_timed_run_on_record_is_decided_alike() -> None:
     recorded = run_timed(world, FirstFit(), in_order(world), timing=False, decisions=out)
     assert recorded == run(world)
     first, *rest = out.getvalue().splitlines()
-    lines = [msgspec.json.decode(line, type=Line) for line in rest]
+    lines = [msgspec.json.decode(line, type=DecisionLine) for line in rest]
     kinds = {type(line.event) for line in lines}
     assert {PodAdded, PodGone, Tick} <= kinds
     verdict = replay(msgspec.json.decode(first, type=Header), lines, built_in().create)

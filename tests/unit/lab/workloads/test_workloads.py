@@ -14,7 +14,7 @@ import pytest
 
 from weft.lab.profiling.processes import path_of_workloads
 from weft.lab.workloads.catalog import BY_NAME, MEMORY_MIB, WORKLOADS, Workload
-from weft.lab.workloads.running import Orders
+from weft.lab.workloads.running import RunOrders
 
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 SOURCES = sorted(Path(importlib.util.find_spec("weft.lab.workloads").origin).parent.glob("*.py"))  # type: ignore[union-attr,arg-type]
@@ -71,7 +71,7 @@ def test_what_lists_the_workloads_needs_no_pytorch() -> None:
 
 def test_orders_are_words_a_line_and_the_end_is_one() -> None:
     reading, writing = os.pipe()
-    orders = Orders(reading)
+    orders = RunOrders(reading)
     assert orders.waiting() is False
     os.write(writing, b"go\npau")
     assert orders.wait() == "go"
@@ -85,7 +85,7 @@ def test_orders_are_words_a_line_and_the_end_is_one() -> None:
 
 
 def test_without_orders_it_goes_once() -> None:
-    orders = Orders()
+    orders = RunOrders()
     assert [orders.wait(), orders.waiting(), orders.wait()] == ["go", False, "end"]
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase, stretched
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, stretched
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
@@ -34,7 +34,7 @@ SPREAD = 0.035
 """Relative standard deviation of a job's work."""
 
 
-class Mix(StrEnum):
+class JobMix(StrEnum):
     """Which jobs come."""
 
     SSD = "ssd"
@@ -42,40 +42,44 @@ class Mix(StrEnum):
     PEAKY = "peaky"
 
 
-class Model(msgspec.Struct, frozen=True):
+class JobModel(msgspec.Struct, frozen=True):
     """A program: what it needs, how long it runs alone, and how its memory grows."""
 
     name: str
     need_mib: int
-    phases: tuple[Phase, ...]
+    phases: tuple[JobPhase, ...]
 
 
-def _loading(seconds: float, plateau_mib: int, util: float) -> tuple[Phase, ...]:
+def _loading(seconds: float, plateau_mib: int, util: float) -> tuple[JobPhase, ...]:
     """Imports, a CUDA context, the graph, and then all memory at once, to the end."""
 
     def took(share: float) -> int:
         return round(seconds * share * SECOND_NS)
 
     return (
-        Phase(took(0.068), 0),
-        Phase(took(0.032), min(318, plateau_mib)),
-        Phase(took(0.032), min(540, plateau_mib)),
-        Phase(took(0.868), plateau_mib, util, util / 2, util),
+        JobPhase(took(0.068), 0),
+        JobPhase(took(0.032), min(318, plateau_mib)),
+        JobPhase(took(0.032), min(540, plateau_mib)),
+        JobPhase(took(0.868), plateau_mib, util, util / 2, util),
     )
 
 
-def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[Phase, ...]:
+def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
     """A plateau with a short peak late in the work: what nobody can measure beforehand."""
     early = _loading(seconds * 0.7, plateau_mib, 0.15)
     rest = round(seconds * 0.3 * SECOND_NS)
-    return (*early, Phase(rest // 3, peak_mib, 0.3, 0.15, 0.3), Phase(rest * 2 // 3, plateau_mib))
+    return (
+        *early,
+        JobPhase(rest // 3, peak_mib, 0.3, 0.15, 0.3),
+        JobPhase(rest * 2 // 3, plateau_mib),
+    )
 
 
-SSD = Model("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
-RESNET = Model("resnet50", 8388, _loading(160.0, 8388, 0.2))
-MOBILENET = Model("mobilenet", 872, _loading(60.0, 872, 0.05))
-PEAKY = Model("peaky", 6994, _with_peak(131.5, 4000, 6994))
-MIXES = {Mix.SSD: (SSD,), Mix.MIXED: (SSD, RESNET, MOBILENET), Mix.PEAKY: (PEAKY,)}
+SSD = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
+RESNET = JobModel("resnet50", 8388, _loading(160.0, 8388, 0.2))
+MOBILENET = JobModel("mobilenet", 872, _loading(60.0, 872, 0.05))
+PEAKY = JobModel("peaky", 6994, _with_peak(131.5, 4000, 6994))
+MIXES = {JobMix.SSD: (SSD,), JobMix.MIXED: (SSD, RESNET, MOBILENET), JobMix.PEAKY: (PEAKY,)}
 """Only `ssd` is calibrated: running times of the other two programs are not in the logs at hand,
 and `peaky` is made up."""
 
@@ -91,7 +95,7 @@ def cluster(gpus: int) -> tuple[Node, ...]:
     return (Node("gpu-node", cards, cpu_milli=64000, memory_mib=512 * 1024),)
 
 
-def jobs(percent: int, seed: int, gpus: int = 1, mix: Mix = Mix.SSD) -> tuple[Job, ...]:
+def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tuple[Job, ...]:
     """The workload of one seed. Arrivals and work are the same at every level of a seed."""
     chance = np.random.default_rng([seed, 0])
     models = MIXES[mix]

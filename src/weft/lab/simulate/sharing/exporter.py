@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.signals import Floats
-from weft.lab.simulate.sharing.gpus import Cards, GpuKey
+from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedGpus
 from weft.telemetry.meaning.metric_names import Metric
 
 METRICS = (
@@ -28,7 +28,7 @@ IDLE_W, RESIDENT_W, BUSY_W = 27.1, 9.8, 17.2
 MOST_W = 300.0
 
 
-class Faults(msgspec.Struct, frozen=True):
+class ExporterFaults(msgspec.Struct, frozen=True):
     """What goes wrong between a card and Weft.
 
     `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
@@ -44,7 +44,7 @@ class Faults(msgspec.Struct, frozen=True):
     reads: str = "zero"
 
 
-SOUND = Faults()
+SOUND = ExporterFaults()
 """Nothing goes wrong."""
 
 
@@ -56,10 +56,12 @@ class Scrape(msgspec.Struct, frozen=True):
     pods_mib: dict[str, float]
 
 
-class Exporters:
+class SimulatedExporters:
     """The exporters of all GPUs, in the order of `gpus`."""
 
-    def __init__(self, cards: Cards, gpus: Sequence[GpuKey], faults: Faults, seed: int) -> None:
+    def __init__(
+        self, cards: SimulatedGpus, gpus: Sequence[GpuKey], faults: ExporterFaults, seed: int
+    ) -> None:
         self._cards, self._gpus, self._faults, self._seed = cards, tuple(gpus), faults, seed
         self._scrapes = 0
         silent = round(faults.missing * len(self._gpus))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.core.engine import Evict, Observed, PolicyInput, ProgressSeen
+from weft.core.engine import Evict, PodProgress, PolicyInput, ProgressSeen
 from weft.core.engine.slowdown_eviction import SLOWEST
 from weft.core.framework.interference import INPUT, InterferenceView, to_input
-from weft.interference.observed_slowdown import Experience
-from weft.lab.simulate.sharing.gpus import Cards, Container, GpuKey
+from weft.interference.observed_slowdown import ObservedSlowdowns
+from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedContainer, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import Node
 from weft.model.request import LATENCY_CRITICAL
@@ -53,26 +53,26 @@ class _Mark(NamedTuple):
 class _Seen(NamedTuple):
     """One container over one window: it ran all the time; `steady`: so did all beside it."""
 
-    container: Container
+    container: SimulatedContainer
     gpu: GpuKey
     others: tuple[str, ...]
     slowdown: float
     steady: bool
 
 
-class Progress:
+class SimulatedProgress:
     """Looks at the cards of one run."""
 
     def __init__(
         self,
         feedback: Feedback,
-        cards: Cards,
+        cards: SimulatedGpus,
         nodes: tuple[Node, ...],
         inputs: dict[str, Any],
         seed: int,
     ) -> None:
         base = InterferenceView.from_input(inputs[INPUT]) if INPUT in inputs else InterferenceView()
-        self.experience = Experience(base.source)
+        self.experience = ObservedSlowdowns(base.source)
         self.looks = self.slow_looks = 0
         """At latency-critical jobs, and at those beyond their bound."""
         self._feedback, self._cards = feedback, cards
@@ -96,7 +96,7 @@ class Progress:
             slowdown = self._measured(one.slowdown)
             if slowdown is None:
                 continue
-            told.append(Observed(job.uid, slowdown))
+            told.append(PodProgress(job.uid, slowdown))
             if one.steady and self._feedback.teach:
                 self.experience.saw(self._model[one.gpu], job.kind, one.others, slowdown)
         return ProgressSeen(tuple(told)) if self._feedback.evict else None

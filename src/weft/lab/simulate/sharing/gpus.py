@@ -21,8 +21,8 @@ from typing import Literal
 
 import msgspec
 
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
-from weft.lab.simulate.sharing.slowdown import Slowdown
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.slowdown import SlowdownModel
 
 GpuKey = tuple[str, int]
 """(node, GPU index)."""
@@ -38,14 +38,14 @@ _SPEED = 10**18
 _PER_WORK_NS = _SPEED // 1000
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class ContainerEnd(msgspec.Struct, frozen=True, gc=False):
     """A container came to an end: `done`, `failed` for good, or `oom` (it will come back)."""
 
     uid: str
     how: Literal["done", "failed", "oom"]
 
 
-class Container:
+class SimulatedContainer:
     """A job's container on a card."""
 
     __slots__ = ("done", "job", "lost_ns", "phase", "restarts", "resumes_ns", "speed", "started_ns")
@@ -66,7 +66,7 @@ class Container:
         return self.phase >= 0
 
     @property
-    def now_does(self) -> Phase | None:
+    def now_does(self) -> JobPhase | None:
         """The phase it is in; None where it has not started or rests."""
         return self.job.phases[self.phase] if self.running else None
 
@@ -94,15 +94,15 @@ class _Card:
 
     def __init__(self, memory_mib: int) -> None:
         self.memory_mib = memory_mib
-        self.containers: dict[str, Container] = {}
+        self.containers: dict[str, SimulatedContainer] = {}
         self.now_ns = 0
         self.version = 0
 
 
-class Cards:
+class SimulatedGpus:
     """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened."""
 
-    def __init__(self, memory_mib: dict[GpuKey, int], slowdown: Slowdown) -> None:
+    def __init__(self, memory_mib: dict[GpuKey, int], slowdown: SlowdownModel) -> None:
         self._cards = {key: _Card(mib) for key, mib in memory_mib.items()}
         self._slowdown = slowdown
         self._heap: list[tuple[int, GpuKey, int]] = []
@@ -117,7 +117,7 @@ class Cards:
         self.where[job.uid] = key
         card = self._cards[key]
         self._advance(card, now_ns)
-        card.containers[job.uid] = Container(job, now_ns + job.start_ns)
+        card.containers[job.uid] = SimulatedContainer(job, now_ns + job.start_ns)
         self._renew(key, now_ns)
 
     def take(self, uid: str, now_ns: int) -> None:
@@ -131,7 +131,7 @@ class Cards:
             self._lose(container, now_ns)
         self._renew(key, now_ns)
 
-    def suspend(self, uid: str, now_ns: int) -> tuple[Phase, ...]:
+    def suspend(self, uid: str, now_ns: int) -> tuple[JobPhase, ...]:
         """The pod's container leaves the card; what it has yet to do, should it come back."""
         card = self._cards[self.where[uid]]
         self._advance(card, now_ns)
@@ -153,20 +153,20 @@ class Cards:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def happen(self, now_ns: int) -> list[Ended]:
+    def happen(self, now_ns: int) -> list[ContainerEnd]:
         """Carry out everything due until `now_ns`; whose container ended, in order."""
-        ended: list[Ended] = []
+        ended: list[ContainerEnd] = []
         while (due := self.next_ns()) is not None and due <= now_ns:
             at, key, _ = heapq.heappop(self._heap)
             ended += self._turn(key, at)
         return ended
 
-    def at_work(self, key: GpuKey, now_ns: int) -> Sequence[Container]:
+    def at_work(self, key: GpuKey, now_ns: int) -> Sequence[SimulatedContainer]:
         """The card's containers that run, in the order they came, as far as they got by now."""
         self._advance(self._cards[key], now_ns)
         return [each for each in self._cards[key].containers.values() if each.running]
 
-    def containers_on(self, key: GpuKey) -> Sequence[Container]:
+    def containers_on(self, key: GpuKey) -> Sequence[SimulatedContainer]:
         """The card's containers, in the order they came."""
         return list(self._cards[key].containers.values())
 
@@ -184,7 +184,7 @@ class Cards:
 
     # --- one card --------------------------------------------------------------------------
 
-    def _turn(self, key: GpuKey, now_ns: int) -> list[Ended]:
+    def _turn(self, key: GpuKey, now_ns: int) -> list[ContainerEnd]:
         """Everything that is due on the card at this instant, containers in the order they came."""
         card = self._cards[key]
         self._advance(card, now_ns)
@@ -195,7 +195,7 @@ class Cards:
             how = self._step(card, container, now_ns)
             if how is None:
                 continue
-            ended.append(Ended(uid, how))
+            ended.append(ContainerEnd(uid, how))
             self.all_used_mib -= container.memory_mib if how == "done" else 0
             if how != "oom":
                 del card.containers[uid]
@@ -204,7 +204,7 @@ class Cards:
         return ended
 
     def _step(
-        self, card: _Card, container: Container, now_ns: int
+        self, card: _Card, container: SimulatedContainer, now_ns: int
     ) -> Literal["done", "failed", "oom"] | None:
         """The container's phase is over: on to the next one, to the end, or to its death."""
         if container.phase + 1 == len(container.job.phases):
@@ -220,7 +220,7 @@ class Cards:
         container.done = 0
         return None
 
-    def _die(self, container: Container, now_ns: int) -> Literal["failed", "oom"]:
+    def _die(self, container: SimulatedContainer, now_ns: int) -> Literal["failed", "oom"]:
         self._lose(container, now_ns)
         self.all_used_mib -= container.memory_mib
         container.phase, container.done, container.speed = -1, 0, 0
@@ -231,7 +231,7 @@ class Cards:
         container.resumes_ns = now_ns + rest
         return "oom"
 
-    def _lose(self, container: Container, now_ns: int) -> None:
+    def _lose(self, container: SimulatedContainer, now_ns: int) -> None:
         container.lost_ns += now_ns - container.started_ns
         self.lost_ns += now_ns - container.started_ns
 

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from weft.model.slowdown_limit import Slack
+from weft.model.slowdown_limit import SlowdownLimit
 
 SECOND_NS = 1_000_000_000
 
 
-class Phase(msgspec.Struct, frozen=True, gc=False):
+class JobPhase(msgspec.Struct, frozen=True, gc=False):
     """A stretch of work during which memory and load stay the same.
 
     `work_ns` is how long it takes alone on a card; sharing stretches it. Ratios are of the card.
@@ -34,12 +34,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     kind: str
     arrives_ns: int
     request_mib: int
-    phases: tuple[Phase, ...]
+    phases: tuple[JobPhase, ...]
     start_ns: int = 0
     end_ns: int = 0
     job_class: str = ""
     expected_s: int = 0
-    slack: Slack = ()
+    slack: SlowdownLimit = ()
 
     @property
     def work_ns(self) -> int:
@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return max((phase.memory_mib for phase in self.phases), default=0)
 
 
-def stretched(phases: tuple[Phase, ...], permille: int) -> tuple[Phase, ...]:
+def stretched(phases: tuple[JobPhase, ...], permille: int) -> tuple[JobPhase, ...]:
     """The same phases, each `permille` thousandths as long."""
     return tuple(
         msgspec.structs.replace(phase, work_ns=phase.work_ns * permille // 1000) for phase in phases

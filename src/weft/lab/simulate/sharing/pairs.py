@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.core.framework.interference import Floats
 from weft.files.words import decimal_number
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, Phase
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
 from weft.model.request import BEST_EFFORT
@@ -29,7 +29,7 @@ NODE_GPUS = 4
 START_NS = 4 * SECOND_NS
 
 
-class Law(StrEnum):
+class DurationLaw(StrEnum):
     """How long jobs take alone."""
 
     FIXED = "fixed"
@@ -64,7 +64,7 @@ class PairTable(msgspec.Struct, frozen=True):
         )
 
 
-class Load(msgspec.Struct, frozen=True):
+class OfferedLoad(msgspec.Struct, frozen=True):
     """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
 
     Where pods say how long they take, `expected_error` is by how much of it at most they are wrong,
@@ -75,7 +75,7 @@ class Load(msgspec.Struct, frozen=True):
     gpus: int = 16
     jobs: int = 400
     mean_s: float = 3600.0
-    law: Law = Law.LOGNORMAL
+    law: DurationLaw = DurationLaw.LOGNORMAL
     job_class: str = BEST_EFFORT
     expected_error: float | None = None
 
@@ -128,7 +128,7 @@ def cluster(gpus: int, model: str) -> tuple[Node, ...]:
     )
 
 
-def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
+def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
     """The arrivals of a seed, the same for every policy; kinds are equally likely."""
     rng = random.Random(f"weft-pairs-{seed}")
     guess = random.Random(f"weft-guesses-{seed}")
@@ -138,7 +138,7 @@ def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
     for number in range(load.jobs):
         at_s += rng.expovariate(1 / gap_s)
         kind = rng.randrange(len(table.kinds))
-        phase = Phase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
+        phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
         found.append(
             Job(
@@ -155,15 +155,15 @@ def jobs(table: PairTable, load: Load, seed: int) -> tuple[Job, ...]:
     return tuple(found)
 
 
-def _time_s(rng: random.Random, load: Load) -> float:
-    if load.law is Law.FIXED:
+def _time_s(rng: random.Random, load: OfferedLoad) -> float:
+    if load.law is DurationLaw.FIXED:
         return load.mean_s
-    if load.law is Law.EXPONENTIAL:
+    if load.law is DurationLaw.EXPONENTIAL:
         return rng.expovariate(1 / load.mean_s)
     return load.mean_s * rng.lognormvariate(-0.5, 1.0)
 
 
-def _expected_s(rng: random.Random, load: Load, takes_s: float) -> int:
+def _expected_s(rng: random.Random, load: OfferedLoad, takes_s: float) -> int:
     """What the job's owner believes; 0 where nobody says."""
     if load.expected_error is None:
         return 0

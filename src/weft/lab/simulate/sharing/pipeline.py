@@ -13,23 +13,23 @@ import numpy as np
 from weft.core.framework.signals import MISSING, Bytes, Floats, SignalsSnapshot, SignalsView
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
-from weft.lab.simulate.sharing.exporter import METRICS, Exporters, Scrape
+from weft.lab.simulate.sharing.exporter import METRICS, Scrape, SimulatedExporters
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import Node
 from weft.telemetry.feed import memory_needs
-from weft.telemetry.feed.load_correlation import SAMPLES, Alone, Gpu
+from weft.telemetry.feed.load_correlation import SAMPLES, Gpu, SoleTenants
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.peaks import Watch
-from weft.telemetry.feed.snapshot import Now, Refresher, Settings
-from weft.telemetry.feed.window import Window
-from weft.telemetry.meaning.doubts import Residents
+from weft.telemetry.feed.peaks import PeakWatch
+from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.doubts import GpuPods
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Metric
 
 _USED = METRICS.index(Metric.MEMORY_USED_MIB)
 
 
-class Watching(msgspec.Struct, frozen=True):
+class ScrapeOptions(msgspec.Struct, frozen=True):
     """How the cards are watched: the period of scrapes, how much of the past is kept, and how long
     pods are held at what they asked.
 
@@ -53,28 +53,32 @@ class Watching(msgspec.Struct, frozen=True):
         return max(1, self.window_ns // self.scrape_ns)
 
 
-class Pipeline:
+class SimulatedTelemetry:
     """Takes scrapes as they happen and says what has arrived."""
 
     def __init__(
-        self, exporters: Exporters, nodes: Sequence[Node], watching: Watching, delay_ns: int
+        self,
+        exporters: SimulatedExporters,
+        nodes: Sequence[Node],
+        watching: ScrapeOptions,
+        delay_ns: int,
     ) -> None:
         self._exporters, self._watching, self._delay_ns = exporters, watching, delay_ns
         self._devices = Devices(nodes)
         scrape_s = watching.scrape_ns / SECOND_NS
-        self._window = Window(METRICS, len(self._devices), watching.samples, scrape_s, 0.0)
-        settings = Settings(scrape_s, peaks=watching.peaks, trends=watching.trends)
+        self._window = MetricWindow(METRICS, len(self._devices), watching.samples, scrape_s, 0.0)
+        settings = SnapshotSettings(scrape_s, peaks=watching.peaks, trends=watching.trends)
         if not watching.forecasts:
             settings = msgspec.structs.replace(settings, forecast=())
-        self._refresher = Refresher(self._window, self._devices, settings)
+        self._refresher = SnapshotBuilder(self._window, self._devices, settings)
         self._under_way: deque[Scrape] = deque()
         self._arrived: deque[Scrape] = deque(maxlen=watching.samples)
         self._warmed: dict[str, bool] = {}
-        self._watch = Watch(watching.warm_up)
+        self._watch = PeakWatch(watching.warm_up)
         self.bound_ns: dict[str, int] = {}
         """When each pod with a place got it."""
         self.application_of: dict[str, str] = {}
-        self._alone = Alone()
+        self._alone = SoleTenants()
         self._applications: dict[int, str] = {}
 
     def look(self, now_ns: int, ledger: Ledger) -> None:
@@ -96,7 +100,7 @@ class Pipeline:
         `version` 0: one more than last time.
         """
         residents = self._residents(ledger, now_ns)
-        now = Now(now_ns / SECOND_NS, now_ns, residents, self._applications)
+        now = SnapshotTime(now_ns / SECOND_NS, now_ns, residents, self._applications)
         found = self._refresher.refresh(now, version=version)
         return self._with_holds(ledger, found, now_ns) if self._watching.holds else found
 
@@ -113,14 +117,14 @@ class Pipeline:
         """How long the pod has been bound."""
         return (now_ns - self.bound_ns[uid]) / SECOND_NS if uid in self.bound_ns else np.nan
 
-    def _residents(self, ledger: Ledger, now_ns: int) -> Residents:
+    def _residents(self, ledger: Ledger, now_ns: int) -> GpuPods:
         """Pods of each GPU, those of them that have warmed up, and what they were promised."""
         pods, warm = np.zeros((2, len(self._devices)), dtype=np.int64)
         for row, (node, gpu) in enumerate(self._devices.gpus):
             ages = [self._age_s(uid, now_ns) for uid in ledger.occupants(node, gpu)]
             pods[row] = len(ages)
             warm[row] = sum(age >= self._watching.warm_up.warm_s for age in ages)
-        return Residents(pods, warm, ledger.table.device_memory_promised.copy())
+        return GpuPods(pods, warm, ledger.table.device_memory_promised.copy())
 
     def _only(self, ledger: Ledger) -> dict[Gpu, str]:
         """GPUs with one pod whose application is known."""
@@ -138,7 +142,7 @@ class Pipeline:
         rows = memory_needs.rows_of(table, held)
         if not rows.uids or not self._arrived:
             return found
-        residents = memory_needs.Residents(
+        residents = memory_needs.ResidentRows(
             rows.gpu,
             rows.asked_mib,
             np.array([self._age_s(uid, now_ns) for uid in rows.uids]),
@@ -164,8 +168,8 @@ class Pipeline:
         series = [[one.pods_mib.get(uid, np.nan) for one in self._arrived] for uid in uids]
         return np.array(series, dtype=np.float64)
 
-    def _cards(self, total_mib: Ints, ages: Bytes) -> memory_needs.Cards:
+    def _cards(self, total_mib: Ints, ages: Bytes) -> memory_needs.GpuMemory:
         """The table's devices are in the order of ours: the nodes never change here."""
         used: Floats = np.stack([one.values[_USED] for one in self._arrived], axis=1)
         ages = np.where(np.isnan(used).all(axis=1), MISSING, ages).astype(np.int8)
-        return memory_needs.Cards(total_mib, used, ages)
+        return memory_needs.GpuMemory(total_mib, used, ages)

@@ -1,8 +1,8 @@
 """One run: jobs arrive, the engine places their pods, cards run them, policies are shown it all.
 
 The engine is the one that runs live, told by the same events. What it cannot know (what a pod will
-use, how much two of them slow each other down) is in `Cards`; it learns of it as it would from
-Prometheus, through `Pipeline`, or not at all.
+use, how much two of them slow each other down) is in `SimulatedGpus`; it learns of it as it would
+from Prometheus, through `SimulatedTelemetry`, or not at all.
 """
 
 import heapq
@@ -27,15 +27,15 @@ from weft.core.engine import (
 )
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import Limits
-from weft.lab.simulate.sharing.exporter import SOUND, Exporters, Faults
-from weft.lab.simulate.sharing.feedback import Feedback, Progress
-from weft.lab.simulate.sharing.gpus import Cards
+from weft.core.ledger import RequestLimits
+from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
+from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
+from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.lab.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles, seconds
-from weft.lab.simulate.sharing.pipeline import Pipeline, Watching
-from weft.lab.simulate.sharing.slowdown import Slowdown
-from weft.model import GpuClaim, Memory, Node, PodRequest, Shape
+from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
+from weft.lab.simulate.sharing.slowdown import SlowdownModel
+from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import about_s
 
 PROFILE = "weft"
@@ -60,9 +60,9 @@ class SharedScenario(msgspec.Struct, frozen=True):
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
-    slowdown: Slowdown
-    watching: Watching = Watching()
-    faults: Faults = SOUND
+    slowdown: SlowdownModel
+    watching: ScrapeOptions = ScrapeOptions()
+    faults: ExporterFaults = SOUND
     harvest_permille: int = 4000
     seed: int = 0
     in_place: bool = True
@@ -83,7 +83,7 @@ class JobPod:
         self.restarts = self.evictions = self.number = 0
 
 
-class Run:
+class SharingRun:
     """The clock, the heap of what is to come, and what was measured so far."""
 
     def __init__(self, scenario: SharedScenario, policy: Policy) -> None:
@@ -97,14 +97,14 @@ class Run:
         gpus = {
             (node.name, gpu.index): gpu.memory_mib for node in scenario.nodes for gpu in node.gpus
         }
-        self.cards = Cards(gpus, scenario.slowdown)
+        self.cards = SimulatedGpus(gpus, scenario.slowdown)
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         told = scenario.feedback
         self.progress = (
             None
             if told is None
-            else Progress(told, self.cards, scenario.nodes, scenario.inputs, scenario.seed)
+            else SimulatedProgress(told, self.cards, scenario.nodes, scenario.inputs, scenario.seed)
         )
         self.relieved = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
@@ -180,7 +180,7 @@ class Run:
             heapq.heappush(self.heap, (self.now + self.scenario.feedback.period_ns, _LOOKS, ""))
             self._look_at(self.progress)
 
-    def _look_at(self, progress: Progress) -> None:
+    def _look_at(self, progress: SimulatedProgress) -> None:
         """See how jobs got on, and tell the engine and the policies."""
         seen = progress.look(self.now)
         if seen is not None:
@@ -326,7 +326,7 @@ class Run:
 
 def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
     """One policy on one workload, to the end."""
-    return Run(scenario, policy).go()
+    return SharingRun(scenario, policy).go()
 
 
 def _looks(policy: Policy) -> bool:
@@ -334,20 +334,22 @@ def _looks(policy: Policy) -> bool:
     return "signals" in policy.reads or policy.harvests
 
 
-def _limits(policy: Policy, permille: int) -> Limits:
+def _limits(policy: Policy, permille: int) -> RequestLimits:
     """How far memory may be promised: by harvesting; outright, where the original did just that."""
     if policy.unsafe and not policy.harvests:
-        return Limits(overcommit_permille=permille)
-    return Limits(harvest_permille=permille)
+        return RequestLimits(overcommit_permille=permille)
+    return RequestLimits(harvest_permille=permille)
 
 
-def _pipeline(scenario: SharedScenario, cards: Cards) -> Pipeline:
+def _pipeline(scenario: SharedScenario, cards: SimulatedGpus) -> SimulatedTelemetry:
     keys = [(node.name, gpu.index) for node in scenario.nodes for gpu in node.gpus]
-    exporters = Exporters(cards, keys, scenario.faults, scenario.seed)
-    return Pipeline(exporters, scenario.nodes, scenario.watching, scenario.faults.delay_ns)
+    exporters = SimulatedExporters(cards, keys, scenario.faults, scenario.seed)
+    return SimulatedTelemetry(
+        exporters, scenario.nodes, scenario.watching, scenario.faults.delay_ns
+    )
 
 
-def _slow_percent(progress: Progress | None) -> float | None:
+def _slow_percent(progress: SimulatedProgress | None) -> float | None:
     if progress is None or not progress.looks:
         return None
     return round(100 * progress.slow_looks / progress.looks, 3)
@@ -360,7 +362,7 @@ def _job_uid(uid: str) -> str:
 def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
-    claim = GpuClaim(memory=Memory("mib", job.request_mib))
+    claim = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
     expected_s = about_s(job.expected_s) if job.expected_s else 0
     shape = Shape(
         (claim,),

@@ -7,7 +7,7 @@ Permille = int
 """Thousandths: 1000 is the speed alone on a card, 1210 takes 21 % longer."""
 
 
-class Slowdown(Protocol):
+class SlowdownModel(Protocol):
     """A model of interference."""
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:

@@ -15,9 +15,9 @@ from weft.core.framework import Policy, Query
 from weft.core.framework.policy import draw
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.co_residents import ByCompany, one_by_one
+from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.run import Run, request_of
+from weft.lab.simulate.sharing.run import SharingRun, request_of
 
 TRIAL_NS = 60 * SECOND_NS
 """Gandiva's quantum."""
@@ -35,7 +35,7 @@ class PackByTrial(Policy):
 
     def __init__(self) -> None:
         self._bad: set[frozenset[str]] = set()
-        self._judged = ByCompany(one_by_one(self._judge), (0.0,), 2)
+        self._judged = CoResidentCache(one_by_one(self._judge), (0.0,), 2)
 
     def take_input(self, value: Any) -> None:
         """A pair of programs that went badly."""
@@ -63,7 +63,7 @@ class PackByTrial(Policy):
         )
 
 
-class TrialRun(Run):
+class TrialRun(SharingRun):
     """A run in which pairs are tried."""
 
     def _bind(self, command: Bind) -> None:
