@@ -69,8 +69,8 @@ def a_snapshot(names: list[str]) -> SignalsChanged:
 
 
 def milli_of(shape: Shape) -> int:
-    claim = shape.claims[0]
-    return claim.count * (1000 if claim.whole else claim.milli)
+    gpu_request = shape.gpu_requests[0]
+    return gpu_request.count * (1000 if gpu_request.whole else gpu_request.milli)
 
 
 class World:
@@ -107,21 +107,21 @@ class World:
             name = self.rng.choice(names)
             row = ledger.table.row_of[name]
             begin = ledger.table.start[row]
-            claim = shape.claims[0]
+            gpu_request = shape.gpu_requests[0]
             room = [
                 g
                 for g in range(GPUS)
                 if (
                     ledger.table.state[begin + g].idle
-                    if claim.whole
-                    else ledger.table.state[begin + g].milli >= claim.milli
+                    if gpu_request.whole
+                    else ledger.table.state[begin + g].milli >= gpu_request.milli
                 )
             ]
-            if len(room) < claim.count:
+            if len(room) < gpu_request.count:
                 continue
             self.seq += 1
-            milli, memory = (1000, 32_510) if claim.whole else (claim.milli, 0)
-            shares = tuple(Share(0, g, memory, milli) for g in room[: claim.count])
+            milli, memory = (1000, 32_510) if gpu_request.whole else (gpu_request.milli, 0)
+            shares = tuple(Share(0, g, memory, milli) for g in room[: gpu_request.count])
             placement = Placement(str(self.seq), name, shares, shape.cpu_milli, shape.memory_mib)
             if ledger.adopt(placement) and ledger.table.cpu_free[row] >= 0:
                 self.live.append((str(self.seq), milli_of(shape)))

@@ -144,9 +144,9 @@ def patching_ms() -> float:
     tier = np.full(mean.shape, PredictionTier.LEARNED, dtype=np.int8)
     seen = ObservedSlowdowns(interference(1, models, names, (mean, mean + 0.1, tier)))
     for _ in range(1_000):
-        model, victim, other = dice.choice(models), dice.choice(names), dice.choice(names)
+        model, target, other = dice.choice(models), dice.choice(names), dice.choice(names)
         for _ in range(3):
-            seen.saw(model, victim, [other], dice.uniform(1.0, 2.0))
+            seen.saw(model, target, [other], dice.uniform(1.0, 2.0))
     took = []
     for at in range(15):
         seen.ban("V100", names[at], names[at + 1], 10**9)

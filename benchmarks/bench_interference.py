@@ -67,18 +67,18 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measurements:
         asked.append(used)
     runs = []
 
-    def ran(victim: int, *others: int) -> None:
-        over = np.maximum(0, sum(asked[one] for one in (victim, *others)) - 0.9) @ (0.5, 0.3, 0.1)
+    def ran(target: int, *others: int) -> None:
+        over = np.maximum(0, sum(asked[one] for one in (target, *others)) - 0.9) @ (0.5, 0.3, 0.1)
         speed = float(np.exp(-over + rng.normal(0, 0.02)))
         beside = tuple(solos[one].application for one in others)
         runs.append(
-            CoLocatedRun(solos[victim].application, beside, "made-up", "mps", min(1.0, speed), 1)
+            CoLocatedRun(solos[target].application, beside, "made-up", "mps", min(1.0, speed), 1)
         )
 
     every = [(a, b) for a in range(applications) for b in range(a, applications)]
     for at in rng.permutation(len(every))[:pairs]:
-        for victim, other in {every[at], every[at][::-1]}:
-            ran(victim, other)
+        for target, other in {every[at], every[at][::-1]}:
+            ran(target, other)
     for _ in range(triples):
         a, b, c = rng.choice(applications, 3, replace=False).tolist()
         ran(a, b, c)

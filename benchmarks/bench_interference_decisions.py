@@ -36,10 +36,10 @@ def predictions(seed: int) -> object:
 
 
 def a_pod(rng: random.Random, number: int) -> PodRequest:
-    claim = GpuRequest(memory=GpuMemoryRequest("mib", 4096))
+    gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", 4096))
     kind = rng.randrange(CLASSES)
     job_class = ("", "best-effort", "latency-critical")[kind % 3]
-    shape = Shape((claim,), 1000, 1024, application=f"app-{kind}", job_class=job_class)
+    shape = Shape((gpu_request,), 1000, 1024, application=f"app-{kind}", job_class=job_class)
     return PodRequest(f"new-{number}", f"new-{number}", shape, created_ns=number)
 
 

@@ -73,7 +73,7 @@ def partly(name: str, dice: Random, gpus: int = 8) -> Iterator[Event]:
 
 
 def slightly_different(worst: Worst, world: Random) -> None:
-    worst(PodAdded(pod("p", claims=each_mib(17))), 1)
+    worst(PodAdded(pod("p", gpu_requests=each_mib(17))), 1)
 
 
 def many_instances(count: int) -> "Callable[[Worst, Random], None]":
@@ -86,7 +86,7 @@ def many_instances(count: int) -> "Callable[[Worst, Random], None]":
 def partly_used(worst: Worst, world: Random) -> None:
     for event in partly("n0", world):
         worst(event, 0)
-    worst(PodAdded(pod("p", claims=each_mib(12, 3_000))), 1)
+    worst(PodAdded(pod("p", gpu_requests=each_mib(12, 3_000))), 1)
 
 
 def ordinary_elastic(worst: Worst, world: Random) -> None:
@@ -94,11 +94,11 @@ def ordinary_elastic(worst: Worst, world: Random) -> None:
         for event in partly(f"n{number}", world):
             worst(event, 0)
     for number in range(20):
-        claims = [
+        gpu_requests = [
             GpuRequest(memory=GpuMemoryRequest("mib", world.randint(500, 4_000)), milli=100)
             for _ in range(4)
         ]
-        worst(PodAdded(pod(f"p{number}", claims=claims)), 1)
+        worst(PodAdded(pod(f"p{number}", gpu_requests=gpu_requests)), 1)
 
 
 def most_containers(worst: Worst, world: Random) -> None:
@@ -106,7 +106,7 @@ def most_containers(worst: Worst, world: Random) -> None:
     for number in range(20):
         for event in partly(f"n{number}", world):
             worst(event, 0)
-    worst(PodAdded(pod("p", claims=each_mib(256, 10))), 1)
+    worst(PodAdded(pod("p", gpu_requests=each_mib(256, 10))), 1)
 
 
 def hopeless(worst: Worst, world: Random) -> None:
@@ -129,8 +129,10 @@ def hopeless(worst: Worst, world: Random) -> None:
     for number in range(5):
         worst(PodSeenBound(placement(f"x{number}", f"n{number}", 0, memory_mib=5)), 0)
     for number in range(5_000):
-        claims = [GpuRequest(memory=GpuMemoryRequest("mib", 7_000 + number), milli=310)]
-        asks = shape(claims=claims if number % 10 else claims + each_mib(1, 15_000))
+        gpu_requests = [GpuRequest(memory=GpuMemoryRequest("mib", 7_000 + number), milli=310)]
+        asks = shape(
+            gpu_requests=gpu_requests if number % 10 else gpu_requests + each_mib(1, 15_000)
+        )
         worst(PodAdded(pod(f"p{number}", asks=asks)), SECOND)
     gc.freeze()  # as the scheduler does
     worst.worst_s = 0.0

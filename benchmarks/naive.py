@@ -39,20 +39,20 @@ class NaiveCluster:
 
     def decide(self, policy: str, shape: Shape) -> Choice | None:
         """The first best node and its GPUs."""
-        claim = shape.claims[0]
-        milli = 1000 if claim.whole else claim.milli
-        fits = (self.free >= milli).sum(axis=1) >= claim.count
+        gpu_request = shape.gpu_requests[0]
+        milli = 1000 if gpu_request.whole else gpu_request.milli
+        fits = (self.free >= milli).sum(axis=1) >= gpu_request.count
         fits &= (self.cpu >= shape.cpu_milli) & (self.memory >= shape.memory_mib)
         if not fits.any():
             return None
         if policy == "fgd":
-            return self._fgd(shape, claim.count, milli, fits)
+            return self._fgd(shape, gpu_request.count, milli, fits)
         left = 0.5 * (self.cpu - shape.cpu_milli) / 128_000
-        left = left + 0.5 * (self.free.sum(axis=1) - claim.count * milli) / 8_000
+        left = left + 0.5 * (self.free.sum(axis=1) - gpu_request.count * milli) / 8_000
         score = np.where(fits, np.trunc(100 * (1 - left)), -np.inf)
         row = int(score.argmax())
-        if claim.whole:
-            return row, self._first_idle(row, claim.count)
+        if gpu_request.whole:
+            return row, self._first_idle(row, gpu_request.count)
         room = np.where(self.free[row] >= milli, self.free[row], 9999)
         return row, (int(room.argmin()),)
 

@@ -97,7 +97,7 @@ def bound_to(made: Pod, where: Node, place: int) -> BindRequest:
     asked = parse_pod(made, SETTINGS)
     shape = asked.shape
     gpu, size = (place, CARD_MIB) if place < 2 else (2, 20 * 1024)
-    milli = 1000 if place < 2 else shape.claims[0].milli
+    milli = 1000 if place < 2 else shape.gpu_requests[0].milli
     share = Share(0, gpu, size, milli, where.gpus[gpu].uuid)
     placed = Placement(asked.uid, where.name, (share,), shape.cpu_milli, shape.memory_mib)
     marks = write(asked, placed, where, time.time_ns())

@@ -77,7 +77,7 @@ def bind_all(plane: ControlPlane, namespace: str, pods: Objects) -> dict[str, Ob
 def gpus_of(ledger: Ledger, one: Object) -> list[int]:
     """The indexes of a pod's GPUs in the ledger, in the order of its containers' claims."""
     shares = ledger.holdings[one["metadata"]["uid"]].placement.shares
-    return [share.gpu for share in sorted(shares, key=lambda share: share.claim)]
+    return [share.gpu for share in sorted(shares, key=lambda share: share.gpu_request)]
 
 
 def in_order(pods: Objects) -> Objects:

@@ -125,10 +125,10 @@ class World:
         if self.some(0.5):
             spec["tolerations"] = [self.toleration() for _ in range(self.rng.randint(1, 2))]
         if self.some(0.35):
-            claims = self.rng.sample(range(CLAIMS_A_CLUSTER), self.rng.randint(1, 2))
+            gpu_requests = self.rng.sample(range(CLAIMS_A_CLUSTER), self.rng.randint(1, 2))
             spec["volumes"] = [
                 {"name": f"v{index}", "persistentVolumeClaim": {"claimName": f"claim-{index}"}}
-                for index in claims
+                for index in gpu_requests
             ]
         return spec
 
@@ -154,16 +154,16 @@ class World:
                 found[label] = self.rng.choice(values)
         return found
 
-    def volume(self, name: str, claim: Object) -> Object:
+    def volume(self, name: str, gpu_request: Object) -> Object:
         """A volume bound to this claim."""
         labels = self.labels() if self.some(0.5) else {}
         if ZONE in labels and self.some(0.5):
             labels[ZONE] = "__".join(self.rng.sample(ZONES, 2))
         spec: Object = {
-            "accessModes": claim["spec"]["accessModes"],
+            "accessModes": gpu_request["spec"]["accessModes"],
             "capacity": {"storage": "1Gi"},
             "hostPath": {"path": "/none"},
-            "claimRef": {"name": claim["metadata"]["name"], "namespace": "elsewhere"},
+            "claimRef": {"name": gpu_request["metadata"]["name"], "namespace": "elsewhere"},
         }
         if self.some(0.4):
             spec["nodeAffinity"] = {
@@ -179,7 +179,7 @@ class World:
             "spec": spec,
         }
 
-    def claim(self, name: str, volume: str) -> Object:
+    def gpu_request(self, name: str, volume: str) -> Object:
         mode = "ReadWriteOncePod" if self.some(0.3) else "ReadWriteMany"
         bound = {"pv.kubernetes.io/bind-completed": "yes"}
         return {
@@ -221,11 +221,11 @@ def build(plane: ControlPlane, namespace: str, world: World) -> None:
             plane.api.patch("Node", f"node-{index}", {"spec": {"unschedulable": True}})
     for index in range(CLAIMS_A_CLUSTER):
         name = f"{namespace}-{index}"
-        claim = world.claim(f"claim-{index}", name)
-        volume = world.volume(name, claim)
+        gpu_request = world.gpu_request(f"claim-{index}", name)
+        volume = world.volume(name, gpu_request)
         volume["spec"]["claimRef"]["namespace"] = namespace
         plane.api.create(volume)
-        plane.api.create(claim, namespace)
+        plane.api.create(gpu_request, namespace)
     there = [
         {
             "kind": "Pod",
@@ -259,7 +259,7 @@ def read_volumes(plane: ControlPlane, namespace: str) -> VolumeView:
     for raw in plane.api.list("PersistentVolume"):
         volumes.take_volume(Added(VOLUMES.decode(json.dumps(raw).encode())))
     for raw in plane.api.list("PersistentVolumeClaim", namespace):
-        volumes.take_claim(Added(CLAIMS.decode(json.dumps(raw).encode())))
+        volumes.take_request(Added(CLAIMS.decode(json.dumps(raw).encode())))
     return volumes
 
 

@@ -48,7 +48,7 @@ def no_lessons(plane: ControlPlane) -> None:
     plane.api.create({"kind": "ConfigMap", "metadata": {"name": NAME}}, SYSTEM)
 
 
-def lesson(namespace: str, times: int) -> Callable[[Objects], Object | None]:
+def oom_record(namespace: str, times: int) -> Callable[[Objects], Object | None]:
     """What is kept of `web`, once it says so many times."""
 
     def said(maps: Objects) -> Object | None:
@@ -89,13 +89,13 @@ def test_a_pod_out_of_memory_teaches_its_workload_once_for_all_processes(
         held.drop()
         assert plane.api.get("ConfigMap", NAME, SYSTEM).get("data") is None
         with weft(plane, tmp_path, ALONE) as second:
-            found = plane.api.wait_for(lesson(namespace, 1), "ConfigMap", SYSTEM, timeout_s=20)
+            found = plane.api.wait_for(oom_record(namespace, 1), "ConfigMap", SYSTEM, timeout_s=20)
             assert (found["workload"], found["least_mib"]) == (f"{namespace}/Deployment/web", 5_000)
             assert runs(second, "again") == (CHARGED, 0)
         plane.api.delete("Pod", "first", namespace)  # nothing but the ConfigMap tells of it now
         with weft(plane, tmp_path, ALONE) as third:
             assert runs(third, "later") == (CHARGED, 0)
             plane.api.create(of_web("greedy", "OnFailure", memory_mib=GREEDY), namespace)
-            found = plane.api.wait_for(lesson(namespace, 2), "ConfigMap", SYSTEM, timeout_s=20)
+            found = plane.api.wait_for(oom_record(namespace, 2), "ConfigMap", SYSTEM, timeout_s=20)
             assert len(found["ends"]) == 2
             assert runs(third, "alone") == (CARD_MIB, 1_000)

@@ -79,7 +79,11 @@ class Watching(Reference):
     harvests = False
 
     def decide(self, machines, shape, key):
-        one = len(shape.claims) == 1 and shape.claims[0].count == 1 and asks_memory(shape.claims[0])
+        one = (
+            len(shape.gpu_requests) == 1
+            and shape.gpu_requests[0].count == 1
+            and asks_memory(shape.gpu_requests[0])
+        )
         one = one and shape.job_class != "latency-critical"
         for machine in machines:
             for card in machine.cards:
@@ -88,23 +92,23 @@ class Watching(Reference):
         return super().decide(machines, shape, key)
 
     def assign(self, machine, shape, machines, key):
-        if len(shape.claims) != 1 or not shape.claims[0].whole:
+        if len(shape.gpu_requests) != 1 or not shape.gpu_requests[0].whole:
             return super().assign(machine, shape, machines, key)
-        claim = shape.claims[0]
+        gpu_request = shape.gpu_requests[0]
         fits = [
             gpu
             for gpu, card in enumerate(machine.cards)
-            if card.fits(claim, shape) and self.allows(machine, gpu, shape, 0)
+            if card.fits(gpu_request, shape) and self.allows(machine, gpu, shape, 0)
         ]
-        if len(fits) < claim.count:
+        if len(fits) < gpu_request.count:
             return None
-        chosen: Chosen = [(0, gpu) for gpu in fits[: claim.count]]
+        chosen: Chosen = [(0, gpu) for gpu in fits[: gpu_request.count]]
         scores = [self.gpu_score(machine, gpu, shape, 0) for gpu in fits]
         return max(scores) if scores[0] is not None else 0, chosen
 
 
-def asks(card: Card, claim: GpuRequest) -> int:
-    return card.charge(claim)[0] + claim.headroom_mib
+def asks(card: Card, gpu_request: GpuRequest) -> int:
+    return card.charge(gpu_request)[0] + gpu_request.headroom_mib
 
 
 SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
@@ -123,7 +127,7 @@ def memory_share(card: WatchedCard):
     return None
 
 
-def gate_shut(card: WatchedCard, claim: GpuRequest) -> bool:
+def gate_shut(card: WatchedCard, gpu_request: GpuRequest) -> bool:
     """policies.md 7.5: CARMA's rule, with its fall-backs."""
     sm, dram = card.load(*SM), card.load(*DRAM)
     occupancy = card.reading("sm_occupancy_ratio")
@@ -132,7 +136,7 @@ def gate_shut(card: WatchedCard, claim: GpuRequest) -> bool:
             return True
         if (dram is not None and dram >= 0.4) or (occupancy is not None and occupancy >= 0.45):
             return True
-    return lacks_memory(card, asks(card, claim), 2048)
+    return lacks_memory(card, asks(card, gpu_request), 2048)
 
 
 def lacks_memory(card: WatchedCard, asked: int, margin: int) -> bool:
@@ -164,15 +168,15 @@ class LoadAware(Watching):
     def __init__(self, idle_points: int = 0):
         self.idle_points = idle_points
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         if card.others == 0:
             return True
         if shape.job_class == "latency-critical" and card.load(*SM) is None:
             return False
-        return not gate_shut(card, shape.claims[claim])
+        return not gate_shut(card, shape.gpu_requests[gpu_request])
 
-    def gpu_score(self, machine, gpu, shape, claim):
+    def gpu_score(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         if card.load(*SM) is None:
             score = 50_000 - 10_000 * card.others
@@ -184,7 +188,7 @@ class LoadAware(Watching):
 class Horus(Watching):
     """policies.md 7.6."""
 
-    def gpu_score(self, machine, gpu, shape, claim):
+    def gpu_score(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         measured = memory_share(card)
         used = max(card.promised, 0 if measured is None else measured * card.total)
@@ -199,7 +203,7 @@ class Horus(Watching):
         mine = 15 if shape.job_class == "latency-critical" else 90
         over = util + mine
         u = 1.6 * (over - 100) if over > 100 else 100 - over
-        memory = (used + asks(card, shape.claims[claim])) / card.total
+        memory = (used + asks(card, shape.gpu_requests[gpu_request])) / card.total
         return -math.trunc(1000 * (1.3 * memory + u / 100 + card.others))
 
 
@@ -210,7 +214,7 @@ class ResAg(Reference):
                 card.harvesting = False
         return super().decide(machines, shape, key)
 
-    def pick(self, machine, gpus, claim, key):
+    def pick(self, machine, gpus, gpu_request, key):
         return gpus[0]
 
 
@@ -221,18 +225,18 @@ def trusted(card: WatchedCard, fresh: bool = True) -> bool:
     return samples is not None and samples >= 20
 
 
-def room_asked(card: WatchedCard, claim: GpuRequest) -> int:
-    return card.strict if asks_memory(claim) else card.free_milli
+def room_asked(card: WatchedCard, gpu_request: GpuRequest) -> int:
+    return card.strict if asks_memory(gpu_request) else card.free_milli
 
 
 def idle_cards(machine: Machine) -> int:
     return sum(card.idle for card in machine.cards)
 
 
-def may_borrow(machine: Machine, card: WatchedCard, claim: GpuRequest) -> bool:
+def may_borrow(machine: Machine, card: WatchedCard, gpu_request: GpuRequest) -> bool:
     """Pods of which nothing is known borrow of one card of a machine."""
     lent = any(one.promised > one.total for one in machine.cards)
-    return bool(claim.expected_mib) or asks(card, claim) <= card.strict or not lent
+    return bool(gpu_request.expected_mib) or asks(card, gpu_request) <= card.strict or not lent
 
 
 class KubeKnotsCbp(Watching):
@@ -241,13 +245,14 @@ class KubeKnotsCbp(Watching):
     def __init__(self, correlation: bool = True):
         self.correlation = correlation
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
-        asked = asks(card, shape.claims[claim])
+        asked = asks(card, shape.gpu_requests[gpu_request])
         if card.others == 0:
             return True
         return asked <= card.strict or (
-            self.willing(card, asked, shape) and may_borrow(machine, card, shape.claims[claim])
+            self.willing(card, asked, shape)
+            and may_borrow(machine, card, shape.gpu_requests[gpu_request])
         )
 
     def willing(self, card, asked, shape):
@@ -262,27 +267,27 @@ class KubeKnotsCbp(Watching):
         small = self.correlation and critical and asked * 10 <= card.total
         return small or (cov is not None and cov < 0.5)
 
-    def gpu_score(self, machine, gpu, shape, claim):
-        card, claim = machine.cards[gpu], shape.claims[claim]
-        if claim.whole:
+    def gpu_score(self, machine, gpu, shape, gpu_request):
+        card, gpu_request = machine.cards[gpu], shape.gpu_requests[gpu_request]
+        if gpu_request.whole:
             return -idle_cards(machine)
         if not trusted(card):
-            return 10**12 - room_asked(card, claim)
+            return 10**12 - room_asked(card, gpu_request)
         if not card.others:
-            return -room_asked(card, claim)
-        if self.willing(card, asks(card, claim), shape):
+            return -room_asked(card, gpu_request)
+        if self.willing(card, asks(card, gpu_request), shape):
             return 2 * 10**12 + card.free
-        return -(10**12) - room_asked(card, claim)
+        return -(10**12) - room_asked(card, gpu_request)
 
 
 class KubeKnotsPp(KubeKnotsCbp):
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         next_sm = card.reading("sm_active_ratio.next")
         full = trusted(card) and next_sm is not None and next_sm + 0.15 > 1.0
         if card.others and full and shape.job_class == "latency-critical":
             return False
-        return super().allows(machine, gpu, shape, claim)
+        return super().allows(machine, gpu, shape, gpu_request)
 
     def admits(self, card, asked, shape):
         yes = super().admits(card, asked, shape)
@@ -298,9 +303,9 @@ class Ferikoglou(Watching):
 
     fresh = False
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
-        asked = asks(card, shape.claims[claim])
+        asked = asks(card, shape.gpu_requests[gpu_request])
         if asked <= card.total - card.promised:
             return True
         if not trusted(card, self.fresh):
@@ -313,12 +318,12 @@ class Ferikoglou(Watching):
         known = trend is not None and predicted is not None
         return known and trend > 0.35 and asked <= int(predicted)
 
-    def gpu_score(self, machine, gpu, shape, claim):
-        card, claim = machine.cards[gpu], shape.claims[claim]
-        if claim.whole:
+    def gpu_score(self, machine, gpu, shape, gpu_request):
+        card, gpu_request = machine.cards[gpu], shape.gpu_requests[gpu_request]
+        if gpu_request.whole:
             return -idle_cards(machine)
-        if asks(card, claim) <= card.total - card.promised:
-            return 10**12 - room_asked(card, claim)
+        if asks(card, gpu_request) <= card.total - card.promised:
+            return 10**12 - room_asked(card, gpu_request)
         return card.free
 
 
@@ -326,9 +331,9 @@ class FerikoglouSafe(Ferikoglou):
     harvests = True
     fresh = True
 
-    def allows(self, machine, gpu, shape, claim):
-        admitted = super().allows(machine, gpu, shape, claim)
-        return admitted and may_borrow(machine, machine.cards[gpu], shape.claims[claim])
+    def allows(self, machine, gpu, shape, gpu_request):
+        admitted = super().allows(machine, gpu, shape, gpu_request)
+        return admitted and may_borrow(machine, machine.cards[gpu], shape.gpu_requests[gpu_request])
 
 
 class Auto(LoadAware):
@@ -340,29 +345,29 @@ class Auto(LoadAware):
         super().__init__()
         self.fgd = Fgd(typical)
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         columns = ("memory_used_mib", "memory_used_ratio", "memory_free_mib")
         first = next((column for column in columns if column in card.seen), None)
         fresh = first is not None and card.seen[first][1] == FRESH
-        if not fresh and asks(card, shape.claims[claim]) > card.strict:
+        if not fresh and asks(card, shape.gpu_requests[gpu_request]) > card.strict:
             return False
-        return super().allows(machine, gpu, shape, claim)
+        return super().allows(machine, gpu, shape, gpu_request)
 
     def node_score(self, machine, shape):
         with strictly(machine):
             return 1000 * self.fgd.node_score(machine, shape)
 
-    def gpu_score(self, machine, gpu, shape, claim):
+    def gpu_score(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         if card.load(*SM) is None:
-            memory = any(asks_memory(claim) for claim in shape.claims)
+            memory = any(asks_memory(gpu_request) for gpu_request in shape.gpu_requests)
             free = card.strict * 1000 // card.total if memory else card.free_milli
             points = 50 * (1000 - free)
         else:
             points = math.trunc(100_000 * (1 - measured_load(card)))
         with strictly(machine):
-            fragments = self.fgd.gpu_score(machine, gpu, shape, claim)
+            fragments = self.fgd.gpu_score(machine, gpu, shape, gpu_request)
         return points + 1000 * (fragments or 0)
 
 

@@ -31,24 +31,24 @@ class Card:
     def idle(self):
         return self.serves and self.pods == 0
 
-    def charge(self, claim: GpuRequest) -> tuple[int, int]:
-        if claim.whole:
+    def charge(self, gpu_request: GpuRequest) -> tuple[int, int]:
+        if gpu_request.whole:
             return self.total, 1000
-        return claim.memory.mib_on(self.total), claim.milli
+        return gpu_request.memory.mib_on(self.total), gpu_request.milli
 
-    def take(self, claim: GpuRequest, sign: int = 1) -> None:
-        memory, milli = self.charge(claim)
+    def take(self, gpu_request: GpuRequest, sign: int = 1) -> None:
+        memory, milli = self.charge(gpu_request)
         self.memory -= sign * memory
         self.milli -= sign * milli
         self.pods += sign
 
-    def fits(self, claim: GpuRequest, shape: Shape) -> bool:
+    def fits(self, gpu_request: GpuRequest, shape: Shape) -> bool:
         if not self.serves or not shape.devices.accepts_model(self.model):
             return False
-        memory, milli = self.charge(claim)
-        if claim.whole:
-            return self.idle and claim.memory.mib_on(self.total) <= self.total
-        return self.free_milli >= milli and self.free >= memory + claim.headroom_mib
+        memory, milli = self.charge(gpu_request)
+        if gpu_request.whole:
+            return self.idle and gpu_request.memory.mib_on(self.total) <= self.total
+        return self.free_milli >= milli and self.free >= memory + gpu_request.headroom_mib
 
 
 class Machine:
@@ -66,34 +66,44 @@ class Machine:
         self.cpu -= sign * shape.cpu_milli
         self.memory -= sign * shape.memory_mib
         together: dict[int, list[GpuRequest]] = {}
-        for claim, gpu in chosen:
-            together.setdefault(gpu, []).append(shape.claims[claim])
-        for gpu, claims in together.items():
-            for claim in claims:
-                self.cards[gpu].take(claim, sign)
-            self.cards[gpu].pods -= sign * (len(claims) - 1)
+        for gpu_request, gpu in chosen:
+            together.setdefault(gpu, []).append(shape.gpu_requests[gpu_request])
+        for gpu, gpu_requests in together.items():
+            for gpu_request in gpu_requests:
+                self.cards[gpu].take(gpu_request, sign)
+            self.cards[gpu].pods -= sign * (len(gpu_requests) - 1)
         if chosen:
-            lone = len(chosen) == 1 and self.cards[chosen[0][1]].charge(shape.claims[0])[1] < 1000
+            lone = (
+                len(chosen) == 1
+                and self.cards[chosen[0][1]].charge(shape.gpu_requests[0])[1] < 1000
+            )
             hosted = 0 if lone else len(together)
             self.classes.append(hosted) if sign > 0 else self.classes.remove(hosted)
 
 
-def asks_memory(claim: GpuRequest) -> bool:
-    return not claim.whole and (claim.memory.kind != "none" or claim.headroom_mib > 0)
+def asks_memory(gpu_request: GpuRequest) -> bool:
+    return not gpu_request.whole and (
+        gpu_request.memory.kind != "none" or gpu_request.headroom_mib > 0
+    )
 
 
-def room(card: Card, claim: GpuRequest) -> int:
-    return card.free if asks_memory(claim) else card.free_milli
+def room(card: Card, gpu_request: GpuRequest) -> int:
+    return card.free if asks_memory(gpu_request) else card.free_milli
 
 
 def steps(shape: Shape, biggest: list[int], last_first: bool) -> list[int]:
     """Claim indexes, once per GPU, largest first: whole, then by memory, cores, position."""
     sign = -1 if last_first else 1
     order = sorted(
-        range(len(shape.claims)),
-        key=lambda i: (-shape.claims[i].whole, -biggest[i], -shape.claims[i].milli, sign * i),
+        range(len(shape.gpu_requests)),
+        key=lambda i: (
+            -shape.gpu_requests[i].whole,
+            -biggest[i],
+            -shape.gpu_requests[i].milli,
+            sign * i,
+        ),
     )
-    return [i for i in order for _ in range(shape.claims[i].count)]
+    return [i for i in order for _ in range(shape.gpu_requests[i].count)]
 
 
 class Reference:
@@ -108,14 +118,16 @@ class Reference:
     def node_score(self, _machine: Machine, _shape: Shape) -> int:
         return 0
 
-    def gpu_score(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> int | None:
+    def gpu_score(
+        self, _machine: Machine, _gpu: int, _shape: Shape, _gpu_request: int
+    ) -> int | None:
         return None
 
-    def allows(self, _machine: Machine, _gpu: int, _shape: Shape, _claim: int) -> bool:
+    def allows(self, _machine: Machine, _gpu: int, _shape: Shape, _gpu_request: int) -> bool:
         return True
 
-    def pick(self, machine: Machine, gpus: list[int], claim: GpuRequest, _key: str) -> int:
-        return min(gpus, key=lambda gpu: (room(machine.cards[gpu], claim), gpu))
+    def pick(self, machine: Machine, gpus: list[int], gpu_request: GpuRequest, _key: str) -> int:
+        return min(gpus, key=lambda gpu: (room(machine.cards[gpu], gpu_request), gpu))
 
     def pick_node(self, machines: list[Machine], _key: str) -> Machine:
         return machines[0]
@@ -148,14 +160,16 @@ class Reference:
 
     def assign(self, machine: Machine, shape: Shape, machines: list[Machine], key: str):
         """(score, chosen): one GPU after the other, each the best in the state so far."""
-        single = len(shape.claims) == 1 and (shape.claims[0].whole or shape.claims[0].count == 1)
+        single = len(shape.gpu_requests) == 1 and (
+            shape.gpu_requests[0].whole or shape.gpu_requests[0].count == 1
+        )
         kinds = {card.total for m in machines for card in m.cards}
         biggest = [
             max(
                 (max(c.memory.mib_on(t), t if c.whole else 0) + c.headroom_mib for t in kinds),
                 default=0,
             )
-            for c in shape.claims
+            for c in shape.gpu_requests
         ]
         todo = steps(shape, biggest, self.last_first)
         score, chosen = 0, []
@@ -166,19 +180,19 @@ class Reference:
                 undo(machine, shape, chosen)
                 return self.search(machine, shape, todo)
             score += 0 if single and number else one[0]
-            machine.cards[one[1]].take(shape.claims[index])
+            machine.cards[one[1]].take(shape.gpu_requests[index])
             chosen.append((index, one[1]))
         undo(machine, shape, chosen)
         return score, chosen
 
     def step(self, machine: Machine, shape: Shape, index: int, chosen: Chosen, key: str):
-        claim = shape.claims[index]
+        gpu_request = shape.gpu_requests[index]
         mine = [gpu for other, gpu in chosen if other == index]
         gpus = [
             gpu
             for gpu, card in enumerate(machine.cards)
             if gpu not in mine
-            and card.fits(claim, shape)
+            and card.fits(gpu_request, shape)
             and self.allows(machine, gpu, shape, index)
         ]
         if not gpus:
@@ -188,15 +202,19 @@ class Reference:
             if scores[gpus[0]] is not None:
                 best = max(gpus, key=lambda gpu: (scores[gpu], -gpu))
                 return scores[best], best
-        if key and not claim.whole:
-            return 0, self.pick(machine, gpus, claim, key)
-        return 0, Reference.pick(self, machine, gpus, claim, "")
+        if key and not gpu_request.whole:
+            return 0, self.pick(machine, gpus, gpu_request, key)
+        return 0, Reference.pick(self, machine, gpus, gpu_request, "")
 
     def search(self, machine: Machine, shape: Shape, todo: list[int]):
         """The greedy way is stuck: the first way that works, tightest GPUs first."""
         allowed = [
-            {gpu for gpu in range(len(machine.cards)) if self.allows(machine, gpu, shape, claim)}
-            for claim in range(len(shape.claims))
+            {
+                gpu
+                for gpu in range(len(machine.cards))
+                if self.allows(machine, gpu, shape, gpu_request)
+            }
+            for gpu_request in range(len(shape.gpu_requests))
         ]
         chosen = first(machine, shape, todo, [], allowed)
         if chosen is None:
@@ -205,7 +223,7 @@ class Reference:
         for index, gpu in chosen:
             if self.by_device:
                 score += self.gpu_score(machine, gpu, shape, index) or 0
-            machine.cards[gpu].take(shape.claims[index])
+            machine.cards[gpu].take(shape.gpu_requests[index])
             sofar.append((index, gpu))
         undo(machine, shape, sofar)
         return score, chosen
@@ -213,7 +231,7 @@ class Reference:
 
 def undo(machine: Machine, shape: Shape, chosen: Chosen) -> None:
     for index, gpu in chosen:
-        machine.cards[gpu].take(shape.claims[index], -1)
+        machine.cards[gpu].take(shape.gpu_requests[index], -1)
 
 
 def first(
@@ -222,18 +240,18 @@ def first(
     if len(chosen) == len(todo):
         return list(chosen)
     index = todo[len(chosen)]
-    claim = shape.claims[index]
+    gpu_request = shape.gpu_requests[index]
     mine = [gpu for other, gpu in chosen if other == index]
     fits = [
         g
         for g, card in enumerate(machine.cards)
-        if g not in mine and g in allowed[index] and card.fits(claim, shape)
+        if g not in mine and g in allowed[index] and card.fits(gpu_request, shape)
     ]
     order = sorted(fits, key=lambda g: (machine.cards[g].free, machine.cards[g].free_milli, g))
-    for gpu in fits[:1] if claim.whole else order:
-        machine.cards[gpu].take(claim)
+    for gpu in fits[:1] if gpu_request.whole else order:
+        machine.cards[gpu].take(gpu_request)
         found = first(machine, shape, todo, [*chosen, (index, gpu)], allowed)
-        machine.cards[gpu].take(claim, -1)
+        machine.cards[gpu].take(gpu_request, -1)
         if found is not None:
             return found
     return None

@@ -17,7 +17,7 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 def memory_pod(shape: Shape) -> bool:
-    return any(asks_memory(claim) for claim in shape.claims)
+    return any(asks_memory(gpu_request) for gpu_request in shape.gpu_requests)
 
 
 def share(card: Card, shape: Shape) -> int:
@@ -26,9 +26,9 @@ def share(card: Card, shape: Shape) -> int:
 
 def asked(machine: Machine, shape: Shape) -> int:
     if not memory_pod(shape):
-        return sum(c.count * (1000 if c.whole else c.milli) for c in shape.claims)
+        return sum(c.count * (1000 if c.whole else c.milli) for c in shape.gpu_requests)
     card = machine.cards[0]
-    return sum(c.count * (card.charge(c)[0] * 1000 // card.total) for c in shape.claims)
+    return sum(c.count * (card.charge(c)[0] * 1000 // card.total) for c in shape.gpu_requests)
 
 
 def free(machine: Machine, shape: Shape) -> int:
@@ -41,7 +41,7 @@ def free(machine: Machine, shape: Shape) -> int:
 class BestFit(Reference):
     def node_score(self, machine, shape):
         gpu_left = sum(card.free_milli for card in machine.cards) - sum(
-            c.count * (1000 if c.whole else c.milli) for c in shape.claims
+            c.count * (1000 if c.whole else c.milli) for c in shape.gpu_requests
         )
         v = 0.5 * (machine.cpu - shape.cpu_milli) / 128000 + 0.5 * gpu_left / 8000
         return math.trunc(100 * (1 - v))
@@ -56,16 +56,16 @@ class DotProduct(Reference):
 
 class GpuPacking(Reference):
     def node_score(self, machine, shape):
-        if not shape.claims:
+        if not shape.gpu_requests:
             return 0
         gpus = len(machine.cards)
         if all(card.idle for card in machine.cards):
             return max(33 - gpus, gpus)
-        claim = shape.claims[0]
-        if claim.whole:
-            return max(50 - claim.count, 33)
-        fitting = [share(card, shape) for card in machine.cards if card.fits(claim, shape)]
-        tightest = sorted(fitting)[: claim.count]
+        gpu_request = shape.gpu_requests[0]
+        if gpu_request.whole:
+            return max(50 - gpu_request.count, 33)
+        fitting = [share(card, shape) for card in machine.cards if card.fits(gpu_request, shape)]
+        tightest = sorted(fitting)[: gpu_request.count]
         idle = tightest.count(1000)
         if idle:
             return max(50 - idle, 33)
@@ -74,10 +74,10 @@ class GpuPacking(Reference):
 
 class GpuClustering(Reference):
     def node_score(self, machine, shape):
-        if not shape.claims:
+        if not shape.gpu_requests:
             return 0
-        gpus = sum(claim.count for claim in shape.claims)
-        one = gpus == 1 and not shape.claims[0].whole and shape.claims[0].milli < 1000
+        gpus = sum(gpu_request.count for gpu_request in shape.gpu_requests)
+        one = gpus == 1 and not shape.gpu_requests[0].whole and shape.gpu_requests[0].milli < 1000
         own = 0 if one else gpus
         base = 25 * (8000 - free(machine, shape)) // 8000
         if own in machine.classes:
@@ -89,46 +89,52 @@ class Random(Reference):
     def pick_node(self, machines, key):
         return machines[draw(key, len(machines))]
 
-    def pick(self, machine, gpus, claim, key):
+    def pick(self, machine, gpus, gpu_request, key):
         return gpus[draw(key, len(gpus))]
 
 
 class FirstFit(Reference):
-    def pick(self, machine, gpus, claim, key):
+    def pick(self, machine, gpus, gpu_request, key):
         return gpus[0]
 
 
 class Exclusive(Reference):
     def shape(self, shape):
-        claims = tuple(GpuRequest(c.count, self.least(c), whole=True) for c in shape.claims)
-        return Shape(claims, shape.cpu_milli, shape.memory_mib, devices=shape.devices)
+        gpu_requests = tuple(
+            GpuRequest(c.count, self.least(c), whole=True) for c in shape.gpu_requests
+        )
+        return Shape(gpu_requests, shape.cpu_milli, shape.memory_mib, devices=shape.devices)
 
     @staticmethod
-    def least(claim):
-        if claim.headroom_mib == 0 or claim.memory.kind in {"units", "percent", "whole"}:
-            return claim.memory
-        return GpuMemoryRequest("mib", claim.memory.value + claim.headroom_mib)
+    def least(gpu_request):
+        if gpu_request.headroom_mib == 0 or gpu_request.memory.kind in {
+            "units",
+            "percent",
+            "whole",
+        }:
+            return gpu_request.memory
+        return GpuMemoryRequest("mib", gpu_request.memory.value + gpu_request.headroom_mib)
 
 
-def standing(machine: Machine, gpu: int, claim: GpuRequest) -> int:
-    if claim.whole:
+def standing(machine: Machine, gpu: int, gpu_request: GpuRequest) -> int:
+    if gpu_request.whole:
         return sum(card.idle for card in machine.cards)
-    return room(machine.cards[gpu], claim)
+    return room(machine.cards[gpu], gpu_request)
 
 
 class Binpack(Reference):
     by_device = True
 
-    def gpu_score(self, machine, gpu, shape, claim):
-        return -standing(machine, gpu, shape.claims[claim])
+    def gpu_score(self, machine, gpu, shape, gpu_request):
+        return -standing(machine, gpu, shape.gpu_requests[gpu_request])
 
 
 class Spread(Reference):
     by_device = True
 
-    def gpu_score(self, machine, gpu, shape, claim):
+    def gpu_score(self, machine, gpu, shape, gpu_request):
         on_node = free(machine, shape) // len(machine.serving)
-        return 1000 * standing(machine, gpu, shape.claims[claim]) + min(on_node, 999)
+        return 1000 * standing(machine, gpu, shape.gpu_requests[gpu_request]) + min(on_node, 999)
 
 
 class GpuShare(Reference):
@@ -147,12 +153,12 @@ class NanoBinpack(Reference):
         used = sum(1000 - card.free_milli for card in machine.serving)
         return (100 * used // (1000 * gpus) if gpus else 0) - gpus
 
-    def pick(self, machine, gpus, claim, key):
-        return min(gpus, key=lambda g: (self.left(machine.cards[g], claim), g))
+    def pick(self, machine, gpus, gpu_request, key):
+        return min(gpus, key=lambda g: (self.left(machine.cards[g], gpu_request), g))
 
     @staticmethod
-    def left(card, claim):
-        return card.free_milli if claim.milli else room(card, claim)
+    def left(card, gpu_request):
+        return card.free_milli if gpu_request.milli else room(card, gpu_request)
 
 
 class NanoSpread(NanoBinpack):
@@ -161,15 +167,15 @@ class NanoSpread(NanoBinpack):
         percent = sum(card.free_milli for card in machine.serving)
         return 100 * idle + percent // 100 - len(machine.serving)
 
-    def pick(self, machine, gpus, claim, key):
-        return max(gpus, key=lambda g: (self.left(machine.cards[g], claim), g))
+    def pick(self, machine, gpus, gpu_request, key):
+        return max(gpus, key=lambda g: (self.left(machine.cards[g], gpu_request), g))
 
 
 class AlnairCostSaving(Reference):
     def node_score(self, machine, shape):
         return sum((card.total - card.free + 512) // 1024 for card in machine.serving)
 
-    def pick(self, machine, gpus, claim, key):
+    def pick(self, machine, gpus, gpu_request, key):
         return min(gpus, key=lambda gpu: machine.cards[gpu].uuid)
 
 
@@ -199,7 +205,7 @@ class ElasticBinpack(Reference):
             return 0
         memory = [card.free for card in machine.cards]
         core = [card.free_milli for card in machine.cards]
-        single = {gpu for claim, gpu in chosen if shape.claims[claim].count == 1}
+        single = {gpu for gpu_request, gpu in chosen if shape.gpu_requests[gpu_request].count == 1}
         card = max(card.total for card in machine.cards)
         return self.score(memory, core, card, len(single))
 
@@ -221,20 +227,20 @@ class ElasticSpread(ElasticBinpack):
 
 def leaves(machine: Machine, shape: Shape, index: int, chosen: Chosen) -> Iterator[Chosen]:
     """All assignments, with the machine's cards charged while each is looked at."""
-    if index == len(shape.claims):
+    if index == len(shape.gpu_requests):
         yield list(chosen)
         return
-    claim = shape.claims[index]
-    fits = [gpu for gpu, card in enumerate(machine.cards) if card.fits(claim, shape)]
-    ways = itertools.permutations(fits, claim.count)
-    if claim.whole:
-        ways = iter([tuple(fits[: claim.count])] if len(fits) >= claim.count else [])
+    gpu_request = shape.gpu_requests[index]
+    fits = [gpu for gpu, card in enumerate(machine.cards) if card.fits(gpu_request, shape)]
+    ways = itertools.permutations(fits, gpu_request.count)
+    if gpu_request.whole:
+        ways = iter([tuple(fits[: gpu_request.count])] if len(fits) >= gpu_request.count else [])
     for gpus in ways:
         for gpu in gpus:
-            machine.cards[gpu].take(claim)
+            machine.cards[gpu].take(gpu_request)
         yield from leaves(machine, shape, index + 1, chosen + [(index, gpu) for gpu in gpus])
         for gpu in gpus:
-            machine.cards[gpu].take(claim, -1)
+            machine.cards[gpu].take(gpu_request, -1)
 
 
 class Fgd(Reference):
@@ -244,27 +250,29 @@ class Fgd(Reference):
         self.typical = typical
 
     def node_score(self, machine, shape):
-        single = len(shape.claims) == 1 and shape.claims[0].whole
-        if shape.claims and not single:
+        single = len(shape.gpu_requests) == 1 and shape.gpu_requests[0].whole
+        if shape.gpu_requests and not single:
             return 0
         before = self.fragment(machine, machine.cpu)
         chosen = []
-        if shape.claims:
-            fits = [g for g, card in enumerate(machine.cards) if card.fits(shape.claims[0], shape)]
-            chosen = [(0, gpu) for gpu in fits[: shape.claims[0].count]]
+        if shape.gpu_requests:
+            fits = [
+                g for g, card in enumerate(machine.cards) if card.fits(shape.gpu_requests[0], shape)
+            ]
+            chosen = [(0, gpu) for gpu in fits[: shape.gpu_requests[0].count]]
         return self.fall(machine, shape, chosen, before)
 
-    def gpu_score(self, machine, gpu, shape, claim):
-        if shape.claims[claim].whole:
+    def gpu_score(self, machine, gpu, shape, gpu_request):
+        if shape.gpu_requests[gpu_request].whole:
             return None
-        several = len(shape.claims) > 1 or shape.claims[claim].count > 1
+        several = len(shape.gpu_requests) > 1 or shape.gpu_requests[gpu_request].count > 1
         cpu_before = machine.cpu - (shape.cpu_milli if several else 0)
         before = self.fragment(machine, cpu_before)
-        return self.fall(machine, shape, [(claim, gpu)], before)
+        return self.fall(machine, shape, [(gpu_request, gpu)], before)
 
     def fall(self, machine, shape, chosen, before):
-        for claim, gpu in chosen:
-            machine.cards[gpu].take(shape.claims[claim])
+        for gpu_request, gpu in chosen:
+            machine.cards[gpu].take(shape.gpu_requests[gpu_request])
         after = self.fragment(machine, machine.cpu - shape.cpu_milli)
         undo(machine, shape, chosen)
         return int(100 / (1 + math.exp(-(before - after) / 1000)))

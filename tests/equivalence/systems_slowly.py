@@ -32,19 +32,19 @@ class Genius(Watching):
         self.best = [max([1, *column]) for column in zip(*rows, strict=True)] or [1] * 5
         return super().decide(machines, shape, key)
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
-        return not lacks_memory(card, asks(card, shape.claims[claim]), 0)
+        return not lacks_memory(card, asks(card, shape.gpu_requests[gpu_request]), 0)
 
     def node_score(self, machine, shape):
-        if shape.claims or not machine.cards:
+        if shape.gpu_requests or not machine.cards:
             return 0
         scores = [math.trunc(1000 * self.merit(card)) for card in machine.cards]
         return sum(scores) // len(scores)
 
-    def gpu_score(self, machine, gpu, shape, claim):
-        card, claim = machine.cards[gpu], shape.claims[claim]
-        room = idle_cards(machine) if claim.whole else room_asked(card, claim)
+    def gpu_score(self, machine, gpu, shape, gpu_request):
+        card, gpu_request = machine.cards[gpu], shape.gpu_requests[gpu_request]
+        room = idle_cards(machine) if gpu_request.whole else room_asked(card, gpu_request)
         return 10**9 * math.trunc(18 * self.merit(card) + 1e-6) - room
 
     def merit(self, card):
@@ -73,12 +73,12 @@ def mean(pairs) -> float:
 class GeniusExact(Watching):
     """contracts.md 6; unknown readings are 0, and so are terms that divide by 0."""
 
-    def allows(self, machine, gpu, shape, claim):
+    def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
         free = measured_free(card)
-        return free is None or free >= asks(card, shape.claims[claim])
+        return free is None or free >= asks(card, shape.gpu_requests[gpu_request])
 
-    def gpu_score(self, machine, gpu, shape, claim):
+    def gpu_score(self, machine, gpu, shape, gpu_request):
         return 0
 
     def decide(self, machines, shape, key):
@@ -143,11 +143,11 @@ class NanoLoadBinpack(NanoBinpack):
         more = 50 * self.loads(machine) // max(1, len(machine.serving))
         return super().node_score(machine, shape) + more
 
-    def left(self, card, claim):
-        by_cores = claim.milli or not asks_memory(claim)
+    def left(self, card, gpu_request):
+        by_cores = gpu_request.milli or not asks_memory(gpu_request)
         free = card.free_milli
         if not by_cores:
-            any_memory = any(asks_memory(one) for one in self.whole_shape.claims)
+            any_memory = any(asks_memory(one) for one in self.whole_shape.gpu_requests)
             free = card.free * 1000 // card.total if any_memory else card.free_milli
         return free + 500 * (2 - self.tenths(card) // 10)
 
@@ -157,5 +157,5 @@ class NanoLoadSpread(NanoLoadBinpack):
         less = self.loads(machine) // max(1, len(machine.serving))
         return NanoSpread.node_score(self, machine, shape) - less
 
-    def pick(self, machine, gpus, claim, key):
-        return max(gpus, key=lambda g: (self.left(machine.cards[g], claim), g))
+    def pick(self, machine, gpus, gpu_request, key):
+        return max(gpus, key=lambda g: (self.left(machine.cards[g], gpu_request), g))

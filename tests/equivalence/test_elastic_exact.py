@@ -84,10 +84,10 @@ class World:
 
 def request(name: str, *asks: tuple[int, int]) -> PodRequest:
     """A pod of these containers, as the dialect reads it."""
-    return pod(name, claims=[claim(core, mib) for core, mib in asks])
+    return pod(name, gpu_requests=[gpu_request(core, mib) for core, mib in asks])
 
 
-def claim(core: int, mib: int) -> GpuRequest:
+def gpu_request(core: int, mib: int) -> GpuRequest:
     if core >= 100:
         return GpuRequest(core // 100, GpuMemoryRequest("whole"), whole=True)
     return GpuRequest(
@@ -123,8 +123,8 @@ def test_nodes_scores_and_gpus_are_the_originals() -> None:
             assert isinstance(command, Bind)
             shares = command.placement.shares
             gpus = [
-                tuple(share.gpu for share in shares if share.claim == index)
-                for index in range(len(asks.shape.claims))
+                tuple(share.gpu for share in shares if share.gpu_request == index)
+                for index in range(len(asks.shape.gpu_requests))
             ]
             assert tuple(gpus) == theirs[where].gpus, case
             assert audit(world.engine.ledger) == []

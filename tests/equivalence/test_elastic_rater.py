@@ -80,7 +80,7 @@ def case(dice: random.Random) -> tuple[list[list[int]], list[Asked]]:
     return free, containers
 
 
-def claim(asked: Asked) -> GpuRequest:
+def gpu_request(asked: Asked) -> GpuRequest:
     core, memory = asked
     if core >= 100:
         return GpuRequest(core // 100, WHOLE_CARD, whole=True)
@@ -98,11 +98,11 @@ def decided(free: list[list[int]], containers: list[Asked]) -> tuple[int, list[l
             )
             assert ledger.reserve(used)
     profile = Profile("test", [ElasticBinpack(compat="exact")])
-    known = Assessor(ledger).assess(profile, Shape(tuple(map(claim, containers))))
+    known = Assessor(ledger).assess(profile, Shape(tuple(map(gpu_request, containers))))
     if known.total[0] == NEVER:
         return None
     shares = shares_on(ledger.table, 0, known, profile, "")
-    gpus = [[s.gpu for s in shares if s.claim == i] for i in range(len(containers))]
+    gpus = [[s.gpu for s in shares if s.gpu_request == i] for i in range(len(containers))]
     return int(known.total[0]), gpus
 
 

@@ -121,22 +121,22 @@ class World:
         """Each claim has its count of distinct GPUs with its memory; a split one the fewest."""
         account = self.slow.account(placement.node)
         chosen = []
-        for index, claim in enumerate(shape.claims):
-            mine = [share for share in placement.shares if share.claim == index]
-            assert len({share.gpu for share in mine}) == len(mine) >= claim.count
-            if claim.split:
-                assert sum(share.memory_mib for share in mine) == claim.memory.value
-                if len(shape.claims) == 1:
+        for index, gpu_request in enumerate(shape.gpu_requests):
+            mine = [share for share in placement.shares if share.gpu_request == index]
+            assert len({share.gpu for share in mine}) == len(mine) >= gpu_request.count
+            if gpu_request.split:
+                assert sum(share.memory_mib for share in mine) == gpu_request.memory.value
+                if len(shape.gpu_requests) == 1:
                     assert len(mine) == fewest_gpus(account, shape)
                 continue
-            assert len(mine) == claim.count
+            assert len(mine) == gpu_request.count
             for share in mine:
                 entry = account.gpus[share.gpu]
-                assert share.memory_mib == charged_mib(entry, claim)
-                assert share.milli == (1000 if claim.whole else claim.milli)
+                assert share.memory_mib == charged_mib(entry, gpu_request)
+                assert share.milli == (1000 if gpu_request.whole else gpu_request.milli)
                 assert share.uuid == entry.gpu.uuid
             chosen.append(tuple(share.gpu for share in sorted(mine, key=lambda s: s.gpu)))
-        assert len(placement.shares) == len({(s.claim, s.gpu) for s in placement.shares})
+        assert len(placement.shares) == len({(s.gpu_request, s.gpu) for s in placement.shares})
         possible = {tuple(map(frozenset, way)) for way in assignments(account, shape)}
         assert tuple(map(frozenset, chosen)) in possible
 
@@ -214,7 +214,7 @@ def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
                 known = world.kept.assess(world.profile, shape)
                 fits = [world.live.table.nodes[i].name for i in np.flatnonzero(known.codes == 0)]
                 stricter = msgspec.structs.replace(shape, devices=rule)
-                if shape.claims:
+                if shape.gpu_requests:
                     assert sorted(fits) == fitting_nodes(world.slow, stricter), shape
                 world.place(shape)
 
@@ -258,7 +258,7 @@ def test_nodes_may_be_closed_between_questions() -> None:
 def test_a_shape_that_fits_nothing_has_a_code_on_every_node() -> None:
     for world in worlds("plain", 40):
         shape = random_shape(world.random, list(world.nodes))
-        shape = Shape(claims=shape.claims, cpu_milli=10**9)
+        shape = Shape(gpu_requests=shape.gpu_requests, cpu_milli=10**9)
         known = world.kept.assess(world.profile, shape)
         assert (known.codes != 0).all()
         assert known.counts[0] == 0

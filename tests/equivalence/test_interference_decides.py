@@ -45,10 +45,10 @@ class Slowly:
     def value(self, gpu: tuple[str, int], new: PodRequest) -> float | None:
         """None where the pod may not go."""
         model, total, there = self.gpus[gpu]
-        asked = new.shape.claims[0].memory.value
+        asked = new.shape.gpu_requests[0].memory.value
         if asked > total - sum(mib for _, _, mib, _ in there):
             return None
-        what = (new.shape.application, new.shape.job_class, asked, new.shape.slack)
+        what = (new.shape.application, new.shape.job_class, asked, new.shape.slowdown_limit)
         small = all(
             job_class == "latency-critical" and 4 * mib <= total
             for _, job_class, mib, _ in (*there, what)
@@ -58,18 +58,18 @@ class Slowly:
         if not there:
             return 1.0
         card = [model for model, _ in CARDS].index(model)
-        return self.company(card, there, what)
+        return self.co_residents(card, there, what)
 
-    def bound(self, card: int, job_class: str, slack) -> float:
+    def bound(self, card: int, job_class: str, slowdown_limit) -> float:
         """What its class is allowed, and the pod itself by its SLO."""
         found = BOUND.get(job_class, 1.30 * (1 + 1 / len(self.gpus)))
-        own = [percent / 100 for part, percent in slack if part in CARDS[card][0].lower()]
+        own = [percent / 100 for part, percent in slowdown_limit if part in CARDS[card][0].lower()]
         return min([found, *own[:1]]) if job_class == "latency-critical" else found
 
-    def company(self, card: int, there, new) -> float | None:
+    def co_residents(self, card: int, there, new) -> float | None:
         mean, upper = self.mean[card], self.upper[card]
         pods = [(NAMES.index(app), job_class) for app, job_class, _, _ in (*there, new)]
-        slacks = [slack for _, _, _, slack in (*there, new)]
+        slacks = [slowdown_limit for _, _, _, slowdown_limit in (*there, new)]
 
         def slower(table, among, at):
             return sum(table[among[at][0], o] for k, (o, _) in enumerate(among) if k != at)
@@ -99,7 +99,7 @@ class Slowly:
 class SlowCoscheml(Slowly):
     most_small = 0
 
-    def company(self, card: int, there, new) -> float | None:
+    def co_residents(self, card: int, there, new) -> float | None:
         mean, upper = self.mean[card], self.upper[card]
         one, other = NAMES.index(new[0]), NAMES.index(there[0][0])
         if math.isinf(upper[one, other]) or math.isinf(upper[other, one]):
@@ -110,7 +110,7 @@ class SlowCoscheml(Slowly):
 class SlowLucid(Slowly):
     most_small = 0
 
-    def company(self, card: int, there, new) -> float | None:
+    def co_residents(self, card: int, there, new) -> float | None:
         mean, upper = self.mean[card], self.upper[card]
         one, other = NAMES.index(new[0]), NAMES.index(there[0][0])
         if math.isinf(upper[one, other]) or math.isinf(upper[other, one]):
@@ -119,9 +119,9 @@ class SlowLucid(Slowly):
         for application in (new[0], there[0][0]):
             at, speeds = NAMES.index(application), []
             for other in range(len(NAMES)):
-                for victim, beside in ((at, other), (other, at)):
-                    if not math.isinf(upper[victim, beside]):
-                        speeds.append(math.exp(-mean[victim, beside]))
+                for target, beside in ((at, other), (other, at)):
+                    if not math.isinf(upper[target, beside]):
+                        speeds.append(math.exp(-mean[target, beside]))
             average = sum(speeds) / max(1, len(speeds))
             points += 2 if average < 0.85 else 1 if average < 0.95 else 0
         return float(-points) if points <= 2 else None
@@ -159,7 +159,7 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
                 application=dice.choice(NAMES),
                 job_class=dice.choice(classes),
             )
-            new = replace(new, shape=replace(new.shape, slack=dice.choice(SLACKS)))
+            new = replace(new, shape=replace(new.shape, slowdown_limit=dice.choice(SLACKS)))
             values = {gpu: slowly.value(gpu, new) for gpu in slowly.gpus}
             good = {gpu: value for gpu, value in values.items() if value is not None}
             command = engine.handle(PodAdded(new), step)[0]
@@ -175,7 +175,12 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
                 engine.handle(PodBound(new.uid), step)
                 shared += bool(slowly.gpus[gpu][2])
                 asked = new.shape
-                what = (asked.application, asked.job_class, place.shares[0].memory_mib, asked.slack)
+                what = (
+                    asked.application,
+                    asked.job_class,
+                    place.shares[0].memory_mib,
+                    asked.slowdown_limit,
+                )
                 crowds += len(slowly.gpus[gpu][2]) >= most
                 slowly.gpus[gpu][2].append(what)
                 there[new.uid] = (gpu, what)

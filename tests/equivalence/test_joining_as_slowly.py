@@ -75,11 +75,11 @@ class Cluster:
         self.kinds = list(self.ledger.table.kinds)
         self.query = Query(self.ledger.table, Demand(Shape(), self.ledger.table))
 
-    def put(self, device: int, company) -> None:
+    def put(self, device: int, co_residents) -> None:
         residents = self.ledger.table.residents
         for who in residents.on(device):
             residents.change(device, who, -1)
-        for who in company:
+        for who in co_residents:
             residents.change(device, who, 1)
 
 
@@ -110,8 +110,8 @@ def test_all_at_once_is_as_one_by_one(bounds, seen, data, asking) -> None:
     judged = CoResidentCache(joining, CROWD, bounds.most, bounds.most_small)
     for _ in range(4):
         there = data.draw(st.lists(COMPANIES, min_size=1, max_size=DEVICES))
-        for device, company in enumerate(there):
-            cluster.put(device, company)
+        for device, co_residents in enumerate(there):
+            cluster.put(device, co_residents)
         if data.draw(st.integers(0, 3)) == 0:
             view = joining.view = seen[1]
             judged.forget()

@@ -100,10 +100,12 @@ class Story:
     def profile(self) -> Profile:
         return Profile("weft", [built_in().create(self.policy, **self.options)])
 
-    def speed(self, who: Resident, company: Company) -> float:
+    def speed(self, who: Resident, co_residents: Company) -> float:
         """As predicted."""
         at = KINDS.index(who.application)
-        return float(np.exp(-sum(self.slower[at, KINDS.index(o.application)] for o in company)))
+        return float(
+            np.exp(-sum(self.slower[at, KINDS.index(o.application)] for o in co_residents))
+        )
 
 
 class Simulated(SharingRun):
@@ -287,16 +289,16 @@ def differences(story: Story, live: EngineCluster, fresh: EngineCluster) -> list
     """By how much the new process takes each pod to be nearer to its end, seconds."""
     now_ns = int(asyncio.get_running_loop().time() * SECOND_NS)
     found = []
-    for key, there in live.engine.stays._on.items():
-        for uid, stay in there.items():
-            if not stay.expected_s:
+    for key, there in live.engine.residencies._on.items():
+        for uid, residency in there.items():
+            if not residency.expected_s:
                 continue
-            new = fresh.engine.stays._on[key][uid]
-            assert 0 <= stay.since_ns - new.since_ns < 1.01 * SECOND_NS
-            nearer_s = stay.left_s(now_ns, story.speed) - new.left_s(now_ns, story.speed)
-            done = stay.done(story.speed)
+            new = fresh.engine.residencies._on[key][uid]
+            assert 0 <= residency.since_ns - new.since_ns < 1.01 * SECOND_NS
+            nearer_s = residency.left_s(now_ns, story.speed) - new.left_s(now_ns, story.speed)
+            done = residency.done(story.speed)
             done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
-            lost_s = (now_ns - stay.since_ns) / SECOND_NS - done_s
+            lost_s = (now_ns - residency.since_ns) / SECOND_NS - done_s
             assert -len(there) <= nearer_s <= lost_s + len(there)
             found.append(nearer_s)
     return found

@@ -128,9 +128,9 @@ class Watch:
     def lend(pod, told) -> list[tuple[object, int]]:
         machine, shape, chosen, _ = pod
         lent = []
-        for (claim, gpu), mib in zip(chosen, told, strict=True):
+        for (gpu_request, gpu), mib in zip(chosen, told, strict=True):
             card = machine.cards[gpu]
-            lent.append((card, max(0, min(mib, card.charge(shape.claims[claim])[0]))))
+            lent.append((card, max(0, min(mib, card.charge(shape.gpu_requests[gpu_request])[0]))))
             card.idle_mib += lent[-1][1]
         return lent
 
@@ -162,13 +162,13 @@ def replay(dice: random.Random, policy, reference) -> None:
         else:
             assert isinstance(command, Bind), (uid, shape, expected)
             place = command.placement
-            got = (place.node, [(share.claim, share.gpu) for share in place.shares])
+            got = (place.node, [(share.gpu_request, share.gpu) for share in place.shares])
             machine, chosen = expected
             assert got == (machine.name, chosen), (uid, shape)
             engine.handle(PodBound(uid), number)
             if len(chosen) == 1:
                 card = machine.cards[chosen[0][1]]
-                card.closed |= card.charge(shape.claims[0])[0] > card.strict
+                card.closed |= card.charge(shape.gpu_requests[0])[0] > card.strict
             machine.place(shape, chosen)
             placed[uid] = [machine, shape, chosen, []]
         if placed and dice.random() < 0.3:

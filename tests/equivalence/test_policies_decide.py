@@ -96,12 +96,12 @@ def a_claim(dice: random.Random) -> GpuRequest:
 
 
 def a_shape(dice: random.Random) -> Shape:
-    claims = tuple(a_claim(dice) for _ in range(dice.choice([0, 1, 1, 1, 1, 2, 3])))
-    if len(claims) > 1 and dice.random() < 0.3:
-        claims = (claims[0],) * len(claims)
+    gpu_requests = tuple(a_claim(dice) for _ in range(dice.choice([0, 1, 1, 1, 1, 2, 3])))
+    if len(gpu_requests) > 1 and dice.random() < 0.3:
+        gpu_requests = (gpu_requests[0],) * len(gpu_requests)
     models = dice.sample([model for model, _ in CARDS], 2) if dice.random() < 0.15 else []
     return Shape(
-        claims,
+        gpu_requests,
         dice.choice([0, 500, 2000, 6000]),
         dice.choice([0, 1024]),
         devices=DeviceRule(tuple(models)),
@@ -126,7 +126,7 @@ def replay(dice: random.Random, policy, reference: Reference) -> None:
         else:
             assert isinstance(command, Bind), (uid, shape, expected)
             place = command.placement
-            got = (place.node, [(share.claim, share.gpu) for share in place.shares])
+            got = (place.node, [(share.gpu_request, share.gpu) for share in place.shares])
             machine, chosen = expected
             assert got == (machine.name, chosen), (uid, wanted)
             engine.handle(PodBound(uid), number)

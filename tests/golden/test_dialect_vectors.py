@@ -15,12 +15,12 @@ from weft.model import BadInputError, PodManifest
 CARD_MIB = 16_160
 
 
-def claims(name, *values, settings=DialectSettings()):  # noqa: B008
+def gpu_requests(name, *values, settings=DialectSettings()):  # noqa: B008
     containers = [
         {"name": f"c{i}", "resources": {"limits": {name: value}}} for i, value in enumerate(values)
     ]
     pod = msgspec.convert({"spec": {"containers": containers}}, PodManifest)
-    return parse_pod(pod, settings).shape.claims
+    return parse_pod(pod, settings).shape.gpu_requests
 
 
 def test_elastic_hash_of_one_request():
@@ -55,8 +55,8 @@ def test_alnair_preferred_allocation(available, chosen):
     ],
 )
 def test_each_systems_count_of_a_card_is_that_card(name, values, mib):
-    (claim,) = claims(name, *values)
-    assert claim.memory.mib_on(CARD_MIB) == mib
+    (gpu_request,) = gpu_requests(name, *values)
+    assert gpu_request.memory.mib_on(CARD_MIB) == mib
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ def test_each_systems_count_of_a_card_is_that_card(name, values, mib):
     ],
 )
 def test_one_more_than_a_card_never_fits(name, values):
-    (claim,) = claims(name, *values)
-    assert claim.memory.mib_on(CARD_MIB) > CARD_MIB
+    (gpu_request,) = gpu_requests(name, *values)
+    assert gpu_request.memory.mib_on(CARD_MIB) > CARD_MIB
 
 
 def test_two_alnair_pods_of_half_a_card_fit_together():
-    (half,) = claims("alnair/vgpu-memory", 8)
+    (half,) = gpu_requests("alnair/vgpu-memory", 8)
     assert 2 * half.memory.mib_on(CARD_MIB) == CARD_MIB
 
 
 @pytest.mark.parametrize(("card", "gpushare", "alnair"), [(16160, 15, 16), (32510, 31, 32)])
 def test_cards_of_the_originals_documents(card, gpushare, alnair):
-    assert claims("aliyun.com/gpu-mem", 1)[0].memory.units_on(card) == gpushare
-    assert claims("alnair/vgpu-memory", 1)[0].memory.units_on(card) == alnair
+    assert gpu_requests("aliyun.com/gpu-mem", 1)[0].memory.units_on(card) == gpushare
+    assert gpu_requests("alnair/vgpu-memory", 1)[0].memory.units_on(card) == alnair
 
 
 def test_elastics_sidecar_fault_is_kept_for_exact_only():
@@ -91,8 +91,8 @@ def test_elastics_sidecar_fault_is_kept_for_exact_only():
     ]
     pod = msgspec.convert({"spec": {"containers": containers}}, PodManifest)
     # On one GPU the sidecar's placement leaves no idle card: unschedulable, as the original.
-    assert len(parse_pod(pod, DialectSettings(compat="exact")).shape.claims) == 2
-    assert len(parse_pod(pod, DialectSettings()).shape.claims) == 1
+    assert len(parse_pod(pod, DialectSettings(compat="exact")).shape.gpu_requests) == 2
+    assert len(parse_pod(pod, DialectSettings()).shape.gpu_requests) == 1
 
 
 @pytest.mark.data
@@ -123,5 +123,5 @@ def test_the_diplomas_job_profiles_and_its_card(mib):
         {"metadata": {"labels": {"GPU_MEM_REQ": str(mib)}}, "spec": {"containers": [{}]}},
         PodManifest,
     )
-    (claim,) = parse_pod(pod, DialectSettings()).shape.claims
-    assert claim.memory.mib_on(32510) == mib
+    (gpu_request,) = parse_pod(pod, DialectSettings()).shape.gpu_requests
+    assert gpu_request.memory.mib_on(32510) == mib

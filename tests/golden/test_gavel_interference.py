@@ -43,7 +43,7 @@ def test_every_campaign_is_read_whole(campaigns: dict[str, Measurements]) -> Non
 
 
 def _twins(cell: Measurements) -> int:
-    return sum(run.others == (run.victim,) for run in cell.runs)
+    return sum(run.others == (run.target,) for run in cell.runs)
 
 
 def weft_and_ridge(found: list[ExaminationResult]) -> tuple[ExaminationResult, float, float]:
@@ -101,8 +101,8 @@ def test_coschemls_table_forbids_five_pairs(weft_data: Path) -> None:
     table = static_table(path.read_text(), str(path))
     assert len(table.applications) == 12
     never = {
-        frozenset((victim, other))
-        for victim, row in zip(table.applications, table.slowdown, strict=True)
+        frozenset((target, other))
+        for target, row in zip(table.applications, table.slowdown, strict=True)
         for other, value in zip(table.applications, row, strict=True)
         if value == float("inf")
     }

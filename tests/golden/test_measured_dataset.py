@@ -148,7 +148,7 @@ def test_what_predictors_get_of_it() -> None:
         ("a", 20.0, {"sm_active_ratio.mean": 0.5, "sm_active_ratio.p95": 0.6}),
         ("b", 8.0, {"sm_active_ratio.mean": 0.25, "sm_active_ratio.p95": 0.35}),
     ]
-    assert [(one.victim, one.others, one.speed, one.runs) for one in told.runs] == [
+    assert [(one.target, one.others, one.speed, one.runs) for one in told.runs] == [
         ("a", ("b",), 0.75, 3),
         ("b", ("a",), 0.5, 3),
     ]

@@ -16,7 +16,7 @@ from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
 
-def decide(policy, cards, claims, *, used=(), **options):
+def decide(policy, cards, gpu_requests, *, used=(), **options):
     """(GPU of each GPU-using claim, in order, and the score), or None. `used` is (MiB, milli)."""
     gpus = tuple(Gpu(index, size, "T4", f"GPU-{index}") for index, size in enumerate(cards))
     engine = Engine([Profile("weft", [built_in().create(policy, **options)])], [Node("n", gpus)])
@@ -24,7 +24,7 @@ def decide(policy, cards, claims, *, used=(), **options):
         if memory or milli:
             old = Placement(f"old-{index}", "n", (Share(0, index, memory, milli),))
             engine.handle(PodSeenBound(old), 0)
-    command = engine.handle(PodAdded(PodRequest("new", "new", Shape(tuple(claims)))), 1)[0]
+    command = engine.handle(PodAdded(PodRequest("new", "new", Shape(tuple(gpu_requests)))), 1)[0]
     if not isinstance(command, Bind):
         return None
     return [share.gpu for share in command.placement.shares], command.record.score
@@ -48,8 +48,8 @@ def percent(cores):
         ([1_000] * 4, [], [GpuRequest(2, whole=True)], ([0, 1], 55_000)),
     ],
 )
-def test_elastic_binpack_exact(cards, used, claims, expected):
-    assert decide("elastic-binpack", cards, claims, used=used, compat="exact") == expected
+def test_elastic_binpack_exact(cards, used, gpu_requests, expected):
+    assert decide("elastic-binpack", cards, gpu_requests, used=used, compat="exact") == expected
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_elastic_binpack_exact(cards, used, claims, expected):
         ([1_000] * 4, [], [GpuRequest(2, whole=True)], [0, 1]),
     ],
 )
-def test_elastic_binpack_sane_takes_the_same_gpus_within_bounds(cards, used, claims, gpus):
-    found, score = decide("elastic-binpack", cards, claims, used=used)
+def test_elastic_binpack_sane_takes_the_same_gpus_within_bounds(cards, used, gpu_requests, gpus):
+    found, score = decide("elastic-binpack", cards, gpu_requests, used=used)
     assert found == gpus
     assert 0 <= score <= 100_000
 
@@ -88,8 +88,8 @@ NANO = [
 @pytest.mark.parametrize(("policy", "available", "asked", "expected"), NANO)
 def test_nano_gpu(policy, available, asked, expected):
     used = [(0, 1000 - 10 * left) for left in available]
-    claims = [percent(cores) for cores in asked if cores]
-    found = decide(policy, [16_160] * len(available), claims, used=used)
+    gpu_requests = [percent(cores) for cores in asked if cores]
+    found = decide(policy, [16_160] * len(available), gpu_requests, used=used)
     assert (found and found[0]) == expected
 
 

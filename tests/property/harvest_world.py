@@ -50,7 +50,7 @@ CLASSES = ("", "", "batch", "best-effort", "latency-critical")
 
 
 def asked(pod: PodRequest) -> int:
-    return pod.shape.claims[0].memory.value
+    return pod.shape.gpu_requests[0].memory.value
 
 
 class Harvesting(Policy):
@@ -356,7 +356,7 @@ class World:
         self.hits["memory is harvested"] += 1
         assert command.pod.shape.job_class != "latency-critical"
         assert command.record.profile == "lends"
-        assert command.pod.workload not in self.engine.lessons.known, "it has failed so before"
+        assert command.pod.workload not in self.engine.oom_history.known, "it has failed so before"
         assert max(self.limits) > 1000
         assert gpu not in self.closed, "harvested twice between two looks"
         self.closed.add(gpu)

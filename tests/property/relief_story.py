@@ -60,7 +60,7 @@ class Look(NamedTuple):
     """
 
     at_ns: int
-    company: dict[str, tuple[str, ...]]
+    co_residents: dict[str, tuple[str, ...]]
     seen: dict[str, tuple[float | None, bool]]
     touched: frozenset[str] = frozenset()
 
@@ -106,14 +106,14 @@ class Reference:
     def on(self, gpu: str) -> list[str]:
         return [uid for uid, (_, gpus) in self.pods.items() if gpu in gpus]
 
-    def company(self, uid: str) -> tuple[str, ...]:
+    def co_residents(self, uid: str) -> tuple[str, ...]:
         gpus = self.pods[uid][1]
         return (*gpus, "|", *sorted({other for gpu in gpus for other in self.on(gpu)}))
 
     def windows(self, uid: str) -> list[_Seen]:
-        return self.windows_beside(uid, self.company(uid), len(self.log))
+        return self.windows_beside(uid, self.co_residents(uid), len(self.log))
 
-    def windows_beside(self, uid: str, company: tuple[str, ...], looks: int) -> list[_Seen]:
+    def windows_beside(self, uid: str, co_residents: tuple[str, ...], looks: int) -> list[_Seen]:
         """Those beside this company, without a gap, but for the first; newest first."""
         found: list[_Seen] = []
         newer_ns = self.log[looks - 1].at_ns
@@ -121,7 +121,7 @@ class Reference:
             if newer_ns - look.at_ns > MINUTE:
                 break
             if uid in look.seen:
-                if look.company[uid] != company:
+                if look.co_residents[uid] != co_residents:
                     break
                 found.append(look.seen[uid])
                 newer_ns = look.at_ns
@@ -134,7 +134,7 @@ class Reference:
             if self.log[-1].at_ns - look.at_ns > MINUTE:
                 break
             if uid in look.seen:
-                return self.windows_beside(uid, look.company[uid], number)[:3]
+                return self.windows_beside(uid, look.co_residents[uid], number)[:3]
         return []
 
     def alone(self, victim: str) -> bool:
@@ -143,13 +143,16 @@ class Reference:
         for number, look in enumerate(self.log, 1):
             if victim not in look.seen:
                 continue
-            company = look.company[victim]
-            windows = self.windows_beside(victim, company, number)[:3]
+            co_residents = look.co_residents[victim]
+            windows = self.windows_beside(victim, co_residents, number)[:3]
             if self.pods[victim][0] != "latency-critical":
                 windows = [(slowdown, False) for slowdown, _ in windows]
             if windows and not bad_in(windows[:1]) and (windows[0][0] is not None or late):
                 alone = late = False
-            elif bad_in(windows[:2]) == 2 and company[company.index("|") :] == ("|", victim):
+            elif bad_in(windows[:2]) == 2 and co_residents[co_residents.index("|") :] == (
+                "|",
+                victim,
+            ):
                 alone, late = True, slow_in(windows[:2]) < 2
         return alone
 
@@ -187,7 +190,7 @@ class Reference:
             for one in observed
             if one.uid in self.pods
         }
-        self.log.append(Look(now_ns, {uid: self.company(uid) for uid in seen}, seen))
+        self.log.append(Look(now_ns, {uid: self.co_residents(uid) for uid in seen}, seen))
         touched = [gpu for uid in seen if self.windows(uid) for gpu in self.pods[uid][1]]
         self.log[-1] = self.log[-1]._replace(touched=frozenset(touched))
         self.held_back, before = {}, len(self.evictions)
@@ -207,14 +210,14 @@ class Reference:
         best: tuple[tuple[object, ...], str] | None = None
         for gpu in gpus:
             for number, other in enumerate(self.on(gpu)):
-                relief = costs("", uid, other)
-                clear = math.exp(relief) > max(newest / BOUND, BOUND) * (1 + 1e-12)
+                slowdown_eviction = costs("", uid, other)
+                clear = math.exp(slowdown_eviction) > max(newest / BOUND, BOUND) * (1 + 1e-12)
                 if other == uid or not self.may_go(other, now_ns):
                     continue
                 if len(self.pods[other][1]) > 1 and not clear:
                     continue
                 last = self.pods[other][0] != "best-effort"
-                rank = (other in self.refused, -relief, last, -number)
+                rank = (other in self.refused, -slowdown_eviction, last, -number)
                 if best is None or rank < best[0]:
                     best = (rank, other)
         if best is not None:
@@ -238,8 +241,8 @@ class Reference:
         ]
         able = [u for u in able if u not in self.refused] + [u for u in able if u in self.refused]
         if able and not self.leaving(gpu):
-            stay = [uid for uid in there if uid != able[0]]
-            victim = max(stay, key=lambda uid: self.windows(uid)[0][0] or 1.0)
+            residency = [uid for uid in there if uid != able[0]]
+            victim = max(residency, key=lambda uid: self.windows(uid)[0][0] or 1.0)
             self.evict(able[0], now_ns, (), victim, "together", [victim, *sorted(there)])
 
     def is_slow(self, there: list[str], number: int) -> bool:
@@ -261,10 +264,10 @@ class Reference:
         gpus: tuple[str, ...],
         victim: str,
         rule: str,
-        company: list[str],
+        co_residents: list[str],
     ) -> None:
         own = self.pods[uid][1]
-        doubted = [one for one in company if self.doubt(one, now_ns)]
+        doubted = [one for one in co_residents if self.doubt(one, now_ns)]
         whose = doubted[0] if doubted else victim
         why = self.doubt(whose, now_ns) or self.why_not(now_ns)
         if why:
@@ -272,7 +275,7 @@ class Reference:
             return
         self.evictions.append(Eviction(now_ns, uid, tuple({*own, *gpus}), own, victim, rule))
 
-    def stays(self, uid: str, now_ns: int, refused: bool) -> None:
+    def residencies(self, uid: str, now_ns: int, refused: bool) -> None:
         self.evictions = [one for one in self.evictions if one.uid != uid]
         if refused:
             self.refused[uid] = now_ns
@@ -344,7 +347,7 @@ class World:
             self.tell(PodGone(uid))
         else:
             refused = how == "refused"
-            self.reference.stays(uid, self.now_ns, refused)
+            self.reference.residencies(uid, self.now_ns, refused)
             self.tell(NotEvicted(uid, refused=refused))
 
     def look(self, after_s: int, told: list[tuple[float, bool, bool] | None]) -> None:
@@ -357,7 +360,7 @@ class World:
         commands = self.tell(ProgressSeen(observed))
         found = [c.placement.uid for c in commands if isinstance(c, Evict)]
         assert found == expected
-        held_back, told_back = self.reference.held_back, self.engine.relief.held_back
+        held_back, told_back = self.reference.held_back, self.engine.slowdown_eviction.held_back
         seen_now = {one.uid for one in observed}
         assert {u: w for u, w in told_back.items() if u in seen_now} == {
             u: w for u, w in held_back.items() if u in seen_now

@@ -19,7 +19,7 @@ memories = st.one_of(
 shared = st.builds(
     GpuRequest, st.integers(1, 3), memories, st.integers(0, 10).map(lambda n: n * 100)
 )
-claims = st.one_of(shared, st.integers(1, 3).map(whole_cards))
+gpu_requests = st.one_of(shared, st.integers(1, 3).map(whole_cards))
 roles = st.sampled_from(["init", "sidecar", "main"])
 
 
@@ -59,18 +59,20 @@ def moments(places) -> list[list[int]]:
     return [*found, [*sidecars, *mains]]
 
 
-def worth(claim: GpuRequest, card: int) -> tuple[int, int]:
-    return (card, 1000) if claim.whole else (claim.memory.mib_on(card), claim.milli)
+def worth(gpu_request: GpuRequest, card: int) -> tuple[int, int]:
+    return (
+        (card, 1000) if gpu_request.whole else (gpu_request.memory.mib_on(card), gpu_request.milli)
+    )
 
 
-@given(lives(claims), st.sampled_from(CARDS))
+@given(lives(gpu_requests), st.sampled_from(CARDS))
 def test_what_runs_never_uses_more_than_the_claims_hold(life, card):
     places, asks = slots_of(life)
     held, containers = per_container(places, asks)
     for running in moments(places):
         used: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for i in running:
-            ask, uses = asks[i], containers[i].claims
+            ask, uses = asks[i], containers[i].gpu_requests
             if ask is None:
                 assert uses == ()
                 continue
@@ -81,8 +83,8 @@ def test_what_runs_never_uses_more_than_the_claims_hold(life, card):
             assert not ask.whole or all(held[c].whole for c, _ in devices)
             for device in devices:
                 used.setdefault(device, []).append(worth(ask, card))
-        for (claim, _), parts in used.items():
-            memory, milli = worth(held[claim], card)
+        for (gpu_request, _), parts in used.items():
+            memory, milli = worth(held[gpu_request], card)
             assert sum(part[0] for part in parts) <= memory
             assert sum(part[1] for part in parts) <= milli
 
@@ -102,7 +104,7 @@ def test_no_more_is_held_than_what_runs_together_and_the_largest_init_container(
         sizes[slot.role].append(ask.memory.value if ask else 0)
     lending = max(sizes["main"])
     growth = max(0, max(sizes["init"]) - lending)
-    total = sum(claim.memory.value for claim in held)
+    total = sum(gpu_request.memory.value for gpu_request in held)
     assert total == sum(sizes["main"]) + sum(sizes["sidecar"]) + growth
 
 
@@ -116,7 +118,7 @@ def test_whole_cards_are_the_larger_of_init_and_main_containers(life):
         for role in ("init", "sidecar", "main")
     }
     expected = max([sum(per_role["main"]), *per_role["init"]]) + sum(per_role["sidecar"])
-    assert sum(claim.count for claim in held) == expected
+    assert sum(gpu_request.count for gpu_request in held) == expected
 
 
 @given(
@@ -137,7 +139,7 @@ def test_one_card_holds_the_most_that_ever_runs(life):
     assert [(c.memory.value, c.milli) for c in held] == (
         [(max(sums), min(max(cores), 1000))] if any(asks) else []
     )
-    assert [c.claims for c in containers] == [(0,) if ask else () for ask in asks]
+    assert [c.gpu_requests for c in containers] == [(0,) if ask else () for ask in asks]
 
 
 @given(st.lists(st.tuples(roles, st.integers(0, 9)), max_size=7))

@@ -83,17 +83,17 @@ def nodes(draw):
 
 def place(draw, request, node):
     shares = []
-    for index, claim in enumerate(request.shape.claims):
-        if claim.count > len(node.gpus):
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        if gpu_request.count > len(node.gpus):
             return None
-        left = claim.memory.value
-        for number, gpu in enumerate(draw(st.permutations(node.gpus))[: claim.count], 1):
-            if claim.split:
-                mib = left if number == claim.count else draw(st.integers(0, left))
+        left = gpu_request.memory.value
+        for number, gpu in enumerate(draw(st.permutations(node.gpus))[: gpu_request.count], 1):
+            if gpu_request.split:
+                mib = left if number == gpu_request.count else draw(st.integers(0, left))
                 left -= mib
                 shares.append(Share(index, gpu.index, mib, 0, gpu.uuid))
             else:
-                shares.append(share_on(index, claim, gpu))
+                shares.append(share_on(index, gpu_request, gpu))
     return placement_of(request, node, shares)
 
 
@@ -123,7 +123,7 @@ def test_wefts_annotation_carries_everything(name, data):
 def alnairs_plugin_writes(request, placement):
     """Its own annotation: one of the card's units after the other, or one for cores alone."""
     (share,) = placement.shares
-    count = max(1, request.shape.claims[0].memory.value)
+    count = max(1, request.shape.gpu_requests[0].memory.value)
     units = (f"{share.uuid or share.gpu}_{number}" for number in range(count))
     return {"ai.centaurus.io/alnair-gpu-id": ",".join(units)}
 
@@ -149,7 +149,7 @@ def test_each_systems_own_marks_name_the_same_gpus(name, data):
 
 def charges(placement):
     """MiB and thousandths by claim and GPU."""
-    return {(s.claim, s.gpu): (s.memory_mib, s.milli) for s in placement.shares}
+    return {(s.gpu_request, s.gpu): (s.memory_mib, s.milli) for s in placement.shares}
 
 
 @st.composite

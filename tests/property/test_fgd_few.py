@@ -27,12 +27,12 @@ def a_shape(dice: Random) -> Shape:
         if kind in ("memory", "both")
         else GpuMemoryRequest()
     )
-    claims: tuple[GpuRequest, ...] = (GpuRequest(memory=memory, milli=milli),)
+    gpu_requests: tuple[GpuRequest, ...] = (GpuRequest(memory=memory, milli=milli),)
     if kind == "none":
-        claims = ()
+        gpu_requests = ()
     elif kind == "whole":
-        claims = (GpuRequest(dice.randint(1, 3), whole=True),)
-    return Shape(claims, cpu, devices=DeviceRule(models), trace_spec="|".join(models))
+        gpu_requests = (GpuRequest(dice.randint(1, 3), whole=True),)
+    return Shape(gpu_requests, cpu, devices=DeviceRule(models), trace_spec="|".join(models))
 
 
 def some_shapes(dice: Random) -> list[Shape]:

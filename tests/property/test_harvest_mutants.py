@@ -80,7 +80,7 @@ def harvests_are_not_on_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_pods_borrow_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("weft.core.engine.oom_history.Lessons.shape_of", lambda self, pod: pod.shape)
+    patch.setattr("weft.core.engine.oom_history.OomHistory.shape_of", lambda self, pod: pod.shape)
 
 
 def what_is_asked_is_forgotten_where_a_peak_is_known(patch: pytest.MonkeyPatch) -> None:

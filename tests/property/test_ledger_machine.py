@@ -54,8 +54,8 @@ def nodes(draw: st.DrawFn) -> Node:
 def placements(draw: st.DrawFn) -> Placement:
     """Any placement: sensible, too large, on absent GPUs or nodes, twice on one GPU, negative."""
     shares = [
-        Share(claim, draw(gpus), draw(amounts), draw(amounts))
-        for claim in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3])))
+        Share(gpu_request, draw(gpus), draw(amounts), draw(amounts))
+        for gpu_request in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3])))
     ]
     if shares and draw(st.integers(0, 19)) == 0:
         shares[0] = Share(0, 0, -100, -100)

@@ -146,7 +146,7 @@ def accepted(made: Json) -> PodRequest | None:
         request = read(told, DialectSettings(), VolumeView())
     except BadInputError:
         return None
-    assert read_bound(told, DialectSettings()).shape.claims == request.shape.claims
+    assert read_bound(told, DialectSettings()).shape.gpu_requests == request.shape.gpu_requests
     return request
 
 

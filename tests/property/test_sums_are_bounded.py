@@ -70,7 +70,7 @@ def test_more_pods_than_64_bits_could_add_up_are_counted_and_leave_nothing_behin
 
 
 amounts = st.sampled_from([1, 1000, 2**20, 2**30])
-claims = st.builds(
+gpu_requests = st.builds(
     GpuRequest,
     count=st.sampled_from([1, 2, MOST_GPUS]),
     memory=st.sampled_from(
@@ -89,15 +89,17 @@ claims = st.builds(
 @pytest.mark.parametrize("policy", [policy.name for policy in BUILT_IN])
 @settings(max_examples=4)
 @given(
-    claim=claims,
+    gpu_request=gpu_requests,
     cpu=st.sampled_from([0, 1, MOST_CPU_MILLI]),
     memory=st.sampled_from([0, 1, MOST_MEMORY_MIB]),
     whole=st.booleans(),
 )
-def test_no_policy_meets_a_number_that_it_cannot_hold(policy, claim, cpu, memory, whole) -> None:
-    asks = shape(claims=[claim], cpu_milli=cpu, host_memory_mib=memory)
+def test_no_policy_meets_a_number_that_it_cannot_hold(
+    policy, gpu_request, cpu, memory, whole
+) -> None:
+    asks = shape(gpu_requests=[gpu_request], cpu_milli=cpu, host_memory_mib=memory)
     if whole:
-        asks = shape(gpus=claim.count, cpu_milli=cpu, host_memory_mib=memory)
+        asks = shape(gpus=gpu_request.count, cpu_milli=cpu, host_memory_mib=memory)
     engine = Engine([Profile("weft", [built_in().create(policy)])], [vast_node(), vast_node("m")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

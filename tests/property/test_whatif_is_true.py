@@ -60,28 +60,28 @@ def is_placed(engine: Engine, shape: Shape) -> bool:
 def one_step_less_modest(change: SmallestChange, asked: Shape) -> Shape | None:
     """The change with one MiB, thousandth or GPU more, where that is still a change."""
     assert change.shape is not None
-    if change.axis in {"cpu", "memory"} and change.shape.claims == asked.claims:
+    if change.axis in {"cpu", "memory"} and change.shape.gpu_requests == asked.gpu_requests:
         field = "cpu_milli" if change.axis == "cpu" else "memory_mib"
         more = {field: getattr(change.shape, field) + 1}
         return msgspec.structs.replace(change.shape, **more)
     if change.axis == "memory":
         return one_more_of_memory(change.shape, asked)
-    if change.axis == "cores" and not any(claim.whole for claim in asked.claims):
-        best = max(claim.milli for claim in change.shape.claims)
+    if change.axis == "cores" and not any(gpu_request.whole for gpu_request in asked.gpu_requests):
+        best = max(gpu_request.milli for gpu_request in change.shape.gpu_requests)
         return msgspec.structs.replace(
             asked,
-            claims=tuple(
-                msgspec.structs.replace(claim, milli=min(claim.milli, best + 1))
-                for claim in asked.claims
+            gpu_requests=tuple(
+                msgspec.structs.replace(gpu_request, milli=min(gpu_request.milli, best + 1))
+                for gpu_request in asked.gpu_requests
             ),
         )
     if change.axis == "count":
-        best = max(claim.count for claim in change.shape.claims)
+        best = max(gpu_request.count for gpu_request in change.shape.gpu_requests)
         return msgspec.structs.replace(
             asked,
-            claims=tuple(
-                msgspec.structs.replace(claim, count=min(claim.count, best + 1))
-                for claim in asked.claims
+            gpu_requests=tuple(
+                msgspec.structs.replace(gpu_request, count=min(gpu_request.count, best + 1))
+                for gpu_request in asked.gpu_requests
             ),
         )
     return None
@@ -89,17 +89,17 @@ def one_step_less_modest(change: SmallestChange, asked: Shape) -> Shape | None:
 
 def one_more_of_memory(changed: Shape, asked: Shape) -> Shape:
     """One more in the kind that was lowered; all of a shared card is 100 percent of it."""
-    pairs = list(zip(asked.claims, changed.claims, strict=True))
+    pairs = list(zip(asked.gpu_requests, changed.gpu_requests, strict=True))
     kind = next(new.memory.kind for old, new in pairs if old.memory != new.memory)
     best = max(new.memory.value for _, new in pairs if new.memory.kind == kind and not new.whole)
-    claims = []
+    gpu_requests = []
     for old, new in pairs:
         if new.memory.kind == kind and not new.whole:
             most = 100 if old.memory.kind == "whole" else old.memory.value
             memory = msgspec.structs.replace(new.memory, value=min(most, best + 1))
             new = msgspec.structs.replace(new, memory=memory)  # noqa: PLW2901
-        claims.append(new)
-    return msgspec.structs.replace(asked, claims=tuple(claims))
+        gpu_requests.append(new)
+    return msgspec.structs.replace(asked, gpu_requests=tuple(gpu_requests))
 
 
 def smaller_pods(engine: Engine, uid: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_each_change_is_true_and_the_smallest_of_its_axis(random: Random) -> Non
     before = list(engine.ledger.holdings)
     found = changes(engine, PodRequest("new", "new", asked))
     axes = [
-        (change.axis, change.shape is not None and change.shape.claims != asked.claims)
+        (change.axis, change.shape is not None and change.shape.gpu_requests != asked.gpu_requests)
         for change in found
     ]
     assert len(set(axes)) == len(axes), "one change an axis"

@@ -107,7 +107,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
             ),
             may_bind=elector.may_bind if elector else None,
             limits=limits,
-            kept=_kept(client, config, config.lessons.name),
+            kept=_kept(client, config, config.oom_history.name),
         )
         telling = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
         teller = EventReporter(live, client, socket.gethostname(), telling)

@@ -123,7 +123,7 @@ def evaluate(
 
 def predict(
     model: _ModelFile,
-    victim: Annotated[str, typer.Argument(help="Who is slowed down; without: everybody.")] = "",
+    target: Annotated[str, typer.Argument(help="Who is slowed down; without: everybody.")] = "",
     others: Annotated[list[str] | None, typer.Argument(help="Who runs beside it.")] = None,
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
@@ -140,14 +140,14 @@ def predict(
     from weft.interference.table import from_predictors, from_static
 
     found, table = read_model(model), None
-    if victim and isinstance(found, PredictorFile):
+    if target and isinstance(found, PredictorFile):
         predictor = _predictor(found, model, gpu_model, isolation)
-        told = predictor.predict(victim, _others(victim, others))
-        note_unknown(found, model, [victim, *(others or [])])
+        told = predictor.predict(target, _others(target, others))
+        note_unknown(found, model, [target, *(others or [])])
         if output is ListOutput.json:
             print(msgspec.json.encode(told).decode())
         else:
-            print_because(victim, others or [], PredictionReasons(told))
+            print_because(target, others or [], PredictionReasons(told))
         return
     if isinstance(found, PredictorFile):
         predictors = _predictors(found, model, gpu_model, isolation)
@@ -155,18 +155,18 @@ def predict(
         table = from_predictors(1, predictors, names, found.sources)
     else:
         table = from_static(1, found, gpu_model or ANY_MODEL)
-    if output is ListOutput.json and not victim:
+    if output is ListOutput.json and not target:
         print(msgspec.json.encode(table).decode())
-    elif victim:
-        note_unknown(found, model, [victim, *(others or [])])
-        _print_static(table, victim, _others(victim, others), output)
+    elif target:
+        note_unknown(found, model, [target, *(others or [])])
+        _print_static(table, target, _others(target, others), output)
     else:
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
 
 
 def explain(
     model: _ModelFile,
-    victim: Annotated[str, typer.Argument(help="Who is slowed down.")],
+    target: Annotated[str, typer.Argument(help="Who is slowed down.")],
     other: Annotated[str, typer.Argument(help="Who runs beside it.")],
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
@@ -183,12 +183,12 @@ def explain(
     found = read_model(model)
     if not isinstance(found, PredictorFile):
         raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
-    told = because(_predictor(found, model, gpu_model, isolation), victim, other)
-    note_unknown(found, model, [victim, other])
+    told = because(_predictor(found, model, gpu_model, isolation), target, other)
+    note_unknown(found, model, [target, other])
     if output is ListOutput.json:
         print(msgspec.json.encode(told).decode())
     else:
-        print_because(victim, [other], told)
+        print_because(target, [other], told)
 
 
 for _command in (train, evaluate, predict, explain):
@@ -266,14 +266,14 @@ def _predictor(found: "PredictorFile", path: Path, gpu_model: str, isolation: st
     return several[0]
 
 
-def _others(victim: str, others: "list[str] | None") -> list[str]:
+def _others(target: str, others: "list[str] | None") -> list[str]:
     if not others:
-        raise BadInputError(victim, "beside whom? Name one application or more behind it")
+        raise BadInputError(target, "beside whom? Name one application or more behind it")
     return others
 
 
 def _print_static(
-    table: "InterferenceTable", victim: str, others: list[str], output: ListOutput
+    table: "InterferenceTable", target: str, others: list[str], output: ListOutput
 ) -> None:
     import msgspec
 
@@ -284,12 +284,12 @@ def _print_static(
 
     view = InterferenceView(table)
     at = [view.index_of(name) for name in others]
-    found = view.slowdown(table.gpu_models[0], view.index_of(victim), at)
-    known = view.unknown not in (view.index_of(victim), *at)
+    found = view.slowdown(table.gpu_models[0], view.index_of(target), at)
+    known = view.unknown not in (view.index_of(target), *at)
     told = SlowdownPrediction(
         found.mean, found.upper, "table" if known else "unknown", found.calibrated
     )
     if output is ListOutput.json:
         print(msgspec.json.encode(told).decode())
     else:
-        print_because(victim, others, PredictionReasons(told))
+        print_because(target, others, PredictionReasons(told))

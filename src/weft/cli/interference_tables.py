@@ -105,13 +105,13 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
         table.add_column(header, justify="right")
     table.add_column("from")
     for model in gpu_models:
-        for victim in names:
+        for target in names:
             for other in names:
-                found = view.slowdown(model, view.index_of(victim), [view.index_of(other)])
+                found = view.slowdown(model, view.index_of(target), [view.index_of(other)])
                 sure = "" if found.calibrated else ", uncalibrated"
                 table.add_row(
                     model or "–",
-                    victim,
+                    target,
                     other,
                     _times(found.mean),
                     _times(found.upper),
@@ -120,13 +120,13 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
     Console(width=_WIDTH).print(table)
 
 
-def print_because(victim: str, others: Sequence[str], found: "PredictionReasons") -> None:
+def print_because(target: str, others: Sequence[str], found: "PredictionReasons") -> None:
     """The prediction, and what stands behind it."""
     told = found.prediction
     sure = "calibrated" if told.calibrated else "uncalibrated"
     times = f" ({told.times} times)" if told.times else ""
     print(
-        f"{victim} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
+        f"{target} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
         f"at most {_times(told.upper)}; {told.rung}{times}, {sure}"
     )
     if found.parts:
@@ -141,7 +141,7 @@ def print_because(victim: str, others: Sequence[str], found: "PredictionReasons"
         print("The most alike of what was measured:")
         for near in found.nearest:
             print(
-                f"  {near.likeness:.2f}  {near.victim} beside {near.other}: speed {near.speed:.3f}"
+                f"  {near.likeness:.2f}  {near.target} beside {near.other}: speed {near.speed:.3f}"
             )
 
 

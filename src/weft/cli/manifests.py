@@ -113,7 +113,7 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
     if isinstance(value.get("items"), list) and (kind.endswith("List") or not kind):
         for item in value["items"]:
             yield from pods_in(item, kind.removesuffix("List"))
-    elif kind == "ManifestPod":
+    elif kind == "Pod":
         yield ManifestPod(kind, name, value)
     else:
         templates = list(_templates(value, (), ""))

@@ -29,7 +29,7 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
         table.add_column(header, justify="right")
     for solo in found.solo:
         beside = sum(
-            one.victim == solo.application
+            one.target == solo.application
             and one.gpu_model == solo.gpu_model
             and one.isolation == solo.isolation
             for one in found.corun
@@ -79,7 +79,7 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
             table.add_column(header, justify="right")
         for one in found.corun:
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
-            names = _names(one.victim, " + ".join(one.aggressors), one.gpu_model, one.isolation)
+            names = _names(one.target, " + ".join(one.aggressors), one.gpu_model, one.isolation)
             table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
         print_table(table, width=_WIDTH)
     for told in found.infeasible:

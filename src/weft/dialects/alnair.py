@@ -55,7 +55,7 @@ class Alnair(BaseDialect):
             ignored = settings.compat == "exact" and slot.role != "main"
             asks.append(None if ignored else _ask(slot, notes))
         layout = one_card(places, asks)
-        if layout.claims and layout.claims[0].memory.kind == "none":
+        if layout.gpu_requests and layout.gpu_requests[0].memory.kind == "none":
             notes.append(f"{COMPUTE} without {MEMORY}: no GPU memory is charged")
         if sum(ask.milli for ask in asks if ask) > 1000:
             notes.append(
@@ -92,17 +92,19 @@ class Alnair(BaseDialect):
         ids = dict.fromkeys(part for part in text.split(",") if part)
         chunks = Counter(part.rpartition("_")[0] for part in ids)
         cards = [(find(node, uuid), n) for uuid, n in chunks.items()]
-        claim = request.shape.claims[0]
-        all_said = len(ids) >= claim.memory.value
+        gpu_request = request.shape.gpu_requests[0]
+        all_said = len(ids) >= gpu_request.memory.value
         shares: list[Share] = []
         for gpu, n in cards:
             if gpu is None:
                 return None
             if len(cards) == 1 or not all_said:
-                shares.append(share_on(0, claim, gpu))
+                shares.append(share_on(0, gpu_request, gpu))
                 continue
-            part = GpuMemoryRequest("units", n, claim.memory.unit_mib, claim.memory.half_up)
-            milli = 0 if shares else claim.milli
+            part = GpuMemoryRequest(
+                "units", n, gpu_request.memory.unit_mib, gpu_request.memory.half_up
+            )
+            milli = 0 if shares else gpu_request.milli
             shares.append(Share(0, gpu.index, part.mib_on(gpu.memory_mib), milli, gpu.uuid))
         return placement_of(request, node, shares) if shares else None
 

@@ -26,7 +26,7 @@ FULL_MILLI = 1000
 class ContainerRequests(NamedTuple):
     """The pod's claims, and each container's use of them."""
 
-    claims: tuple[GpuRequest, ...] = ()
+    gpu_requests: tuple[GpuRequest, ...] = ()
     containers: tuple[ContainerRequest, ...] = ()
 
 
@@ -65,19 +65,19 @@ def per_container(
     need beyond the main containers.
     """
     _check_asking(sum(ask is not None for ask in asks))
-    claims: list[GpuRequest] = []
+    gpu_requests: list[GpuRequest] = []
     uses: list[tuple[int, ...]] = [()] * len(slots)
     for role in ("main", "sidecar"):
         for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
             if slot.role == role and ask is not None:
-                uses[i] = (len(claims),)
-                claims.append(ask)
+                uses[i] = (len(gpu_requests),)
+                gpu_requests.append(ask)
     # What init containers may borrow: the main containers' claims, and each other's.
     pool = [uses[i][0] for i, slot in enumerate(slots) if slot.role == "main" and uses[i]]
     for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
         if slot.role == "init" and ask is not None:
-            uses[i] = _borrow(claims, pool, ask)
-    return ContainerRequests(tuple(claims), _requests(slots, asks, uses))
+            uses[i] = _borrow(gpu_requests, pool, ask)
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, asks, uses))
 
 
 def one_card(
@@ -97,21 +97,23 @@ def one_card(
         milli.append((slot.role, ask.milli if ask else 0))
     # The kind is that of a container which asks memory: one that asks cores only has none.
     kind = max((ask.memory for ask in asked), key=lambda m: m.value)
-    claim = GpuRequest(
+    gpu_request = GpuRequest(
         memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
         milli=min(peak(milli), most_milli),
     )
     return ContainerRequests(
-        (claim,), _requests(slots, asks, [(0,) if ask else () for ask in asks])
+        (gpu_request,), _requests(slots, asks, [(0,) if ask else () for ask in asks])
     )
 
 
-def pod_wide(slots: Sequence[ContainerSlot], claims: Sequence[GpuRequest]) -> ContainerRequests:
+def pod_wide(
+    slots: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest]
+) -> ContainerRequests:
     """The pod asks as one (Genius, Kube-Knots): every container uses all the claims."""
-    every = tuple(range(len(claims)))
-    asked = claims[0] if claims else None
+    every = tuple(range(len(gpu_requests)))
+    asked = gpu_requests[0] if gpu_requests else None
     uses = [every] * len(slots)
-    return ContainerRequests(tuple(claims), _requests(slots, [asked] * len(slots), uses))
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, [asked] * len(slots), uses))
 
 
 def _requests(
@@ -125,40 +127,40 @@ def _requests(
     )
 
 
-def _borrow(claims: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
+def _borrow(gpu_requests: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
     """Claims that serve this init container; grows or adds to them where they are too small."""
-    order = sorted(pool, key=lambda i: _size(claims[i]), reverse=True)
-    taken, missing = _take_whole(claims, order, ask.count)
+    order = sorted(pool, key=lambda i: _size(gpu_requests[i]), reverse=True)
+    taken, missing = _take_whole(gpu_requests, order, ask.count)
     if missing <= 0:
         return taken  # idle cards, distinct from one another: anything fits on them
     if ask.whole:
-        return _become_whole(claims, pool, order, taken, missing)
+        return _become_whole(gpu_requests, pool, order, taken, missing)
     fits: list[tuple[int, GpuRequest]] = []
     for i in order:
-        together = _larger(claims[i], ask)
-        if together == claims[i]:
+        together = _larger(gpu_requests[i], ask)
+        if together == gpu_requests[i]:
             return (i,)
         if together is not None:
             fits.append((i, together))
     if fits:
-        index, claims[index] = fits[0]
+        index, gpu_requests[index] = fits[0]
         return (index,)
-    return (_add(claims, pool, ask),)
+    return (_add(gpu_requests, pool, ask),)
 
 
 def _take_whole(
-    claims: list[GpuRequest], order: list[int], count: int
+    gpu_requests: list[GpuRequest], order: list[int], count: int
 ) -> tuple[tuple[int, ...], int]:
     taken: list[int] = []
     for i in order:
-        if claims[i].whole and count > 0:
+        if gpu_requests[i].whole and count > 0:
             taken.append(i)
-            count -= claims[i].count
+            count -= gpu_requests[i].count
     return tuple(taken), count
 
 
 def _become_whole(
-    claims: list[GpuRequest],
+    gpu_requests: list[GpuRequest],
     pool: list[int],
     order: list[int],
     taken: tuple[int, ...],
@@ -166,24 +168,30 @@ def _become_whole(
 ) -> tuple[int, ...]:
     used = list(taken)
     for i in order:
-        if not claims[i].whole and claims[i].count <= missing:
-            claims[i] = whole_cards(claims[i].count)
+        if not gpu_requests[i].whole and gpu_requests[i].count <= missing:
+            gpu_requests[i] = whole_cards(gpu_requests[i].count)
             used.append(i)
-            missing -= claims[i].count
+            missing -= gpu_requests[i].count
     if missing > 0:
-        used.append(_add(claims, pool, whole_cards(missing)))
+        used.append(_add(gpu_requests, pool, whole_cards(missing)))
     return tuple(used)
 
 
-def _add(claims: list[GpuRequest], pool: list[int], claim: GpuRequest) -> int:
-    claims.append(claim)
-    pool.append(len(claims) - 1)
+def _add(gpu_requests: list[GpuRequest], pool: list[int], gpu_request: GpuRequest) -> int:
+    gpu_requests.append(gpu_request)
+    pool.append(len(gpu_requests) - 1)
     return pool[-1]
 
 
-def _size(claim: GpuRequest) -> tuple[bool, bool, int, int, int]:
-    memory = claim.memory
-    return claim.whole, memory.kind == "whole", memory.value, claim.milli, claim.count
+def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
+    memory = gpu_request.memory
+    return (
+        gpu_request.whole,
+        memory.kind == "whole",
+        memory.value,
+        gpu_request.milli,
+        gpu_request.count,
+    )
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:

@@ -85,15 +85,15 @@ def weigh(
             else:
                 faults.append(f"{name} names GPU {share.gpu}, which its node does not show")
     anywhere = False
-    for index, claim in enumerate(request.shape.claims):
-        named = [share for share in held.values() if share.claim == index]
-        faults += _less(index, claim, node, held, grown=sure)
-        if _too_few(claim, named):
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        named = [share for share in held.values() if share.gpu_request == index]
+        faults += _less(index, gpu_request, node, held, grown=sure)
+        if _too_few(gpu_request, named):
             anywhere = True
             faults.append(f"{_amounts(named)} is less than it asks: the rest may be on any card")
             for gpu in node.gpus:
                 if gpu.parent is None:
-                    _raise(held, asked_on(index, claim, gpu))
+                    _raise(held, asked_on(index, gpu_request, gpu))
     lost = tuple(sorted({gpu for _, gpu in held if gpu not in here}))
     placement = placement_of(request, node, tuple(held.values()))
     return ChargedPlacement(placement, "; ".join(faults), lost=lost, anywhere=anywhere)
@@ -129,41 +129,48 @@ def _contradictions(said: Records, own: Placement | None, system: str) -> list[s
 
 
 def _less(
-    index: int, claim: GpuRequest, node: Node, held: dict[tuple[int, int], Share], *, grown: bool
+    index: int,
+    gpu_request: GpuRequest,
+    node: Node,
+    held: dict[tuple[int, int], Share],
+    *,
+    grown: bool,
 ) -> list[str]:
     """Charge no less than this claim asks of each GPU; what was less, in words.
 
     `grown`: a part of a card is not called too little, for the card may have been smaller.
     """
-    grown = grown and (claim.whole or claim.memory.kind not in ("mib", "none"))
+    grown = grown and (gpu_request.whole or gpu_request.memory.kind not in ("mib", "none"))
     faults = []
-    for gpu in () if claim.split else node.gpus:
+    for gpu in () if gpu_request.split else node.gpus:
         known = held.get((index, gpu.index))
         if known is None:
             continue
-        asked = asked_on(index, claim, gpu)
+        asked = asked_on(index, gpu_request, gpu)
         _raise(held, asked)
         if known.milli < asked.milli or (known.memory_mib < asked.memory_mib and not grown):
             faults.append(f"{_amounts([known])} is less than it asks, {_amounts([asked])}")
     return faults
 
 
-def _too_few(claim: GpuRequest, named: Sequence[Share]) -> bool:
+def _too_few(gpu_request: GpuRequest, named: Sequence[Share]) -> bool:
     """Whether these are not all GPUs of the claim."""
     told_mib = sum(share.memory_mib for share in named)
-    return len(named) < claim.count or (claim.split and told_mib < claim.memory.value)
+    return len(named) < gpu_request.count or (
+        gpu_request.split and told_mib < gpu_request.memory.value
+    )
 
 
 def _raise(held: dict[tuple[int, int], Share], share: Share) -> None:
     """Hold at least this share."""
-    known = held.setdefault((share.claim, share.gpu), share)
+    known = held.setdefault((share.gpu_request, share.gpu), share)
     memory_mib, milli = max(known.memory_mib, share.memory_mib), max(known.milli, share.milli)
     if (memory_mib, milli) != (known.memory_mib, known.milli):
-        held[share.claim, share.gpu] = replace(known, memory_mib=memory_mib, milli=milli)
+        held[share.gpu_request, share.gpu] = replace(known, memory_mib=memory_mib, milli=milli)
 
 
 def _places(shares: Sequence[Share]) -> set[tuple[int, int]]:
-    return {(share.claim, share.gpu) for share in shares}
+    return {(share.gpu_request, share.gpu) for share in shares}
 
 
 def _gpus(shares: Sequence[Share]) -> str:

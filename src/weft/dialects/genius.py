@@ -57,29 +57,29 @@ class GeniusDialect(BaseDialect):
         notes: list[str] = []
         asked = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
         exact = settings.compat == "exact"
-        claims = (_uncharged if exact else _charged)(asked, notes)
+        gpu_requests = (_uncharged if exact else _charged)(asked, notes)
         places = slots(pod)
         shared = not asks_for(pod, (GPU,))
-        layout = pod_wide(places, claims) if shared else merged(places, claims, notes)
-        if not layout.claims and MODEL not in labels and not exact:
+        layout = pod_wide(places, gpu_requests) if shared else merged(places, gpu_requests, notes)
+        if not layout.gpu_requests and MODEL not in labels and not exact:
             notes.append(
                 "no genius label asks for a GPU: the pod goes to any GPU node and is charged "
                 f"nothing; write {NUMBER} or {EACH}"
             )
-        shape = Shape(devices=_rule(labels), needs_gpu_node=not layout.claims)
+        shape = Shape(devices=_rule(labels), needs_gpu_node=not layout.gpu_requests)
         return build(
             pod,
             self.name,
             layout,
             shape=shape,
             queue_priority=_priority(labels, notes),
-            shared=shared and bool(layout.claims),
+            shared=shared and bool(layout.gpu_requests),
             warnings=notes,
         )
 
 
 def merged(
-    places: Sequence[ContainerSlot], claims: Sequence[GpuRequest], notes: list[str]
+    places: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest], notes: list[str]
 ) -> ContainerRequests:
     """The larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
 
@@ -87,12 +87,14 @@ def merged(
     container that asks gets the difference, for the kubelet can't tell it either.
     """
     counts = [amount(slot, GPU) for slot in places]
-    wanted = max((claim.count for claim in claims if not claim.split), default=0)
+    wanted = max(
+        (gpu_request.count for gpu_request in gpu_requests if not gpu_request.split), default=0
+    )
     mains = [i for i, n in enumerate(counts) if n and places[i].role == "main"]
     missing = wanted - sum(counts[i] for i in mains)
     if mains and missing > 0:
         counts[mains[0]] += missing
-    if any(claim.split for claim in claims):
+    if any(gpu_request.split for gpu_request in gpu_requests):
         notes.append(f"{TOTAL} is not checked: {GPU} decides how many whole cards there are")
     return per_container(places, [whole_cards(n) if n else None for n in counts])
 
@@ -103,11 +105,13 @@ def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
         if not number:
             notes.append(f"{EACH} without {NUMBER} means one GPU (the original ignores it)")
         count = number or 1
-        claims = [GpuRequest(count=count, memory=GpuMemoryRequest("mib", each), headroom_mib=1)]
+        gpu_requests = [
+            GpuRequest(count=count, memory=GpuMemoryRequest("mib", each), headroom_mib=1)
+        ]
         rest = total - count * each
         if rest > 0:  # the node must offer this much more, wherever it lies
-            claims.append(GpuRequest(memory=GpuMemoryRequest("mib", rest), split=True))
-        return claims
+            gpu_requests.append(GpuRequest(memory=GpuMemoryRequest("mib", rest), split=True))
+        return gpu_requests
     if total:
         return [GpuRequest(count=number or 1, memory=GpuMemoryRequest("mib", total), split=True)]
     return [whole_cards(number)] if number else []

@@ -63,7 +63,7 @@ class Gpushare(BaseDialect):
     ) -> PodAnnotations:
         """The five annotations of the extender, and the variables of its device plugin."""
         share = placement.shares[0]
-        memory = request.shape.claims[share.claim].memory.on_node(node.unit_mib)
+        memory = request.shape.gpu_requests[share.gpu_request].memory.on_node(node.unit_mib)
         gpu = find(node, str(share.gpu))
         on_card = str(memory.units_on(gpu.memory_mib if gpu else 0))
         annotations = {
@@ -94,22 +94,24 @@ class Gpushare(BaseDialect):
         gpu = find(node, marks.get(PREFIX + "IDX") or _single_card(marks.get(ALLOCATION, "")))
         if gpu is None:
             return None
-        claim = request.shape.claims[0]
-        claim = replace(claim, memory=claim.memory.on_node(node.unit_mib))
-        return placement_of(request, node, [share_on(0, claim, gpu)])
+        gpu_request = request.shape.gpu_requests[0]
+        gpu_request = replace(gpu_request, memory=gpu_request.memory.on_node(node.unit_mib))
+        return placement_of(request, node, [share_on(0, gpu_request, gpu)])
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
         """By the node's unit; by a larger one that its marks or the setting say, if it can be."""
-        if not request.shape.claims:
+        if not request.shape.gpu_requests:
             return request, ""
-        claim, card_mib = request.shape.claims[0], _largest_mib(node)
+        gpu_request, card_mib = request.shape.gpu_requests[0], _largest_mib(node)
         configured = UNIT_MIB.get(settings.gpushare_unit, 0)
         foreign = records(pod, request, node) is None
         marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
         told = node.unit_mib or configured
-        asked = GpuMemoryRequest("node-units", claim.memory.value, told or claim.memory.unit_mib)
+        asked = GpuMemoryRequest(
+            "node-units", gpu_request.memory.value, told or gpu_request.memory.unit_mib
+        )
         readings = [asked.on_node(unit_mib) for unit_mib in (0, configured, marked)]
         # Nobody can have been given more than a card has.
         held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
@@ -121,8 +123,8 @@ class Gpushare(BaseDialect):
                 f"it asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its "
                 f"marks in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
             )
-        claims = (replace(claim, memory=most),)
-        return replace(request, shape=replace(request.shape, claims=claims)), doubt
+        gpu_requests = (replace(gpu_request, memory=most),)
+        return replace(request, shape=replace(request.shape, gpu_requests=gpu_requests)), doubt
 
 
 def _layout(

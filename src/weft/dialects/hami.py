@@ -134,7 +134,7 @@ def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
     gpu = find(node, str(share.gpu))
     if gpu is None or container.asked is None:
         return share
-    return share_on(share.claim, container.asked, gpu)
+    return share_on(share.gpu_request, container.asked, gpu)
 
 
 def _device(share: Share) -> str:

@@ -38,8 +38,8 @@ class Kubeknots(BaseDialect):
         if number is None:
             what = "is missing" if text is None else f"{text!r} is no whole number of MiB"
             notes.append(f"label {LABEL} {what}: 0 MiB are charged, as in the original")
-        claim = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
+        gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
         places = slots(pod)
         shared = not asks_for(pod, (GPU,))
-        layout = pod_wide(places, [claim]) if shared else merged(places, [claim], notes)
+        layout = pod_wide(places, [gpu_request]) if shared else merged(places, [gpu_request], notes)
         return build(pod, self.name, layout, shared=shared, warnings=notes)

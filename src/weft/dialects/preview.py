@@ -40,14 +40,18 @@ def preview(request: PodRequest) -> PodAnnotations:
     """Annotations, labels and environment with `<…>` for what only the decision can say."""
     shares: list[Share] = []
     gpus: list[Gpu] = []
-    for index, claim in enumerate(request.shape.claims):
-        memory = claim.memory
-        fixed = memory.kind in ("mib", "none") and not claim.whole and not claim.split
-        for _ in range(min(claim.count, _MOST_GPUS)):
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        memory = gpu_request.memory
+        fixed = memory.kind in ("mib", "none") and not gpu_request.whole and not gpu_request.split
+        for _ in range(min(gpu_request.count, _MOST_GPUS)):
             gpu = Gpu(index=_GPU + len(gpus), memory_mib=_CARD_UNITS * memory.unit_mib, uuid=_UUID)
             gpus.append(gpu)
             mib = memory.mib_on(gpu.memory_mib) if fixed else _SHARE_MIB
-            shares.append(Share(index, gpu.index, mib, 1000 if claim.whole else claim.milli, _UUID))
+            shares.append(
+                Share(
+                    index, gpu.index, mib, 1000 if gpu_request.whole else gpu_request.milli, _UUID
+                )
+            )
     node = Node(_NODE, gpus=tuple(gpus))
     placement = placement_of(replace(request, uid="<pod uid>"), node, shares)
     marks = write(request, placement, node, _SECONDS * 10**9)

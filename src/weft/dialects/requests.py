@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weft.dialects.containers import ContainerRequests
 from weft.dialects.resources import node_side, slots
 from weft.dialects.shares import MOST_LETTERS
-from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slack_of
+from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slowdown_limit_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
@@ -56,12 +56,12 @@ def build(
     meta = pod.metadata
     _check(layout)
     marks = meta.annotations or {}
-    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_claim_notes(marks)]
+    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(marks)]
     cpu_milli, memory_mib, extended = node_side(pod)
     job_class = _one_of(marks, CLASS, CLASSES)
     full = replace(
         own,
-        claims=layout.claims,
+        gpu_requests=layout.gpu_requests,
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
         extended=extended,
@@ -70,7 +70,7 @@ def build(
         application=application_of(marks, notes) or own.application,
         job_class=job_class,
         expected_s=_expected_s(marks, notes),
-        slack=slack_of(marks, job_class, notes),
+        slowdown_limit=slowdown_limit_of(marks, job_class, notes),
     )
     name = meta.name or meta.generate_name
     namespace = meta.namespace or "default"
@@ -93,17 +93,17 @@ def build(
 
 def _check(layout: ContainerRequests) -> None:
     """What is each no mistake may be one together."""
-    gpus = sum(claim.count for claim in layout.claims)
+    gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
     if gpus > MOST_GPUS:
         raise BadInputError(
             "spec.containers", f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
         )
-    for claim in layout.claims:
-        most = MOST_GPU_MIB * (MOST_GPUS if claim.split else 1)
-        if claim.memory.value > most:
+    for one in layout.gpu_requests:
+        most = MOST_GPU_MIB * (MOST_GPUS if one.split else 1)
+        if one.memory.value > most:
             raise BadInputError(
                 "spec.containers",
-                f"{claim.memory.value:,} of a GPU's memory in all: none has more than {most:,} MiB",
+                f"{one.memory.value:,} of a GPU's memory in all: none has more than {most:,} MiB",
             )
 
 
@@ -207,7 +207,7 @@ def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str
     return notes
 
 
-def _claim_notes(marks: dict[str, str]) -> list[str]:
+def _request_notes(marks: dict[str, str]) -> list[str]:
     return [
         f"annotation {name} is ignored: no released system implements Elastic GPU claims"
         for name in sorted(marks)

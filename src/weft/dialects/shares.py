@@ -32,19 +32,21 @@ COPY = "weft.dev/placement-copy"
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 
 
-def share_on(index: int, claim: GpuRequest, gpu: Gpu) -> Share:
+def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
     """What claim number `index` takes of this card (not for `split` claims: those vary)."""
-    if claim.whole:
+    if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
-    return Share(index, gpu.index, claim.memory.mib_on(gpu.memory_mib), claim.milli, gpu.uuid)
+    return Share(
+        index, gpu.index, gpu_request.memory.mib_on(gpu.memory_mib), gpu_request.milli, gpu.uuid
+    )
 
 
-def asked_on(index: int, claim: GpuRequest, gpu: Gpu) -> Share:
+def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
     """What claim number `index` asks of this card if it is there; no more than the card has."""
-    if claim.whole:
-        return share_on(index, claim, gpu)
-    mib = min(claim.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
-    return Share(index, gpu.index, mib, min(claim.milli, gpu.milli), gpu.uuid)
+    if gpu_request.whole:
+        return share_on(index, gpu_request, gpu)
+    mib = min(gpu_request.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
+    return Share(index, gpu.index, mib, min(gpu_request.milli, gpu.milli), gpu.uuid)
 
 
 def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Placement:
@@ -61,14 +63,19 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
         application=shape.application,
         job_class=shape.job_class,
         expected_s=shape.expected_s,
-        slack=shape.slack,
+        slowdown_limit=shape.slowdown_limit,
     )
 
 
 def keeps(placement: Placement, shape: Shape) -> bool:
     """Whether it keeps what a pod of this shape says of itself, beside what it asks for."""
-    kept = placement.application, placement.job_class, placement.expected_s, placement.slack
-    return kept == (shape.application, shape.job_class, shape.expected_s, shape.slack)
+    kept = (
+        placement.application,
+        placement.job_class,
+        placement.expected_s,
+        placement.slowdown_limit,
+    )
+    return kept == (shape.application, shape.job_class, shape.expected_s, shape.slowdown_limit)
 
 
 def of_container(
@@ -77,7 +84,12 @@ def of_container(
     """The shares a container uses: the first `asked.count` of its claims' (all, where shared)."""
     if container.asked is None:
         return []
-    found = [s for claim in container.claims for s in placement.shares if s.claim == claim]
+    found = [
+        s
+        for gpu_request in container.gpu_requests
+        for s in placement.shares
+        if s.gpu_request == gpu_request
+    ]
     if request.shared_by_containers or container.asked.split:
         return found
     return found[: container.asked.count]
@@ -107,20 +119,22 @@ def from_gpus(
     # Main containers first: an init container may show fewer GPUs than the claim it borrows.
     for container in sorted(request.containers, key=lambda c: c.init):
         named, start = gpus.get(container.name, ()), 0
-        for index in container.claims:
-            claim = request.shape.claims[index]
-            part, start = named[start : start + claim.count], start + claim.count
+        for index in container.gpu_requests:
+            gpu_request = request.shape.gpu_requests[index]
+            part, start = named[start : start + gpu_request.count], start + gpu_request.count
             cards = [find(node, name) for name in part]
-            if len(part) == claim.count and index not in found and not claim.split:
-                found[index] = [share_on(index, claim, gpu) for gpu in cards if gpu is not None]
-    if any(len(found.get(i, ())) < c.count for i, c in enumerate(request.shape.claims)):
+            if len(part) == gpu_request.count and index not in found and not gpu_request.split:
+                found[index] = [
+                    share_on(index, gpu_request, gpu) for gpu in cards if gpu is not None
+                ]
+    if any(len(found.get(i, ())) < c.count for i, c in enumerate(request.shape.gpu_requests)):
         return None
     return placement_of(request, node, [s for i in sorted(found) for s in found[i]])
 
 
 def encode(placement: Placement) -> str:
     """The value of `weft.dev/placement`: pod, node, [claim, GPU, MiB, milli, UUID] per share."""
-    shares = [[s.claim, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
+    shares = [[s.gpu_request, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
     return json.dumps(
         {"pod": placement.uid, "node": placement.node, "shares": shares}, separators=(",", ":")
     )
@@ -141,23 +155,23 @@ def decode(text: str, request: PodRequest) -> tuple[Share, ...] | None:
     """The shares in such a value, on GPUs that the node has or not; None if it is damaged."""
     try:
         rows = json.loads(text)["shares"]
-        if len(rows) > len(request.shape.claims) * _MOST_SHARES:
+        if len(rows) > len(request.shape.gpu_requests) * _MOST_SHARES:
             return None
         found = tuple(Share(*_checked(row, request)) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    distinct = {(share.claim, share.gpu) for share in found}
+    distinct = {(share.gpu_request, share.gpu) for share in found}
     return found if len(distinct) == len(found) else None
 
 
 def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int, str]:
-    claim, gpu, memory_mib, milli, uuid = row
-    numbers = [n for n in (claim, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
+    gpu_request, gpu, memory_mib, milli, uuid = row
+    numbers = [n for n in (gpu_request, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
         raise ValueError(row)
     if max(numbers[1:3]) > MOST_GPU_MIB or numbers[3] > MOST_GPU_MILLI or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
     uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
-    if numbers[0] >= len(request.shape.claims):
+    if numbers[0] >= len(request.shape.gpu_requests):
         raise ValueError(row)
     return numbers[0], numbers[1], numbers[2], numbers[3], uuid

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from weft.model.model_names import contains
 from weft.model.request import LATENCY_CRITICAL
-from weft.model.slowdown_limit import SlowdownLimit, no_slack_in_words, slack_percent
+from weft.model.slowdown_limit import SlowdownLimit, limit_percent, no_limit_in_words
 
 SLO_MS, SOLO_P99_MS = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"
 
@@ -23,7 +23,7 @@ _MOST_PARTS = 16
 _SHOWN = 40
 
 
-def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> SlowdownLimit:
+def slowdown_limit_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> SlowdownLimit:
     """How much slower the pod may get, as far as its SLO goes; `notes` say what counts for nothing,
     and where nothing at all is left."""
     slo_text, solo_text = marks.get(SLO_MS, ""), marks.get(SOLO_P99_MS, "")
@@ -44,10 +44,10 @@ def slack_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> Slow
     if job_class != LATENCY_CRITICAL:
         notes.append(f"annotation {SOLO_P99_MS} is ignored: the pod is not {LATENCY_CRITICAL}")
         return ()
-    slack = tuple((part, slack_percent(slo_ms, alone_ms)) for part, alone_ms in solo_ms)
-    if tight := no_slack_in_words(slack):
+    slowdown_limit = tuple((part, limit_percent(slo_ms, alone_ms)) for part, alone_ms in solo_ms)
+    if tight := no_limit_in_words(slowdown_limit):
         notes.append(f"{SLO_MS} and {SOLO_P99_MS}: {tight}")
-    return slack
+    return slowdown_limit
 
 
 def _ignored(name: str, text: str) -> str:

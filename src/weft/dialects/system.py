@@ -79,7 +79,7 @@ class BaseDialect:
     ) -> ChargedPlacement | None:
         """The same, with what is wrong with the marks. `bound_with` is the value of Weft's
         annotation that the pod was seen to be bound with, where that is known."""
-        if not request.shape.claims:
+        if not request.shape.gpu_requests:
             return ChargedPlacement(shares.placement_of(request, node, ()))
         said = evidence.records(pod, request, node, bound_with)
         if said is None:

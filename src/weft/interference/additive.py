@@ -24,17 +24,17 @@ class AdditiveModel(msgspec.Struct, frozen=True):
 
     def predict(self, samples: PairSamples) -> Floats:
         """For pairs by index; applications that came later have nothing of their own."""
-        most = 1 + max(samples.victim.max(initial=0), samples.other.max(initial=0))
+        most = 1 + max(samples.target.max(initial=0), samples.other.max(initial=0))
         later = np.zeros(max(0, int(most) - len(self.suffers)))
         suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
-        return np.asarray(self.middle + suffers[samples.victim] + inflicts[samples.other])
+        return np.asarray(self.middle + suffers[samples.target] + inflicts[samples.other])
 
 
 def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) -> AdditiveModel:
     """Of `values` (log slowdowns, or speeds) over `count` applications."""
     known = np.zeros((len(samples), 2 * count))
     rows = np.arange(len(samples))
-    known[rows, samples.victim] += 1.0
+    known[rows, samples.target] += 1.0
     known[rows, count + samples.other] += 1.0
     centre, middle = known.mean(axis=0), float(values.mean())
     moved = known - centre
@@ -64,7 +64,7 @@ def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveMod
 class Residuals(msgspec.Struct, frozen=True):
     """Progress seen: what was measured, less what had been predicted, in log slowdown."""
 
-    victim: str
+    target: str = msgspec.field(name="victim")
     others: tuple[str, ...]
     residual: float
 
@@ -74,14 +74,14 @@ class Correction:
 
     def __init__(self, seen: Iterable[Residuals] = ()) -> None:
         told = tuple(seen)
-        self.names = sorted({name for one in told for name in (one.victim, *one.others)})
+        self.names = sorted({name for one in told for name in (one.target, *one.others)})
         self._at = {name: at for at, name in enumerate(self.names)}
         count = len(self.names)
         self._weights: Floats = np.zeros(2 * count)
         if told:
             known = np.zeros((len(told), 2 * count))
             for row, one in enumerate(told):
-                known[row, self._at[one.victim]] += 1.0
+                known[row, self._at[one.target]] += 1.0
                 for other in one.others:
                     known[row, count + self._at[other]] += 1.0
             values = np.array([one.residual for one in told])
@@ -89,10 +89,10 @@ class Correction:
                 known.T @ known + RIDGE * np.eye(2 * count), known.T @ values
             )
 
-    def of(self, victim: str, others: Sequence[str]) -> float:
+    def of(self, target: str, others: Sequence[str]) -> float:
         """What to add to the log slowdown; 0 for those nobody observed."""
         count = len(self.names)
-        found = self._weights[self._at[victim]] if victim in self._at else 0.0
+        found = self._weights[self._at[target]] if target in self._at else 0.0
         for other in others:
             if other in self._at:
                 found += self._weights[count + self._at[other]]

@@ -26,14 +26,14 @@ LEVELS = (0.8, 0.85, 0.875, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 class Calibration(msgspec.Struct, frozen=True):
     """Factors on the model's deviation, by what is new about a pair.
 
-    `pair`: nothing but the pair. `size`: an application of a known family. `victim`: the victim's
-    family. `other`: the other's alone. `families` were there to learn `victim` and `other` from,
+    `pair`: nothing but the pair. `size`: an application of a known family. `target`: the victim's
+    family. `other`: the other's alone. `families` were there to learn `target` and `other` from,
     `applications` for `size`.
     """
 
     pair: float = 1.2816
     size: float = 1.2816
-    victim: float = 1.2816
+    target: float = msgspec.field(default=1.2816, name="victim")
     other: float = 1.2816
     families: int = 0
     applications: int = 0

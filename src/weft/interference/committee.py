@@ -62,7 +62,7 @@ class SampleGroup(NamedTuple):
 
     name: int
     samples: Ints
-    victims: Bools
+    targets: Bools
 
 
 class JudgedKernel(NamedTuple):
@@ -91,16 +91,16 @@ class Committees(NamedTuple):
 def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
     """By the label of applications: a sample is in its victim's and in its other's group."""
     found = []
-    for name in np.unique(label[np.r_[samples.victim, samples.other]]):
-        victims = label[samples.victim] == name
-        inside = np.flatnonzero(victims | (label[samples.other] == name))
-        found.append(SampleGroup(int(name), inside, victims[inside]))
+    for name in np.unique(label[np.r_[samples.target, samples.other]]):
+        targets = label[samples.target] == name
+        inside = np.flatnonzero(targets | (label[samples.other] == name))
+        found.append(SampleGroup(int(name), inside, targets[inside]))
     return found
 
 
 def labels_of(applications: Applications, samples: PairSamples) -> Ints:
     """Families, or applications where there are fewer than three families."""
-    used = np.unique(np.r_[samples.victim, samples.other])
+    used = np.unique(np.r_[samples.target, samples.other])
     if len(np.unique(applications.family[used])) >= 3:
         return applications.family
     return np.arange(len(applications.names))
@@ -172,7 +172,7 @@ def _judge(
     near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
     far = np.array(
         [
-            np.abs(found - samples.speed[group.samples])[group.victims].sum()
+            np.abs(found - samples.speed[group.samples])[group.targets].sum()
             for found, group in zip(left, groups, strict=True)
         ]
     )
@@ -222,7 +222,7 @@ def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
 
     return KernelSettings(
         parent.columns,
-        side(parent.victim),
+        side(parent.target),
         side(parent.other),
         parent.link,
         moved(parent.suffers),

@@ -64,9 +64,9 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`victim` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
+    """`target` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
 
-    victim: str
+    target: str = msgspec.field(name="victim")
     aggressors: tuple[str, ...]
     gpu_model: str
     isolation: str
@@ -77,13 +77,13 @@ class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str, str]:
         """What there is one of."""
-        return self.victim, self.aggressors, self.gpu_model, self.isolation
+        return self.target, self.aggressors, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
         """It, in words."""
         beside = ", ".join(self.aggressors)
-        return f"{self.victim} beside {beside} on {self.gpu_model} {self.isolation}".strip()
+        return f"{self.target} beside {beside} on {self.gpu_model} {self.isolation}".strip()
 
 
 class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,7 +140,7 @@ def about_application(found: Dataset, application: str) -> Dataset:
         KIND,
         found.about,
         tuple(one for one in found.solo if one.application == application),
-        tuple(one for one in found.corun if application in (one.victim, *one.aggressors)),
+        tuple(one for one in found.corun if application in (one.target, *one.aggressors)),
         tuple(one for one in found.infeasible if application in one.applications),
     )
 
@@ -165,7 +165,7 @@ def measured(found: Dataset, source: str) -> Measurements:
         for one in found.solo
     )
     runs = tuple(
-        CoLocatedRun(one.victim, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
+        CoLocatedRun(one.target, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
         for one in found.corun
     )
     forbidden = tuple(
@@ -233,7 +233,7 @@ def _solo_says(one: SoloProfile) -> Iterable[tuple[str, str]]:
 
 
 def _corun_says(one: CoLocationSample) -> Iterable[tuple[str, str]]:
-    if not one.victim:
+    if not one.target:
         yield "victim", "is empty; name it"
     if not one.aggressors:
         yield "aggressors", "names nobody; alone it is an entry of solo"

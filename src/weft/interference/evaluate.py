@@ -124,7 +124,7 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
             test.speed,
             guess.speed,
             guess.lowest,
-            applications.family[test.victim],
+            applications.family[test.target],
             guess.calibrated,
         )
         beside = scores.baselines(applications, samples.take(part.train), test)
@@ -139,7 +139,7 @@ def _ours(
 
     New families are known alone, as pods to come.
     """
-    seen = {name for run in train for name in (run.victim, *run.others)}
+    seen = {name for run in train for name in (run.target, *run.others)}
     new = split == "new application"
     solos = [one for one in cell.solos if one.application in seen or not new]
     extra = [one for one in cell.solos if one not in solos]
@@ -152,7 +152,7 @@ def _ours(
     itself = (speaker.far if new else speaker.near).predict(
         ApplicationSpace(speaker.known, learned.scales), speaker.samples
     )
-    guess = speaker.predict(asked, PairSamples(at[test.victim], at[test.other], test.speed))
+    guess = speaker.predict(asked, PairSamples(at[test.target], at[test.other], test.speed))
     return guess, float(np.quantile(itself.speed - speaker.samples.speed, 0.9))
 
 
@@ -160,12 +160,12 @@ def _parts(
     split: str, applications: Applications, samples: PairSamples, seeds: int
 ) -> Iterator[_Part]:
     if split == "new application":
-        for number in np.unique(applications.family[samples.victim]):
-            victim = applications.family[samples.victim] == number
+        for number in np.unique(applications.family[samples.target]):
+            target = applications.family[samples.target] == number
             other = applications.family[samples.other] == number
             name = applications.families[int(np.argmax(applications.family == number))]
-            if not (victim | other).all():
-                yield _Part(name, ~victim & ~other, victim)
+            if not (target | other).all():
+                yield _Part(name, ~target & ~other, target)
         return
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
@@ -194,14 +194,14 @@ def _new_gpu(
             continue
         speaker = LearnedPredictor(learned, there.solos, there.runs)
         known = speaker.asked(())
-        runs = [run for run in cell.runs if {run.victim, *run.others} <= set(known.names)]
+        runs = [run for run in cell.runs if {run.target, *run.others} <= set(known.names)]
         test = known.samples(runs)
         if not len(test):
             continue
         guess = speaker.predict(known, test)
         lowest = guess.speed - UNSEEN_MODEL * (guess.speed - guess.lowest)
         never = np.zeros(len(test), dtype=np.bool_)
-        told = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.victim], never)
+        told = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.target], never)
         beside = scores.baselines(known, speaker.samples, test)
         said.append(_Said(f"from {other_model}", told, beside))
     return _result(cell, "new GPU", said)
@@ -220,7 +220,7 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
     by_pairs = Predictor(fit(cell.only(pairs), how.effort))
     family = {one.application: number for number, one in enumerate(cell.solos)}
     share = {one.application: utilisation(one) for one in cell.solos}
-    companies = sorted({tuple(sorted((run.victim, *run.others))) for run in larger})
+    companies = sorted({tuple(sorted((run.target, *run.others))) for run in larger})
     said = []
     for seed in range(how.seeds):
         order = np.random.default_rng(seed).permutation(len(companies))
@@ -228,21 +228,21 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
         known: list[CoLocatedRun] = []
         test: list[CoLocatedRun] = []
         for run in larger:
-            inside = tuple(sorted((run.victim, *run.others))) in kept
+            inside = tuple(sorted((run.target, *run.others))) in kept
             (known if inside else test).append(run)
         how.progress(f"{cell.source}, several others: seed {seed}")
         ours = Predictor(fit(cell.only([*pairs, *known]), how.effort))
-        found = [ours.predict(run.victim, run.others) for run in test]
-        single = [[by_pairs.predict(run.victim, [one]).mean for one in run.others] for run in test]
+        found = [ours.predict(run.target, run.others) for run in test]
+        single = [[by_pairs.predict(run.target, [one]).mean for one in run.others] for run in test]
         beside = {
             "product of pairs": np.exp([-sum(means) for means in single]),
             "pairs and hinge": np.exp(
-                [-by_pairs.predict(run.victim, run.others).mean for run in test]
+                [-by_pairs.predict(run.target, run.others).mean for run in test]
             ),
             "worst pair": np.exp([-max(means) for means in single]),
             "constant": np.full(len(test), np.mean([run.speed for run in known])),
         }
-        summed = np.array([sum(share[name] for name in (run.victim, *run.others)) for run in test])
+        summed = np.array([sum(share[name] for name in (run.target, *run.others)) for run in test])
         if not np.isnan(summed).any():
             beside["sum of utilisation"] = 1.0 / np.maximum(1.0, summed)
         said.append(_Said(f"seed {seed}", _told_of(test, found, family), beside))
@@ -256,7 +256,7 @@ def _told_of(
         np.array([run.speed for run in test]),
         np.exp([-one.mean for one in found]),
         np.exp([-max(one.upper, one.mean) for one in found]),
-        np.array([number[run.victim] for run in test]),
+        np.array([number[run.target] for run in test]),
         np.array([one.calibrated for one in found]),
     )
 

@@ -32,22 +32,22 @@ UTILISATION = (
 class PairSamples(msgspec.Struct, frozen=True):
     """Ordered pairs with their speed, by application index, [n]. `pair` is equal both ways."""
 
-    victim: Ints
+    target: Ints = msgspec.field(name="victim")
     other: Ints
     speed: Floats
 
     def __len__(self) -> int:
-        return len(self.victim)
+        return len(self.target)
 
     @property
     def pair(self) -> Ints:
         """A number for each unordered pair."""
-        low, high = np.minimum(self.victim, self.other), np.maximum(self.victim, self.other)
+        low, high = np.minimum(self.target, self.other), np.maximum(self.target, self.other)
         return np.asarray(low * (int(high.max(initial=0)) + 1) + high)
 
     def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "PairSamples":
         """Some of them."""
-        return PairSamples(self.victim[chosen], self.other[chosen], self.speed[chosen])
+        return PairSamples(self.target[chosen], self.other[chosen], self.speed[chosen])
 
 
 class Applications:
@@ -70,13 +70,13 @@ class Applications:
     def samples(self, runs: Iterable[CoLocatedRun]) -> PairSamples:
         """Runs with one other, as indices; others' speeds are of another kind."""
         found = [
-            (self.index[run.victim], self.index[run.others[0]], run.speed)
+            (self.index[run.target], self.index[run.others[0]], run.speed)
             for run in runs
             if len(run.others) == 1
         ]
-        victim, other, speed = zip(*found, strict=True) if found else ((), (), ())
+        target, other, speed = zip(*found, strict=True) if found else ((), (), ())
         return PairSamples(
-            np.array(victim, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
+            np.array(target, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
         )
 
 
@@ -136,14 +136,14 @@ def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return (*names, "largest sum of shares", "difference of shares", "residents")
 
 
-def pair_rows(raw: Floats, columns: Sequence[str], victims: Ints, others: Ints) -> Floats:
+def pair_rows(raw: Floats, columns: Sequence[str], targets: Ints, others: Ints) -> Floats:
     """A row for each victim and those beside it, [n] and [n, others]: own numbers, the others' sum
     and largest, overlaps."""
     shares = [at for at, name in enumerate(columns) if name.removesuffix(".mean") in UTILISATION]
-    own, beside = raw[victims], raw[others]
+    own, beside = raw[targets], raw[others]
     summed, largest = beside.sum(axis=1), beside.max(axis=1)
     total = own[:, shares] + summed[:, shares]
-    unknown = np.full((len(victims), 1), np.nan)
+    unknown = np.full((len(targets), 1), np.nan)
     return np.hstack(
         [
             own,
@@ -154,6 +154,6 @@ def pair_rows(raw: Floats, columns: Sequence[str], victims: Ints, others: Ints) 
             np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
             if shares
             else unknown,
-            np.full((len(victims), 1), 1.0 + others.shape[1]),
+            np.full((len(targets), 1), 1.0 + others.shape[1]),
         ]
     )

@@ -39,31 +39,31 @@ class History:
     def __init__(self, runs: Iterable[CoLocatedRun] = ()) -> None:
         self._kept: dict[tuple[str, tuple[str, ...]], RecentMean] = {}
         for run in runs:
-            self.saw(run.victim, run.others, -float(np.log(run.speed)), run.runs)
+            self.saw(run.target, run.others, -float(np.log(run.speed)), run.runs)
 
-    def saw(self, victim: str, others: Sequence[str], value: float, times: int = 1) -> None:
+    def saw(self, target: str, others: Sequence[str], value: float, times: int = 1) -> None:
         """One more measurement, or the median of several: it counts as often, up to 50."""
-        kept = self._kept.setdefault((victim, tuple(sorted(others))), RecentMean(value, []))
+        kept = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
             kept.mean += ALPHA * (value - kept.mean)
             kept.values.append(value)
         del kept.values[: -self.MOST]
 
-    def memory(self, victim: str, others: Sequence[str]) -> RecentMean | None:
+    def memory(self, target: str, others: Sequence[str]) -> RecentMean | None:
         """All that is remembered of it, however often it was measured."""
-        return self._kept.get((victim, tuple(sorted(others))))
+        return self._kept.get((target, tuple(sorted(others))))
 
-    def put(self, victim: str, others: Sequence[str], memory: RecentMean) -> None:
+    def put(self, target: str, others: Sequence[str], memory: RecentMean) -> None:
         """Remember what another history did."""
-        self._kept[victim, tuple(sorted(others))] = memory
+        self._kept[target, tuple(sorted(others))] = memory
 
-    def forget(self, victim: str, others: Sequence[str]) -> None:
+    def forget(self, target: str, others: Sequence[str]) -> None:
         """It was never measured."""
-        self._kept.pop((victim, tuple(sorted(others))), None)
+        self._kept.pop((target, tuple(sorted(others))), None)
 
-    def of(self, victim: str, others: Sequence[str]) -> RememberedSlowdown | None:
+    def of(self, target: str, others: Sequence[str]) -> RememberedSlowdown | None:
         """None below three measurements."""
-        kept = self._kept.get((victim, tuple(sorted(others))))
+        kept = self._kept.get((target, tuple(sorted(others))))
         if kept is None or len(kept.values) < LEAST:
             return None
         values = np.array(kept.values)

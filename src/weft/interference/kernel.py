@@ -43,7 +43,7 @@ class KernelSettings(msgspec.Struct, frozen=True):
     """One kernel: which columns it looks at, both sides, weights of the parts, and the noise."""
 
     columns: tuple[str, ...]
-    victim: KernelSide
+    target: KernelSide = msgspec.field(name="victim")
     other: KernelSide
     link: Link = "speed"
     suffers: float = 1.0
@@ -104,14 +104,14 @@ class ApplicationSpace:
 class KernelParts(NamedTuple):
     """Both sides' likeness of all applications, [K, K] each."""
 
-    victim: Floats
+    target: Floats
     other: Floats
 
 
 def parts(space: ApplicationSpace, settings: KernelSettings) -> KernelParts:
     """Of one kernel."""
     return KernelParts(
-        space.alike(settings.victim, settings.columns),
+        space.alike(settings.target, settings.columns),
         space.alike(settings.other, settings.columns),
     )
 
@@ -123,7 +123,7 @@ def between(
     settings: KernelSettings, likeness: KernelParts, left: PairSamples, right: PairSamples
 ) -> Floats:
     """The kernel, [len(left), len(right)]."""
-    v = likeness.victim[:, right.victim].take(left.victim, axis=0)
+    v = likeness.target[:, right.target].take(left.target, axis=0)
     found: Floats = likeness.other[:, right.other].take(left.other, axis=0)
     # BASE + s·v + (i + p·v)·a, in place: the arrays are large, and memory is what this costs.
     found *= settings.inflicts + settings.fits * v
@@ -135,7 +135,7 @@ def between(
 
 def itself(settings: KernelSettings, likeness: KernelParts, of: PairSamples) -> Floats:
     """The kernel's diagonal, [n]."""
-    v, a = likeness.victim[of.victim, of.victim], likeness.other[of.other, of.other]
+    v, a = likeness.target[of.target, of.target], likeness.other[of.other, of.other]
     return np.asarray(BASE + settings.suffers * v + settings.inflicts * a + settings.fits * v * a)
 
 
@@ -278,11 +278,11 @@ class GaussianProcess:
 
     def predict(self, likeness: KernelParts, asked: PairSamples) -> LeftOutScores:
         """Speed and standard deviation (of a measurement) for each asked pair."""
-        victims, row = np.unique(asked.victim, return_inverse=True)
+        targets, row = np.unique(asked.target, return_inverse=True)
         others, column = np.unique(asked.other, return_inverse=True)
         size, kinds = len(self.basis), len(np.unique(self.basis.other))
-        if len(victims) * (size**2 + len(others) * kinds**2) < 0.5 * len(asked) * size**2:
-            mean, known = self._every(likeness, victims, others)
+        if len(targets) * (size**2 + len(others) * kinds**2) < 0.5 * len(asked) * size**2:
+            mean, known = self._every(likeness, targets, others)
             mean, known = mean[row, column], known[row, column]
         else:
             mean, known = self._each(likeness, asked)
@@ -294,13 +294,13 @@ class GaussianProcess:
         mean, known = np.empty(len(asked)), np.empty(len(asked))
         for begin in range(0, len(asked), _CHUNK):
             part = slice(begin, begin + _CHUNK)
-            some = PairSamples(asked.victim[part], asked.other[part], asked.speed[part])
+            some = PairSamples(asked.target[part], asked.other[part], asked.speed[part])
             across = between(self.settings, likeness, some, self.basis)
             mean[part] = across @ self.weights
             known[part] = np.einsum("ij,ij->i", across @ self._inverse, across)
         return mean, known
 
-    def _every(self, likeness: KernelParts, victims: Ints, others: Ints) -> tuple[Floats, Floats]:
+    def _every(self, likeness: KernelParts, targets: Ints, others: Ints) -> tuple[Floats, Floats]:
         """The same of all victims beside all others, [V, A].
 
         What a pair has in common with one of the basis is u + w·A, u and w the victim's alone. So
@@ -311,11 +311,11 @@ class GaussianProcess:
         kinds, begins = np.unique(self.basis.other[order], return_index=True)
         weights, inverse = self.weights[order], self._inverse[np.ix_(order, order)]
         beside = likeness.other[np.ix_(others, kinds)]
-        mean, known = np.empty((2, len(victims), len(others)))
+        mean, known = np.empty((2, len(targets), len(others)))
         most = max(1, _GRID // len(kinds) ** 2)
-        for begin in range(0, len(victims), most):
+        for begin in range(0, len(targets), most):
             rows = slice(begin, begin + most)
-            own = likeness.victim[np.ix_(victims[rows], self.basis.victim[order])]
+            own = likeness.target[np.ix_(targets[rows], self.basis.target[order])]
             u, w = (
                 BASE + self.settings.suffers * own,
                 (self.settings.inflicts + self.settings.fits * own),

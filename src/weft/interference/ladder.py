@@ -91,46 +91,46 @@ class Predictor:
         self.forbidden = {frozenset(names) for names in cell.forbidden}
         self._seen: list[Residuals] = []
         self._correction = Correction()
-        self._measured = {name for run in cell.runs for name in (run.victim, *run.others)}
+        self._measured = {name for run in cell.runs for name in (run.target, *run.others)}
         self.speaker: LearnedPredictor | None = None
         self.applications = Applications(self.solos.values())
         if cell.learned is not None:
             self.speaker = LearnedPredictor(cell.learned, cell.solos, cell.runs)
             self.applications = self.speaker.asked(extra)
 
-    def saw(self, victim: str, others: Sequence[str], speed: float) -> None:
+    def saw(self, target: str, others: Sequence[str], speed: float) -> None:
         """Progress that was observed: its rate by its rate alone. What is none teaches nothing."""
         if not (np.isfinite(speed) and speed > 0):
             return
         slower = -float(np.log(max(speed, SLOWEST)))
-        said = self._below_history(victim, others)
-        self._seen.append(Residuals(victim, tuple(others), slower - said.mean))
+        said = self._below_history(target, others)
+        self._seen.append(Residuals(target, tuple(others), slower - said.mean))
         self._correction = Correction(self._seen)
-        self.history.saw(victim, others, slower)
+        self.history.saw(target, others, slower)
 
-    def predict(self, victim: str, others: Sequence[str]) -> SlowdownPrediction:
+    def predict(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
         """Of one beside others; nobody beside it: no slowdown."""
         if not others:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
-        known = self.history.of(victim, others)
+        known = self.history.of(target, others)
         if known is not None:
             found = SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
         else:
-            open_to = [one for one in others if self.history.of(victim, [one]) is None]
-            found = self._below_history(victim, others)
+            open_to = [one for one in others if self.history.of(target, [one]) is None]
+            found = self._below_history(target, others)
             if open_to:  # what was measured has been corrected by being measured
-                found = self._corrected(found, victim, open_to)
-        if any(frozenset((victim, other)) in self.forbidden for other in others):
+                found = self._corrected(found, target, open_to)
+        if any(frozenset((target, other)) in self.forbidden for other in others):
             return msgspec.structs.replace(found, upper=float("inf"))
         return found
 
-    def rung_of(self, victim: str, other: str) -> Rung:
+    def rung_of(self, target: str, other: str) -> Rung:
         """The rung below history that speaks of a pair."""
-        if self.speaker is not None and self._said_alone(victim) and self._said_alone(other):
+        if self.speaker is not None and self._said_alone(target) and self._said_alone(other):
             return "learned"
-        if self.cell.additive is not None and {victim, other} <= self._measured:
+        if self.cell.additive is not None and {target, other} <= self._measured:
             return "additive"
-        one, two = self.solos.get(victim), self.solos.get(other)
+        one, two = self.solos.get(target), self.solos.get(other)
         if (
             one is not None
             and two is not None
@@ -142,28 +142,28 @@ class Predictor:
     def pairs(self, names: Sequence[str]) -> list[list[SlowdownPrediction]]:
         """Every name beside every name."""
         learned = [
-            (victim, other)
-            for victim in names
+            (target, other)
+            for target in names
             for other in names
-            if self.rung_of(victim, other) == "learned"
+            if self.rung_of(target, other) == "learned"
         ]
         said = dict(zip(learned, self._by_learned(learned), strict=True)) if learned else {}
         table = []
-        for victim in names:
+        for target in names:
             row = []
             for other in names:
-                quick = said.get((victim, other))
+                quick = said.get((target, other))
                 row.append(
-                    self.predict(victim, [other])
-                    if quick is None or self.history.of(victim, [other]) is not None
-                    else self._finished(quick, victim, other)
+                    self.predict(target, [other])
+                    if quick is None or self.history.of(target, [other]) is not None
+                    else self._finished(quick, target, other)
                 )
             table.append(row)
         return table
 
-    def _finished(self, found: SlowdownPrediction, victim: str, other: str) -> SlowdownPrediction:
-        found = self._corrected(found, victim, [other])
-        if frozenset((victim, other)) in self.forbidden:
+    def _finished(self, found: SlowdownPrediction, target: str, other: str) -> SlowdownPrediction:
+        found = self._corrected(found, target, [other])
+        if frozenset((target, other)) in self.forbidden:
             return msgspec.structs.replace(found, upper=float("inf"))
         return found
 
@@ -177,26 +177,26 @@ class Predictor:
         at = self.applications.index[name]
         return bool(np.isfinite(self.applications.raw[at]).any())
 
-    def _below_history(self, victim: str, others: Sequence[str]) -> SlowdownPrediction:
+    def _below_history(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
         speaker = self.speaker
         if speaker is not None and len(others) > 1:
             index = self.applications.index
-            if all(self._said_alone(name) for name in (victim, *others)):
+            if all(self._said_alone(name) for name in (target, *others)):
                 found = speaker.together(
-                    self.applications, index[victim], [index[name] for name in others]
+                    self.applications, index[target], [index[name] for name in others]
                 )
                 if found is not None:
                     return _predictions(found)[0]
         if len(others) == 1:
-            return self._pair(victim, others[0])
+            return self._pair(target, others[0])
         return _sum(
-            [self._known_pair(victim, other) for other in others], self._beyond(victim, others)
+            [self._known_pair(target, other) for other in others], self._beyond(target, others)
         )
 
-    def _beyond(self, victim: str, others: Sequence[str]) -> float:
+    def _beyond(self, target: str, others: Sequence[str]) -> float:
         """What all together lose by the hinge beyond what its pairs do: two who are harmless one by
         one may fill the card."""
-        known = [self.solos.get(name) for name in (victim, *others)]
+        known = [self.solos.get(name) for name in (target, *others)]
         solos = [one for one in known if one is not None]
         if len(solos) < len(known):
             return 0.0
@@ -206,23 +206,23 @@ class Predictor:
             return 0.0
         return max(0.0, whole[0] - sum(one[0] for one in pairs if one is not None))
 
-    def _known_pair(self, victim: str, other: str) -> SlowdownPrediction:
-        known = self.history.of(victim, [other])
+    def _known_pair(self, target: str, other: str) -> SlowdownPrediction:
+        known = self.history.of(target, [other])
         if known is None:
-            return self._pair(victim, other)
+            return self._pair(target, other)
         return SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
 
-    def _pair(self, victim: str, other: str) -> SlowdownPrediction:
-        rung = self.rung_of(victim, other)
+    def _pair(self, target: str, other: str) -> SlowdownPrediction:
+        rung = self.rung_of(target, other)
         if rung == "learned":
-            return self._by_learned([(victim, other)])[0]
+            return self._by_learned([(target, other)])[0]
         additive = self.cell.additive
         if rung == "additive" and additive is not None:
             at = Applications(self.cell.solos).index
-            mean = additive.middle + additive.suffers[at[victim]] + additive.inflicts[at[other]]
+            mean = additive.middle + additive.suffers[at[target]] + additive.inflicts[at[other]]
             return SlowdownPrediction(mean, mean + additive.spread, "additive", False)
         if rung == "hinge":
-            told = utilisation.by_utilisation(self.solos[victim], [self.solos[other]])
+            told = utilisation.by_utilisation(self.solos[target], [self.solos[other]])
             if told is not None:
                 return SlowdownPrediction(*told, "hinge", False)
         return SlowdownPrediction(*utilisation.unknown(), "unknown", False)
@@ -232,16 +232,16 @@ class Predictor:
             return []
         index = self.applications.index
         asked = PairSamples(
-            np.array([index[victim] for victim, _ in pairs]),
+            np.array([index[target] for target, _ in pairs]),
             np.array([index[other] for _, other in pairs]),
             np.zeros(len(pairs)),
         )
         return _predictions(self.speaker.predict(self.applications, asked))
 
     def _corrected(
-        self, found: SlowdownPrediction, victim: str, others: Sequence[str]
+        self, found: SlowdownPrediction, target: str, others: Sequence[str]
     ) -> SlowdownPrediction:
-        add = self._correction.of(victim, others)
+        add = self._correction.of(target, others)
         return msgspec.structs.replace(found, mean=found.mean + add, upper=found.upper + add)
 
 

@@ -59,7 +59,7 @@ def learn(
     """None where too little was measured."""
     applications = Applications(solos)
     samples = applications.samples(runs)
-    used = np.unique(np.r_[samples.victim, samples.other])
+    used = np.unique(np.r_[samples.target, samples.other])
     if len(samples) < LEAST_SAMPLES or len(used) < LEAST_APPLICATIONS:
         return None
     chosen = elect(applications, samples, effort)
@@ -94,9 +94,9 @@ def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats
     beside = np.array([len(run.others) for run in runs])
     for size in np.unique(beside):
         at = np.flatnonzero(beside == size).tolist()
-        victims = np.array([index[runs[row].victim] for row in at])
+        targets = np.array([index[runs[row].target] for row in at])
         others = np.array([[index[name] for name in runs[row].others] for row in at])
-        rows[at] = pair_rows(applications.raw, columns, victims, others)
+        rows[at] = pair_rows(applications.raw, columns, targets, others)
     return rows
 
 
@@ -127,7 +127,7 @@ class LearnedPredictor:
         self.known = Applications(solos, self.columns)
         self.samples = self.known.samples(runs)
         self._most = max((len(run.others) for run in runs), default=0)
-        self._measured = set(np.unique(np.r_[self.samples.victim, self.samples.other]).tolist())
+        self._measured = set(np.unique(np.r_[self.samples.target, self.samples.other]).tolist())
         self._families = {self.known.families[at] for at in self._measured}
         space = ApplicationSpace(self.known, learned.scales)
         self.near = Committee(learned.near, space, self.samples)
@@ -156,8 +156,8 @@ class LearnedPredictor:
             ApplicationSpace(applications, self.learned.scales),
             self.kind_of(applications),
         )
-        victim, other = kind[pairs.victim], kind[pairs.other]
-        away = (victim == 2) | (other == 2)
+        target, other = kind[pairs.target], kind[pairs.other]
+        away = (target == 2) | (other == 2)
         speed, width = np.empty(len(pairs)), np.empty(len(pairs))
         for committee, rows, share, mixed in (
             (self.near, ~away, self.learned.near_share, left_out.blend),
@@ -168,18 +168,18 @@ class LearnedPredictor:
                 if self.trees is not None and share:
                     asked = pairs.take(rows)
                     seen = pair_rows(
-                        applications.raw, self.columns, asked.victim, asked.other[:, None]
+                        applications.raw, self.columns, asked.target, asked.other[:, None]
                     )
                     said = mixed(said, left_out.spoken(self.trees.predict(seen)), share)
                 speed[rows], width[rows] = said
         told = self.learned.calibration
         factor = np.select(
-            [victim == 2, away, (victim == 1) | (other == 1)],
-            [told.victim, told.other, told.size],
+            [target == 2, away, (target == 1) | (other == 1)],
+            [told.target, told.other, told.size],
             told.pair,
         )
         sure = np.select(
-            [away, (victim == 1) | (other == 1)], [told.new_families, told.new_sizes], True
+            [away, (target == 1) | (other == 1)], [told.new_families, told.new_sizes], True
         )
         if self.trees is None and self.learned.trees:
             sure = np.zeros(len(pairs), dtype=np.bool_)  # bounds were calibrated with their say
@@ -189,18 +189,18 @@ class LearnedPredictor:
         return SpeedPrediction(speed, lowest, sure.astype(np.bool_))
 
     def together(
-        self, applications: Applications, victim: int, others: Sequence[int]
+        self, applications: Applications, target: int, others: Sequence[int]
     ) -> SpeedPrediction | None:
         """Of one beside several at once; None where none so large were learnt from."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         row = pair_rows(
-            applications.raw, self.columns, np.array([victim]), np.array([list(others)])
+            applications.raw, self.columns, np.array([target]), np.array([list(others)])
         )
         said = left_out.spoken(self.trees.predict(row))
         told = self.learned.calibration
-        known = not self.kind_of(applications)[[victim, *others]].any()
-        factor = told.several if known else max(told.several, told.victim, told.other, told.size)
+        known = not self.kind_of(applications)[[target, *others]].any()
+        factor = told.several if known else max(told.several, told.target, told.other, told.size)
         lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
         return SpeedPrediction(said.speed, lowest, np.array([known and told.new_companies]))
 

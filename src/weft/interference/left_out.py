@@ -138,7 +138,7 @@ class Forests:
         samples, applications = held.samples, held.applications
         self._held = held
         self._rows = pair_rows(
-            applications.raw, applications.columns, samples.victim, samples.other[:, None]
+            applications.raw, applications.columns, samples.target, samples.other[:, None]
         )
         self._slower = -np.log(samples.speed)
 
@@ -226,24 +226,24 @@ def with_companies(
 ) -> Calibration:
     """And how far bounds must lie beside several others: forests without each sixth of the larger
     companies. As it was, where none was measured."""
-    companies = [tuple(sorted((run.victim, *run.others))) for run in runs]
+    companies = [tuple(sorted((run.target, *run.others))) for run in runs]
     larger = np.array([len(one) > 2 for one in companies])
     if not larger.any():
         return found
     number = {one: at for at, one in enumerate(sorted(set(companies)))}
-    company = np.array([number[one] for one in companies])
-    fold = np.unique(company, return_inverse=True)[1] % _FOLDS
-    scores, victims = [], []
+    co_residents = np.array([number[one] for one in companies])
+    fold = np.unique(co_residents, return_inverse=True)[1] % _FOLDS
+    scores, targets = [], []
     for at in range(_FOLDS):
         out = larger & (fold == at)
         if out.any() and not out.all():
             said = spoken(QuantileForests.fitted(rows[~out], slower[~out]).predict(rows[out]))
             scores.append(scores_of(np.exp(-slower[out]), said.speed, said.deviation))
-            victims += [runs[row].victim for row in np.flatnonzero(out).tolist()]
-    names = {name: at for at, name in enumerate(sorted(set(victims)))}
-    groups = by_group(np.concatenate(scores), np.array([names[name] for name in victims]))
+            targets += [runs[row].target for row in np.flatnonzero(out).tolist()]
+    names = {name: at for at, name in enumerate(sorted(set(targets)))}
+    groups = by_group(np.concatenate(scores), np.array([names[name] for name in targets]))
     return msgspec.structs.replace(
-        found, several=factor_of(groups), companies=len(np.unique(company[larger]))
+        found, several=factor_of(groups), companies=len(np.unique(co_residents[larger]))
     )
 
 
@@ -267,9 +267,9 @@ def _errors(
         for row, far in enumerate(shares):
             said = blend(kernels[at], trees[at], far).speed
             for column, part in enumerate(SHARES):
-                wrong = np.abs((1 - part) * said + part * added[at] - speed)[group.victims]
+                wrong = np.abs((1 - part) * said + part * added[at] - speed)[group.targets]
                 found[row, column, at] = wrong.mean() if len(wrong) else 0.0
-    return _Errors(found, np.array([float(group.victims.sum()) for group in held.families]))
+    return _Errors(found, np.array([float(group.targets.sum()) for group in held.families]))
 
 
 def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
@@ -294,12 +294,12 @@ def _factors(held: HeldOutSamples, found: LeftOutPredictions) -> Calibration:
     family = held.applications.family
 
     def scores(
-        groups: Sequence[SampleGroup], said: Sequence[LeftOutScores], victims: bool | None
+        groups: Sequence[SampleGroup], said: Sequence[LeftOutScores], targets: bool | None
     ) -> list[Floats]:
         kept = []
         for group, one in zip(groups, said, strict=True):
             score = scores_of(held.speeds(group), one.speed, one.deviation)
-            chosen = np.ones(len(score), bool) if victims is None else group.victims == victims
+            chosen = np.ones(len(score), bool) if targets is None else group.targets == targets
             kept.append(score[chosen])
         return kept
 
@@ -310,7 +310,7 @@ def _factors(held: HeldOutSamples, found: LeftOutPredictions) -> Calibration:
     wider = few_groups(len(held.families))
     pair_scores = scores_of(held.samples.speed, found.pairs.speed, found.pairs.deviation)
     return Calibration(
-        factor_of(by_group(pair_scores, held.samples.victim)),
+        factor_of(by_group(pair_scores, held.samples.target)),
         few_groups(len(sized))
         * factor_of(scores(sized, [found.sizes[at] for at in siblings], None)),
         wider * factor_of(scores(held.families, found.families, True)),

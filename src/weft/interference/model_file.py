@@ -82,7 +82,7 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     names = {one.application for one in cell.solos}
     yield "an application stands twice in solos", len(names) == len(cell.solos)
     for run in cell.runs:
-        yield "runs name who is not in solos", {run.victim, *run.others} <= names
+        yield "runs name who is not in solos", {run.target, *run.others} <= names
         yield "runs have a speed of 0 or less, or nobody beside", run.speed > 0 < len(run.others)
     for one in (cell.additive, cell.learned.additive if cell.learned else None):
         if one is not None:
@@ -95,11 +95,11 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     yield "learned.scales has columns without numbers", fits and all(scales.spread)
     yield "learned has no kernels", bool(cell.learned.near and cell.learned.far)
     for kernel in (*cell.learned.near, *cell.learned.far):
-        lengths = (*kernel.victim.lengths, *kernel.other.lengths)
+        lengths = (*kernel.target.lengths, *kernel.other.lengths)
         yield "a kernel looks at unknown columns", set(kernel.columns) <= set(scales.columns)
         yield (
             "a kernel has columns without lengths",
-            (len(kernel.victim.lengths) == len(kernel.other.lengths) == len(kernel.columns)),
+            (len(kernel.target.lengths) == len(kernel.other.lengths) == len(kernel.columns)),
         )
         yield "a kernel's noise or lengths are not above 0", min((kernel.noise, *lengths)) > 0
     yield "LightGBM's text does not read", trees.readable(cell.learned.trees)

@@ -56,13 +56,13 @@ Apart = tuple[str, str, str]
 
 
 class ObservedPair(msgspec.Struct, frozen=True):
-    """Log slowdowns of `victim` beside `others` on a GPU model: their moving mean, and the last.
+    """Log slowdowns of `target` beside `others` on a GPU model: their moving mean, and the last.
 
     `seen_ns`: when it was seen last, since 1970; 0 is not known, and counts as now.
     """
 
     gpu_model: str
-    victim: str
+    target: str = msgspec.field(name="victim")
     others: tuple[str, ...]
     mean: float
     values: tuple[float, ...]
@@ -99,9 +99,9 @@ def decode(text: str | bytes) -> ObservationRecord:
         raise msgspec.DecodeError("is nested too deeply") from None
     for pair in kept.pairs:
         if not pair.others or not pair.values:
-            raise msgspec.ValidationError(f"{pair.victim[:100]!r}: nobody beside it, or no value")
+            raise msgspec.ValidationError(f"{pair.target[:100]!r}: nobody beside it, or no value")
         if not all(abs(value) <= _FAR for value in (pair.mean, *pair.values)):
-            raise msgspec.ValidationError(f"{pair.victim[:100]!r}: a value makes no sense")
+            raise msgspec.ValidationError(f"{pair.target[:100]!r}: a value makes no sense")
     return kept
 
 
@@ -140,7 +140,7 @@ class ObservedSlowdowns:
         self._version = base.version
         self.base, self._view = base, InterferenceView(base)
         for pair in (kept or ObservationRecord()).pairs[-MOST_PAIRS:]:
-            key = (pair.gpu_model, pair.victim, tuple(sorted(pair.others)))
+            key = (pair.gpu_model, pair.target, tuple(sorted(pair.others)))
             self._of(pair.gpu_model).put(
                 *key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:]))
             )
@@ -158,7 +158,7 @@ class ObservedSlowdowns:
 
     # --- what is seen ---
 
-    def saw(self, gpu_model: str, victim: str, others: Sequence[str], slowdown: float) -> None:
+    def saw(self, gpu_model: str, target: str, others: Sequence[str], slowdown: float) -> None:
         """Progress that was counted over one window in which the same pods ran all the time.
 
         `others` are the applications beside it; alone it teaches nothing, and neither does a
@@ -167,7 +167,7 @@ class ObservedSlowdowns:
         if not others or not (math.isfinite(slowdown) and slowdown > 0.0):
             return
         value = math.log(min(max(slowdown, 1.0 / MOST_SLOWDOWN), MOST_SLOWDOWN))
-        key = (gpu_model, victim, tuple(sorted(others)))
+        key = (gpu_model, target, tuple(sorted(others)))
         self._of(gpu_model).saw(*key[1:], value)
         self._seen[key] = self._of(gpu_model).of(*key[1:])
         self._seen.move_to_end(key)
@@ -234,13 +234,13 @@ class ObservedSlowdowns:
         self._forget_old(now_ns)
         pairs = []
         for key in self._seen:
-            gpu_model, victim, others = key
-            memory = self._of(gpu_model).memory(victim, others)
+            gpu_model, target, others = key
+            memory = self._of(gpu_model).memory(target, others)
             if memory is not None:
                 values = tuple(round(value, 4) for value in memory.values)
                 mean = round(memory.mean, 4)
                 pairs.append(
-                    ObservedPair(gpu_model, victim, others, mean, values, self._seen_ns[key])
+                    ObservedPair(gpu_model, target, others, mean, values, self._seen_ns[key])
                 )
         return ObservationRecord(tuple(pairs), self.bans(now_ns))
 
@@ -279,8 +279,8 @@ class ObservedSlowdowns:
             self._correct(
                 cells, row[model], [(k, one) for k, one in known.items() if k[0] == model]
             )
-        for (model, victim, others), one in known.items():
-            cell = (row[model], at[victim], at[others[0]])
+        for (model, target, others), one in known.items():
+            cell = (row[model], at[target], at[others[0]])
             if len(others) == 1 and np.isfinite(cells.upper[cell]):
                 _measured(cells, cell, one)
         for model, first, second in bans:
@@ -299,7 +299,7 @@ class ObservedSlowdowns:
         names = dict.fromkeys(self.base.classes)
         size, models = len(names), dict.fromkeys(self.base.gpu_models)
         models |= dict.fromkeys(sorted({key[0] for key in (*bans, *known)}))
-        pairs = [*bans, *((model, victim, *others) for model, victim, others in known)]
+        pairs = [*bans, *((model, target, *others) for model, target, others in known)]
         names |= dict.fromkeys(sorted({name for _, *told in pairs for name in told}))
         index = np.minimum(np.arange(len(names) + 1), size)
         cards = [self._view.of(model) for model in models]
@@ -321,13 +321,13 @@ class ObservedSlowdowns:
         mean, tier = cells.mean[row], np.abs(cells.tier[row])
         seen: list[Residuals] = []
         names: set[str] = set()
-        for (_, victim, others), one in reversed(known):
-            names |= {victim, *others}
+        for (_, target, others), one in reversed(known):
+            names |= {target, *others}
             if len(names) > MOST_NAMES:
                 break
-            expected = sum(float(mean[at[victim], at[other]]) for other in others)
+            expected = sum(float(mean[at[target], at[other]]) for other in others)
             missed = min(max(one.mean - expected, -MOST_MISSED), MOST_MISSED)
-            seen.append(Residuals(victim, others, missed))
+            seen.append(Residuals(target, others, missed))
         told = Correction(seen)
         suffers = np.array([told.of(name, ()) for name in cells.classes] + [0.0])
         inflicts = np.array([told.of(name, (name,)) for name in cells.classes] + [0.0]) - suffers

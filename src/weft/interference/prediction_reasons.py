@@ -12,7 +12,7 @@ from weft.interference.learned import LearnedPredictor
 class NearestPair(msgspec.Struct, frozen=True):
     """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
 
-    victim: str
+    target: str = msgspec.field(name="victim")
     other: str
     speed: float
     likeness: float
@@ -27,16 +27,16 @@ class PredictionReasons(msgspec.Struct, frozen=True):
     trees: tuple[tuple[str, float], ...] = ()
 
 
-def because(predictor: Predictor, victim: str, other: str, nearest: int = 5) -> PredictionReasons:
+def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> PredictionReasons:
     """Of one pair. Below the learned rung there is nothing to say but the rung."""
-    found = predictor.predict(victim, [other])
+    found = predictor.predict(target, [other])
     speaker = predictor.speaker
-    if speaker is None or predictor.rung_of(victim, other) != "learned":
+    if speaker is None or predictor.rung_of(target, other) != "learned":
         return PredictionReasons(found)
     index = predictor.applications.index
-    asked = PairSamples(np.array([index[victim]]), np.array([index[other]]), np.zeros(1))
+    asked = PairSamples(np.array([index[target]]), np.array([index[other]]), np.zeros(1))
     kind = speaker.kind_of(predictor.applications)
-    away = 2 in (kind[index[victim]], kind[index[other]])
+    away = 2 in (kind[index[target]], kind[index[other]])
     process = (speaker.far if away else speaker.near).members[0]
     space = ApplicationSpace(predictor.applications, speaker.learned.scales)
     return PredictionReasons(
@@ -57,7 +57,7 @@ def _nearest(
     names = speaker.known.names
     return tuple(
         NearestPair(
-            names[all_of.victim[at]],
+            names[all_of.target[at]],
             names[all_of.other[at]],
             float(all_of.speed[at]),
             float(across[at] / scale[at]),
@@ -72,7 +72,7 @@ def _parts(
     """The kernel's parts, in speed (in its logarithm where the kernel works on that)."""
     settings, basis, target = process.settings, process.basis, process.target
     likeness = parts(space, settings)
-    v = likeness.victim[asked.victim[:, None], basis.victim[None, :]][0]
+    v = likeness.target[asked.target[:, None], basis.target[None, :]][0]
     a = likeness.other[asked.other[:, None], basis.other[None, :]][0]
     unit = "speed" if target.link == "speed" else "log speed"
     own = {
@@ -96,7 +96,7 @@ def _trees(
     if forest is None:
         return ()
     row = pair_rows(
-        predictor.applications.raw, speaker.columns, asked.victim, asked.other[:, None]
+        predictor.applications.raw, speaker.columns, asked.target, asked.other[:, None]
     )[0]
     added = forest.contributions(row)
     order = np.argsort(-np.abs(added), kind="stable")[:8]

@@ -73,8 +73,8 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
             speed = sum(beside) / sum(alone)
             runs.setdefault(source, []).append(CoLocatedRun(a, (b,), gpu, "", speed))
             continue
-        for victim, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
-            runs.setdefault(source, []).append(CoLocatedRun(victim, (other,), gpu, "", rate / own))
+        for target, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
+            runs.setdefault(source, []).append(CoLocatedRun(target, (other,), gpu, "", rate / own))
     return {
         name: Measurements(
             name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ()))
@@ -153,21 +153,21 @@ def slowdowns(told: Mapping[str, Mapping[str, float]], where: str) -> StaticTabl
         names,
         tuple(
             tuple(
-                _slowdown(told.get(victim, {}).get(other), where, victim, other) for other in names
+                _slowdown(told.get(target, {}).get(other), where, target, other) for other in names
             )
-            for victim in names
+            for target in names
         ),
     )
 
 
-def _slowdown(value: float | None, where: str, victim: str, other: str) -> float:
+def _slowdown(value: float | None, where: str, target: str, other: str) -> float:
     if value is None:
         return math.nan
     if value == FORBIDDEN:
         return math.inf
     if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
         raise BadInputError(
-            f"{where}, {victim} beside {other}",
+            f"{where}, {target} beside {other}",
             f"{value!r} is no slowdown; write how many times longer it takes, or -1 to forbid it",
         )
     return value

@@ -35,9 +35,9 @@ class SoloRun(msgspec.Struct, frozen=True):
 
 
 class CoLocatedRun(msgspec.Struct, frozen=True):
-    """`victim` beside `others`: its rate by its rate alone, the median of `runs` runs."""
+    """`target` beside `others`: its rate by its rate alone, the median of `runs` runs."""
 
-    victim: str
+    target: str = msgspec.field(name="victim")
     others: tuple[str, ...]
     gpu_model: str
     isolation: str
@@ -66,7 +66,7 @@ class Measurements(msgspec.Struct, frozen=True):
         at = (gpu_model, isolation)
         runs = [run for run in self.runs if (run.gpu_model, run.isolation) == at]
         solos = [one for one in self.solos if (one.gpu_model, one.isolation) == at]
-        named = {name for run in runs for name in (run.victim, *run.others)}
+        named = {name for run in runs for name in (run.target, *run.others)}
         missing = sorted(named - {one.application for one in solos})
         return Measurements(
             self.source,

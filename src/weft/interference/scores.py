@@ -103,7 +103,7 @@ def ridge(train: PairSamples, test: PairSamples, count: int) -> Floats:
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
     """1 / max(1, sum of both utilisations); None where somebody's is not known."""
     share = np.array([utilisation(one) for one in applications.solos])
-    total = share[test.victim] + share[test.other]
+    total = share[test.target] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))
 
 

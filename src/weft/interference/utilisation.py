@@ -28,15 +28,15 @@ def slowdown_of(speed: float) -> tuple[float, float]:
     return -float(np.log(speed)), -float(np.log(max(0.02, speed - LOWER)))
 
 
-def by_utilisation(victim: SoloRun, others: Sequence[SoloRun]) -> tuple[float, float] | None:
+def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, float] | None:
     """Log slowdown and bound; None where somebody's utilisation is not known.
 
     Whose memory activity is not known has none: that of the others counts.
     """
-    shares = [utilisation(one) for one in (victim, *others)]
+    shares = [utilisation(one) for one in (target, *others)]
     if np.isnan(shares).any():
         return None
-    memory = float(np.nansum([memory_activity(one) for one in (victim, *others)]))
+    memory = float(np.nansum([memory_activity(one) for one in (target, *others)]))
     return slowdown_of(speed_of(sum(shares), memory))
 
 

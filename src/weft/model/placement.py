@@ -9,10 +9,10 @@ from weft.model.slowdown_limit import SlowdownLimit
 class Share(msgspec.Struct, frozen=True, gc=False):
     """What one claim holds of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    `claim` is the index into the pod's claims, `gpu` the index on the node.
+    `gpu_request` is the index into the pod's claims, `gpu` the index on the node.
     """
 
-    claim: int
+    gpu_request: int = msgspec.field(name="claim")
     gpu: int
     memory_mib: int
     milli: int
@@ -22,7 +22,8 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 class Placement(msgspec.Struct, frozen=True, gc=False):
     """A pod's place: node and GPU shares, with what it takes of the node beside them.
 
-    `application`, `job_class`, `expected_s` and `slack` say what runs there, as `Shape` has them.
+    `application`, `job_class`, `expected_s` and `slowdown_limit` say what runs there, as `Shape`
+    has them.
     """
 
     uid: str
@@ -35,4 +36,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     expected_s: int = 0
-    slack: SlowdownLimit = ()
+    slowdown_limit: SlowdownLimit = msgspec.field(default=(), name="slack")

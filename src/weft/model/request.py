@@ -137,19 +137,19 @@ ANY_DEVICE = DeviceRule()
 class Shape(msgspec.Struct, frozen=True, gc=False):
     """Everything about a request that filters and scores may read; hashable, so cacheable.
 
-    `claims` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs) are what
-    the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU but must
-    run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was written
-    in: it is kept off nodes that count in another. 0: each node's own counts. `resources` names
-    what must be delivered to its containers (`Node.delivers`). `application` and `job_class` matter
-    to interference-aware policies only; `trace_spec` keeps the raw model string of a trace (FGD
-    counts pods by it). `expected_s` is how long the pod takes alone, rounded by `about_s`, 0 where
-    it does not say. `slack` is how much slower than that it may get by its SLO, where it is
-    latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity, ports,
-    volumes.
+    `gpu_requests` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs)
+    are what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
+    but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was
+    written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
+    names what must be delivered to its containers (`Node.delivers`). `application` and `job_class`
+    matter to interference-aware policies only; `trace_spec` keeps the raw model string of a trace
+    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `about_s`, 0
+    where it does not say. `slowdown_limit` is how much slower than that it may get by its SLO,
+    where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
+    ports, volumes.
     """
 
-    claims: tuple[GpuRequest, ...] = ()
+    gpu_requests: tuple[GpuRequest, ...] = msgspec.field(default=(), name="claims")
     cpu_milli: int = 0
     memory_mib: int = 0
     extended: tuple[tuple[str, int], ...] = ()
@@ -162,7 +162,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     job_class: str = ""
     trace_spec: str = ""
     expected_s: int = 0
-    slack: SlowdownLimit = ()
+    slowdown_limit: SlowdownLimit = msgspec.field(default=(), name="slack")
     constraints: Constraints = NO_CONSTRAINTS
 
 
@@ -177,14 +177,14 @@ def about_s(seconds: float) -> int:
 class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
     """One container: what it asked itself (`asked`), and which of the shape's claims it uses.
 
-    `asked` is None for a container without a GPU: it holds none and sees none. `claims` are
-    indexes into `Shape.claims`. `init` is True for init containers that end before the others
+    `asked` is None for a container without a GPU: it holds none and sees none. `gpu_requests` are
+    indexes into `Shape.gpu_requests`. `init` is True for init containers that end before the others
     start (restartable sidecars are not).
     """
 
     name: str
     asked: GpuRequest | None = None
-    claims: tuple[int, ...] = ()
+    gpu_requests: tuple[int, ...] = msgspec.field(default=(), name="claims")
     init: bool = False
 
 

@@ -11,7 +11,7 @@ LEAST_PERCENT, FINE_PERCENT, MOST_PERCENT = 100, 200, 10_000
 _SHOWN = 4
 
 
-def slack_percent(slo_ms: float, solo_ms: float) -> int:
+def limit_percent(slo_ms: float, solo_ms: float) -> int:
     """An SLO in percent of the p99 alone, rounded down so that few pods differ: to whole percents
     below 200, to hundreds above, 10,000 at most. 100 where the SLO is the smaller of the two.
     """
@@ -19,16 +19,16 @@ def slack_percent(slo_ms: float, solo_ms: float) -> int:
     return max(LEAST_PERCENT, percent if percent < FINE_PERCENT else percent // 100 * 100)
 
 
-def percent_on(slack: SlowdownLimit, gpu_model: str) -> int:
+def percent_on(slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
     """The pod's SLO on this GPU model, percent of its p99 alone; 0 where it says none for it."""
-    return next((percent for part, percent in slack if contains(gpu_model, part)), 0)
+    return next((percent for part, percent in slowdown_limit if contains(gpu_model, part)), 0)
 
 
-def bound_on(slack: SlowdownLimit, gpu_model: str, most: float) -> float:
+def bound_on(slowdown_limit: SlowdownLimit, gpu_model: str, most: float) -> float:
     """How many times slower than alone the pod may get on this GPU model: `most` is allowed to all
     of its class, and its own slack may be less.
     """
-    return bound_of(percent_on(slack, gpu_model), most)
+    return bound_of(percent_on(slowdown_limit, gpu_model), most)
 
 
 def bound_of(percent: int, most: float) -> float:
@@ -36,9 +36,9 @@ def bound_of(percent: int, most: float) -> float:
     return min(most, percent / 100) if percent else most
 
 
-def no_slack_in_words(slack: SlowdownLimit) -> str:
+def no_limit_in_words(slowdown_limit: SlowdownLimit) -> str:
     """Where its SLO leaves a pod no slack, what follows; "" where it leaves some everywhere."""
-    tight = [part for part, percent in slack if percent <= LEAST_PERCENT]
+    tight = [part for part, percent in slowdown_limit if percent <= LEAST_PERCENT]
     if not tight:
         return ""
     on = f" on {', '.join(tight[:_SHOWN])}" if any(tight) else ""

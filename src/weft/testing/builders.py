@@ -109,7 +109,7 @@ def shape(
     memory_mib: int = 0,
     percent: int = 0,
     milli: int = 0,
-    claims: Sequence[GpuRequest] = (),
+    gpu_requests: Sequence[GpuRequest] = (),
     cpu_milli: int = 0,
     host_memory_mib: int = 0,
     extended: Mapping[str, int] | None = None,
@@ -126,9 +126,9 @@ def shape(
     job_class: str = "",
 ) -> Shape:
     """What a pod asks. `gpus=2` alone means two whole cards; with memory, percent or milli it
-    means two cards of which each gives so much; `claims` says it in full."""
+    means two cards of which each gives so much; `gpu_requests` says it in full."""
     return Shape(
-        claims=tuple(claims) or _claim(gpus, memory_mib, percent, milli),
+        gpu_requests=tuple(gpu_requests) or _gpu_request(gpus, memory_mib, percent, milli),
         cpu_milli=cpu_milli,
         memory_mib=host_memory_mib,
         extended=tuple(sorted((extended or {}).items())),
@@ -142,7 +142,7 @@ def shape(
     )
 
 
-def _claim(gpus: int, memory_mib: int, percent: int, milli: int) -> tuple[GpuRequest, ...]:
+def _gpu_request(gpus: int, memory_mib: int, percent: int, milli: int) -> tuple[GpuRequest, ...]:
     if memory_mib or percent or milli:
         memory = GpuMemoryRequest("mib", memory_mib) if memory_mib else GpuMemoryRequest()
         if percent:
@@ -160,7 +160,7 @@ def pod(
     memory_mib: int = 0,
     percent: int = 0,
     milli: int = 0,
-    claims: Sequence[GpuRequest] = (),
+    gpu_requests: Sequence[GpuRequest] = (),
     cpu_milli: int = 0,
     host_memory_mib: int = 0,
     models: Sequence[str] = (),
@@ -179,7 +179,7 @@ def pod(
         memory_mib=memory_mib,
         percent=percent,
         milli=milli,
-        claims=claims,
+        gpu_requests=gpu_requests,
         cpu_milli=cpu_milli,
         host_memory_mib=host_memory_mib,
         models=models,

@@ -60,7 +60,7 @@ def random_shape(random: Random, nodes: list[Node]) -> Shape:
     """A shape that uses any of the request's fields; about half of them fit somewhere."""
     rare = random.random
     return Shape(
-        claims=_claims(random),
+        gpu_requests=_gpu_requests(random),
         cpu_milli=random.choice((0, 0, 500, 3000)),
         memory_mib=random.choice((0, 0, 1024, 8192)),
         extended=((LICENCE, random.randint(1, 2)),) if rare() < 0.15 else (),
@@ -82,7 +82,7 @@ def _rule(random: Random, nodes: list[Node]) -> DeviceRule:
     return DeviceRule(uuids=some) if random.random() < 0.5 else DeviceRule(not_uuids=some)
 
 
-def _claims(random: Random) -> tuple[GpuRequest, ...]:
+def _gpu_requests(random: Random) -> tuple[GpuRequest, ...]:
     draw = random.random()
     if draw < 0.1:
         return ()
@@ -95,10 +95,10 @@ def _claims(random: Random) -> tuple[GpuRequest, ...]:
         return (_split(random),)
     if draw < 0.82:
         return (_one(random, headroom, random.randint(1, 2)), _split(random))
-    claims = random.randint(2, 3)
+    gpu_requests = random.randint(2, 3)
     return tuple(
-        _one(random, headroom, random.choice((1, 1, 2)) if claims == 2 else 1)
-        for _ in range(claims)
+        _one(random, headroom, random.choice((1, 1, 2)) if gpu_requests == 2 else 1)
+        for _ in range(gpu_requests)
     )
 
 

@@ -32,7 +32,7 @@ def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
         return False
     if any(n and account.extended_free.get(name, 0) < n for name, n in shape.extended):
         return False
-    if not shape.claims:
+    if not shape.gpu_requests:
         return bool(node.gpus) or not shape.needs_gpu_node
     return next(assignments(account, shape), None) is not None
 
@@ -40,8 +40,8 @@ def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
 def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]:
     """Every way to give the claims distinct GPUs each, that also leaves room for `split` ones."""
     good = _accepted(account, shape)
-    fixed = [claim for claim in shape.claims if not claim.split]
-    options = [list(itertools.combinations(good, claim.count)) for claim in fixed]
+    fixed = [gpu_request for gpu_request in shape.gpu_requests if not gpu_request.split]
+    options = [list(itertools.combinations(good, gpu_request.count)) for gpu_request in fixed]
     for chosen in itertools.product(*options):
         if _holds(account, fixed, chosen) and _splits_fit(account, shape, fixed, chosen):
             yield chosen
@@ -49,10 +49,12 @@ def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]
 
 def fewest_gpus(account: ReferenceAccount, shape: Shape) -> int | None:
     """On how few GPUs the shape's only claim, a `split` one, can be spread; None: it cannot."""
-    (claim,) = shape.claims
+    (gpu_request,) = shape.gpu_requests
     good = _accepted(account, shape)
     free = {index: account.gpus[index].memory_free for index in good}
-    return _least_spread(account, claim, [i for i in good if _has_milli(account, claim, i)], free)
+    return _least_spread(
+        account, gpu_request, [i for i in good if _has_milli(account, gpu_request, i)], free
+    )
 
 
 def _accepted(account: ReferenceAccount, shape: Shape) -> list[int]:
@@ -68,50 +70,50 @@ def _accepted(account: ReferenceAccount, shape: Shape) -> list[int]:
 
 
 def _holds(
-    account: ReferenceAccount, claims: Sequence[GpuRequest], chosen: Sequence[Sequence[int]]
+    account: ReferenceAccount, gpu_requests: Sequence[GpuRequest], chosen: Sequence[Sequence[int]]
 ) -> bool:
     memory: Counter[int] = Counter()
     milli: Counter[int] = Counter()
-    for claim, indexes in zip(claims, chosen, strict=True):
+    for gpu_request, indexes in zip(gpu_requests, chosen, strict=True):
         for index in indexes:
             entry = account.gpus[index]
-            if not _takes(entry, claim):
+            if not _takes(entry, gpu_request):
                 return False
-            memory[index] += charged_mib(entry, claim)
-            milli[index] += entry.gpu.milli if claim.whole else claim.milli
+            memory[index] += charged_mib(entry, gpu_request)
+            milli[index] += entry.gpu.milli if gpu_request.whole else gpu_request.milli
     return (
         _apart(account, memory)
         and all(memory[index] <= account.gpus[index].memory_free for index in memory)
         and all(milli[index] <= account.gpus[index].milli_free for index in milli)
-        and _headroom_left(account, claims, chosen, memory)
+        and _headroom_left(account, gpu_requests, chosen, memory)
     )
 
 
-def charged_mib(entry: GpuAccount, claim: GpuRequest) -> int:
+def charged_mib(entry: GpuAccount, gpu_request: GpuRequest) -> int:
     """What a claim takes of this card."""
-    return entry.gpu.memory_mib if claim.whole else _asked_mib(entry, claim)
+    return entry.gpu.memory_mib if gpu_request.whole else _asked_mib(entry, gpu_request)
 
 
-def _asked_mib(entry: GpuAccount, claim: GpuRequest) -> int:
-    return claim.memory.on_node(entry.unit_mib).mib_on(entry.gpu.memory_mib)
+def _asked_mib(entry: GpuAccount, gpu_request: GpuRequest) -> int:
+    return gpu_request.memory.on_node(entry.unit_mib).mib_on(entry.gpu.memory_mib)
 
 
-def _takes(entry: GpuAccount, claim: GpuRequest) -> bool:
+def _takes(entry: GpuAccount, gpu_request: GpuRequest) -> bool:
     """A card must be as large as is asked of it (overcommit or not), and idle for `whole`."""
-    asked = max(charged_mib(entry, claim), _asked_mib(entry, claim))
-    large = asked + claim.headroom_mib <= entry.gpu.memory_mib
-    return large and (entry.idle or not claim.whole)
+    asked = max(charged_mib(entry, gpu_request), _asked_mib(entry, gpu_request))
+    large = asked + gpu_request.headroom_mib <= entry.gpu.memory_mib
+    return large and (entry.idle or not gpu_request.whole)
 
 
 def _headroom_left(
     account: ReferenceAccount,
-    claims: Sequence[GpuRequest],
+    gpu_requests: Sequence[GpuRequest],
     chosen: Sequence[Sequence[int]],
     memory: Counter[int],
 ) -> bool:
     return all(
-        memory[index] + claim.headroom_mib <= account.gpus[index].memory_free
-        for claim, indexes in zip(claims, chosen, strict=True)
+        memory[index] + gpu_request.headroom_mib <= account.gpus[index].memory_free
+        for gpu_request, indexes in zip(gpu_requests, chosen, strict=True)
         for index in indexes
     )
 
@@ -129,15 +131,15 @@ def _splits_fit(
     chosen: Sequence[Sequence[int]],
 ) -> bool:
     """At most one claim is `split`: it gets what the others leave."""
-    splits = [claim for claim in shape.claims if claim.split]
+    splits = [gpu_request for gpu_request in shape.gpu_requests if gpu_request.split]
     if not splits:
         return True
     (split,) = splits
     free = {index: account.gpus[index].memory_free for index in account.gpus}
     taken: set[int] = set()
-    for claim, indexes in zip(fixed, chosen, strict=True):
+    for gpu_request, indexes in zip(fixed, chosen, strict=True):
         for index in indexes:
-            free[index] -= charged_mib(account.gpus[index], claim)
+            free[index] -= charged_mib(account.gpus[index], gpu_request)
             taken.add(index)
     good = [
         index
@@ -150,22 +152,24 @@ def _splits_fit(
 
 def _milli_of(fixed: Sequence[GpuRequest], chosen: Sequence[Sequence[int]], index: int) -> int:
     return sum(
-        1000 if claim.whole else claim.milli
-        for claim, indexes in zip(fixed, chosen, strict=True)
+        1000 if gpu_request.whole else gpu_request.milli
+        for gpu_request, indexes in zip(fixed, chosen, strict=True)
         if index in indexes
     )
 
 
-def _has_milli(account: ReferenceAccount, claim: GpuRequest, index: int, taken: int = 0) -> bool:
-    return account.gpus[index].milli_free - taken >= claim.milli
+def _has_milli(
+    account: ReferenceAccount, gpu_request: GpuRequest, index: int, taken: int = 0
+) -> bool:
+    return account.gpus[index].milli_free - taken >= gpu_request.milli
 
 
 def _least_spread(
-    account: ReferenceAccount, claim: GpuRequest, good: Sequence[int], free: dict[int, int]
+    account: ReferenceAccount, gpu_request: GpuRequest, good: Sequence[int], free: dict[int, int]
 ) -> int | None:
-    for count in range(max(1, claim.count), len(good) + 1):
+    for count in range(max(1, gpu_request.count), len(good) + 1):
         for some in itertools.combinations(good, count):
             room = sum(free[index] for index in some)
-            if room >= claim.memory.value and _apart(account, Counter(some)):
+            if room >= gpu_request.memory.value and _apart(account, Counter(some)):
                 return count
     return None

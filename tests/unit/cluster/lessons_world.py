@@ -50,7 +50,7 @@ class Scene(World):
 
     @property
     def known(self) -> dict[str, OomRecord]:
-        return self.live.engine.lessons.known
+        return self.live.engine.oom_history.known
 
     async def bound(self, name: str, memory_mib: int = 2_000) -> None:
         """Add a pod of the job and wait until the watch shows it bound."""
@@ -97,5 +97,5 @@ def put(server: FakeApiServer, **data: str) -> None:
         server.add("configmaps", {"metadata": NAMED, "data": data})
 
 
-def lesson(workload: str = JOB, times: int = 1, least_mib: int = 1_000, **more: Any) -> str:
+def oom_record(workload: str = JOB, times: int = 1, least_mib: int = 1_000, **more: Any) -> str:
     return json.dumps({"workload": workload, "times": times, "least_mib": least_mib, **more})

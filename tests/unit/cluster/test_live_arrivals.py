@@ -92,7 +92,10 @@ def test_who_was_edited_while_it_was_bound_is_read(view: PodView) -> None:
     view.take(pod(marks=edit))
     seen = view.take(pod(marks=marks() | edit, nodeName="n"))
     assert isinstance(seen, PodSeenBound)
-    assert (seen.placement.job_class, seen.placement.slack) == ("latency-critical", (("", 102),))
+    assert (seen.placement.job_class, seen.placement.slowdown_limit) == (
+        "latency-critical",
+        (("", 102),),
+    )
 
 
 def test_a_decision_that_was_given_up_does_not_count(view: PodView) -> None:

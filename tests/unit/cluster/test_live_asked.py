@@ -29,7 +29,7 @@ SPECS = {
     },
     "topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
     "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "unbound"}}],
-    "resourceClaims": [{"name": "claim"}],
+    "resourceClaims": [{"name": "gpu_request"}],
 }
 taints = st.lists(
     st.sampled_from([CORDON, Taint("gpu", "NoExecute"), Taint("spot", "PreferNoSchedule")]),

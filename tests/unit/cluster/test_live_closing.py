@@ -125,9 +125,9 @@ def test_a_pod_that_tolerates_what_closed_the_node_goes_there() -> None:
         async with cluster(server):
             await asyncio.sleep(5)
             tainted(server)
-            server.add("pods", pod("stays", tolerations=[{"operator": "Exists"}]), "d")
+            server.add("pods", pod("residencies", tolerations=[{"operator": "Exists"}]), "d")
             await asyncio.sleep(0.01)
-            assert on(server, "stays") == "n"
+            assert on(server, "residencies") == "n"
 
     run(scene())
 

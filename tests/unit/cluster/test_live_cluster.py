@@ -86,9 +86,9 @@ async def restarted() -> int:
         server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
         live = EngineCluster(client, [Profile("weft", [Fgd()])])
         await live.start()
-        (stay,) = live.engine.stays.on(("n", 1))
+        (residency,) = live.engine.residencies.on(("n", 1))
         await live.stop()
-        return stay.since_ns
+        return residency.since_ns
 
 
 def test_after_a_restart_pods_are_as_old_as_the_api_says() -> None:

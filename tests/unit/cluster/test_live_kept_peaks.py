@@ -5,7 +5,7 @@ import logging
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, Scene, lesson, put, scene, stored
+from lessons_world import JOB, KEY, Scene, oom_record, put, scene, stored
 from live_world import api, run, until
 
 from weft.cluster.stores import peak_usage
@@ -57,7 +57,7 @@ def test_the_next_process_expects_what_this_one_learnt() -> None:
                 assert second.live.engine.peaks.known == {KIND: PeakUsage(900, 3)}
                 told = [event for event in heard if isinstance(event, OomHistoryLearnt)]
                 assert told == [OomHistoryLearnt({}, (PeakLearnt(*KIND, 900, 3),))]
-                writes = second.live.lessons.counts["written"]
+                writes = second.live.oom_history.counts["written"]
             assert writes == 0
 
     run(life())
@@ -76,7 +76,7 @@ def test_what_was_learnt_last_is_written_when_the_process_ends() -> None:
 def test_lessons_of_a_weft_that_kept_no_peaks_are_read_and_both_stand_side_by_side() -> None:
     async def life() -> None:
         async with api() as server:
-            put(server, d__Job__train=lesson(least_mib=2_500))
+            put(server, d__Job__train=oom_record(least_mib=2_500))
             async with scene(server) as made:
                 assert made.known[JOB].least_mib == 2_500
                 await completes(made, "a", 700)
@@ -113,10 +113,10 @@ def test_peaks_that_cannot_be_read_are_told_once_and_learnt_anew(
 ) -> None:
     async def life() -> None:
         async with api() as server:
-            put(server, d__Job__train=lesson(least_mib=2_500), peaks__v1__json=text)
+            put(server, d__Job__train=oom_record(least_mib=2_500), peaks__v1__json=text)
             async with scene(server) as made:
                 assert made.known[JOB].least_mib == 2_500
-                assert made.live.lessons.unreadable == {PEAKS}
+                assert made.live.oom_history.unreadable == {PEAKS}
                 await completes(made, "a", 700)
                 await until(lambda: stored(server)[PEAKS] != text)
                 assert peaks(server) == [PeakLearnt(*KIND, 700, 1)]
@@ -136,7 +136,7 @@ def test_two_that_write_at_once_join_what_they_know() -> None:
             await completes(made, "b", 600)
             joined = [PeakLearnt("e", "w", "1 mib 1", 5, 1), PeakLearnt(*KIND, 1_500, 2)]
             await until(lambda: peaks(server) == joined)
-            assert made.live.lessons.counts["conflict"] == 1
+            assert made.live.oom_history.counts["conflict"] == 1
 
     run(life())
 

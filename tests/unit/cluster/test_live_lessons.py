@@ -74,7 +74,7 @@ def test_a_process_that_dies_meanwhile_has_learnt_once(point: str) -> None:
                     server.fault("lose-answer", path="configmaps", times=1_000_000)
                 first.fails("a")
                 if point == "before it was written":
-                    await until(lambda: first.live.lessons.counts["failed"])
+                    await until(lambda: first.live.oom_history.counts["failed"])
                 else:
                     await until(lambda: entry(server))
             known = entry(server)
@@ -156,8 +156,12 @@ def test_a_follower_learns_and_writes_only_once_it_leads() -> None:
             async with scene(server, lead=False) as follower:
                 leader.fails("a")
                 await until(lambda: follower.known.get(JOB))
-                await until(lambda: leader.live.lessons.counts["failed"])
-                assert follower.live.lessons.counts == {"written": 0, "conflict": 0, "failed": 0}
+                await until(lambda: leader.live.oom_history.counts["failed"])
+                assert follower.live.oom_history.counts == {
+                    "written": 0,
+                    "conflict": 0,
+                    "failed": 0,
+                }
                 server.faults.forget()
                 await leader.live.stop()  # it writes what is left
                 first = await until(lambda: entry(server))
@@ -180,12 +184,12 @@ def test_without_an_api_that_answers_memory_has_to_do(caplog: pytest.LogCaptureF
                 await until(lambda: made.known.get(JOB))
                 await made.bound("b")
                 assert made.charged("b") == (2_500, 0)
-                await until(lambda: made.live.lessons.counts["failed"] > 3)
+                await until(lambda: made.live.oom_history.counts["failed"] > 3)
                 said = [r for r in caplog.records if "lessons are not kept" in r.getMessage()]
                 assert len(said) == 1
                 server.faults.forget()
                 await until(lambda: entry(server))
-                assert made.live.lessons.counts["written"] == 1
+                assert made.live.oom_history.counts["written"] == 1
 
     with caplog.at_level(logging.INFO, "weft.cluster"):
         run(life())

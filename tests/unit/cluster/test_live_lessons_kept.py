@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, NAMED, entry, holders, lesson, made_by, put, scene, stored
+from lessons_world import JOB, KEY, NAMED, entry, holders, made_by, oom_record, put, scene, stored
 from live_world import api, bind, node, pod, run, until
 
 from weft.cluster.stores.oom_history_store import entry_of, key_of
@@ -17,10 +17,14 @@ from weft.core.engine.oom_history import MOST
 def test_two_that_write_at_once_join_what_they_know() -> None:
     async def life() -> None:
         async with api() as server:
-            put(server, d__Job__other=lesson("d/Job/other"))
+            put(server, d__Job__other=oom_record("d/Job/other"))
             async with scene(server) as made:
                 await made.bound("a")
-                put(server, d__Job__train=lesson(least_mib=7_000, ends=["x"], note="mine"), new="?")
+                put(
+                    server,
+                    d__Job__train=oom_record(least_mib=7_000, ends=["x"], note="mine"),
+                    new="?",
+                )
                 made.fails("a")
                 await until(lambda: (e := entry(server)) and e.times == 2)
                 found = json.loads(stored(server)[KEY])
@@ -29,7 +33,7 @@ def test_two_that_write_at_once_join_what_they_know() -> None:
                 assert made.known[JOB].times == 2
                 assert made.known["d/Job/other"] == OomRecord(1, 1_000)
                 assert stored(server)["new"] == "?"
-                assert made.live.lessons.counts["conflict"] == 1
+                assert made.live.oom_history.counts["conflict"] == 1
 
     run(life())
 
@@ -37,9 +41,9 @@ def test_two_that_write_at_once_join_what_they_know() -> None:
 BROKEN = {
     "d.Job.train": "{",
     "d.Job.a": "[]",
-    "d.Job.b": lesson("d/Job/c"),
-    "d.Job.d": lesson("d/Job/d", times=-1),
-    "d.Job.e": lesson("d/Job/e", least_mib=2**40),
+    "d.Job.b": oom_record("d/Job/c"),
+    "d.Job.d": oom_record("d/Job/d", times=-1),
+    "d.Job.e": oom_record("d/Job/e", least_mib=2**40),
     "README": "lessons of Weft",
 }
 
@@ -47,7 +51,7 @@ BROKEN = {
 def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
     async def life() -> None:
         async with api() as server:
-            good = {"d.Job.good": lesson("d/Job/good")}
+            good = {"d.Job.good": oom_record("d/Job/good")}
             server.add("configmaps", {"metadata": NAMED, "data": {**BROKEN, **good}})
             async with scene(server) as made:
                 assert made.known == {"d/Job/good": OomRecord(1, 1_000)}
@@ -58,13 +62,13 @@ def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFix
                 made.fails("b")
                 await until(lambda: entry(server, "d/Job/next"))
                 assert {key: stored(server)[key] for key in BROKEN} == BROKEN
-                assert made.live.lessons.unreadable == BROKEN.keys()
+                assert made.live.oom_history.unreadable == BROKEN.keys()
                 assert made.known[JOB].times == 1
-                put(server, d__Job__train=lesson(least_mib=9_000))  # somebody mended it
+                put(server, d__Job__train=oom_record(least_mib=9_000))  # somebody mended it
                 server.add("pods", made_by(pod("c", 2_000), name="next"))
                 await until(lambda: (p := made.live.pod("d", "c")) and p.spec.node_name)
                 made.fails("c")
-                await until(lambda: made.live.lessons.unreadable == BROKEN.keys() - {KEY})
+                await until(lambda: made.live.oom_history.unreadable == BROKEN.keys() - {KEY})
                 assert made.known[JOB].least_mib == 9_000
 
     with caplog.at_level(logging.WARNING, "weft.cluster"):
@@ -77,7 +81,7 @@ def test_of_too_many_workloads_the_one_that_failed_least_recently_goes() -> None
     async def life() -> None:
         async with api() as server:
             data = {
-                key_of(f"d/Job/j{n}"): lesson(f"d/Job/j{n}", at=f"2025-01-01T00:{n:04}:00Z")
+                key_of(f"d/Job/j{n}"): oom_record(f"d/Job/j{n}", at=f"2025-01-01T00:{n:04}:00Z")
                 for n in range(MOST)
             }
             server.add("configmaps", {"metadata": NAMED, "data": {**data, "README": "?"}})
@@ -102,7 +106,7 @@ def test_ends_that_come_together_are_one_write() -> None:
                 made.fails(f"p{number}")
             await until(lambda: made.live.ends.count == 8)
             await until(lambda: (e := entry(server)) and e.times == 2)
-            assert made.live.lessons.counts["written"] <= 2
+            assert made.live.oom_history.counts["written"] <= 2
 
     run(life())
 
@@ -167,8 +171,8 @@ def test_only_who_decides_lets_the_successor_go_first() -> None:
                 await until(lambda one=one: one.known.get(JOB))  # type: ignore[misc]
             successor = leader.live.parse(leader.live.pod("d", "a"))  # type: ignore[arg-type]
             assert successor.workload == JOB
-            assert leader.live.engine.lessons.goes_first(successor)
-            assert not follower.live.engine.lessons.goes_first(successor)
+            assert leader.live.engine.oom_history.goes_first(successor)
+            assert not follower.live.engine.oom_history.goes_first(successor)
 
     run(life())
 

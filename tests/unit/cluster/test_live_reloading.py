@@ -55,9 +55,9 @@ def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     return found
 
 
-def upper(told: Any, victim: str, other: str) -> float:
+def upper(told: Any, target: str, other: str) -> float:
     view = InterferenceView.from_input(told.value)
-    return float(view.of("T4").upper[view.index_of(victim), view.index_of(other)])
+    return float(view.of("T4").upper[view.index_of(target), view.index_of(other)])
 
 
 def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path) -> None:

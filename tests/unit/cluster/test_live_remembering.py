@@ -197,7 +197,7 @@ def test_a_neighbour_that_does_not_run_yet_teaches_nothing() -> None:
             await made.phase("train", "Running")
             await made.look(serve=95)
             (pair,) = made.remembering.experience.kept(0).pairs
-            assert (pair.victim, pair.others, len(pair.values)) == ("serve", ("train",), 1)
+            assert (pair.target, pair.others, len(pair.values)) == ("serve", ("train",), 1)
 
     run(life())
 
@@ -380,7 +380,7 @@ def test_joined_knows_what_both_know() -> None:
         (newer, ObservedPair("T4", "c", ("d",), 0.2, (0.2,))), (ban(200), ban(40, one="z"))
     )
     both = joined(mine, stored, 50)
-    assert [(p.victim, p.mean) for p in both.pairs] == [("c", 0.2), ("a", 0.1)]
+    assert [(p.target, p.mean) for p in both.pairs] == [("c", 0.2), ("a", 0.1)]
     assert {(b.one, b.other): b.until_ns for b in both.bans} == {
         ("serve", "train"): 200,
         ("serve", "x"): 900,

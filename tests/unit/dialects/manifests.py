@@ -66,8 +66,8 @@ def place(request: PodRequest, on: Node, *gpus: int) -> Placement:
     """The claims on these GPUs, one after the other."""
     shares: list[Share] = []
     rest = list(gpus)
-    for index, claim in enumerate(request.shape.claims):
-        for _ in range(claim.count):
-            shares.append(share_on(index, claim, on.gpus[rest.pop(0)]))
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        for _ in range(gpu_request.count):
+            shares.append(share_on(index, gpu_request, on.gpus[rest.pop(0)]))
     assert not rest
     return placement_of(request, on, shares)

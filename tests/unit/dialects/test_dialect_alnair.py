@@ -15,26 +15,28 @@ def units(value):
 def test_one_card_holds_memory_and_cores_of_the_whole_pod():
     request = parsed(asks("a", {MEMORY: 3, COMPUTE: 20}), box("proxy"), asks("b", {MEMORY: 4}))
     assert request.dialect == "alnair"
-    assert request.shape.claims == (GpuRequest(memory=units(7), milli=200),)
+    assert request.shape.gpu_requests == (GpuRequest(memory=units(7), milli=200),)
     assert request.shared_by_containers
     assert request.shape.unit_mib == 0
 
 
 def test_exact_ignores_init_containers():
     init = [ask(MEMORY, 9, "i")]
-    assert parsed(ask(MEMORY, 3), init=init).shape.claims[0].memory == units(9)
-    assert parsed(ask(MEMORY, 3), init=init, settings=EXACT).shape.claims[0].memory == units(3)
+    assert parsed(ask(MEMORY, 3), init=init).shape.gpu_requests[0].memory == units(9)
+    assert parsed(ask(MEMORY, 3), init=init, settings=EXACT).shape.gpu_requests[0].memory == units(
+        3
+    )
 
 
 def test_cores_alone_charge_no_memory_and_say_so():
     request = parsed(ask(COMPUTE, 30))
-    assert request.shape.claims == (GpuRequest(milli=300),)
+    assert request.shape.gpu_requests == (GpuRequest(milli=300),)
     assert "no GPU memory" in request.warnings[0]
 
 
 def test_more_than_a_cards_cores_are_held_at_a_card():
     request = parsed(asks("a", {MEMORY: 1, COMPUTE: 150}), asks("b", {MEMORY: 1, COMPUTE: 60}))
-    assert request.shape.claims[0].milli == 1000
+    assert request.shape.gpu_requests[0].milli == 1000
     assert [c.asked.milli for c in request.containers] == [1000, 600]
     assert len(request.warnings) == 2
 
@@ -43,7 +45,7 @@ def test_the_scheduler_names_without_resources_ask_for_nothing():
     for name in ("alnair-cost-saving", "alnair-high-performance"):
         request = parsed(box(), scheduler=name)
         assert request.dialect == "none"
-        assert request.shape.claims == ()
+        assert request.shape.gpu_requests == ()
         assert request.scheduler_name == name
 
 

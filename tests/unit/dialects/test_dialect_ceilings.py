@@ -52,7 +52,7 @@ def test_the_overhead_is_in_the_sum():
     ],
 )
 def test_labels_are_bounded(label, most):
-    assert parsed(labels={label: str(most)}).shape.claims
+    assert parsed(labels={label: str(most)}).shape.gpu_requests
     for text in (str(most + 1), "9" * 18, "9" * 60):
         with pytest.raises(BadInputError, match=f"write {most:,} at most") as caught:
             parsed(labels={label: text})
@@ -73,7 +73,7 @@ def test_so_many_containers_may_ask_for_gpus_of_their_own():
     def boxes(count):
         return [asks(f"c{i}", {"elasticgpu.io/gpu-memory": 100 + i}) for i in range(count)]
 
-    assert len(parsed(*boxes(MOST_ASKING)).shape.claims) == MOST_ASKING
+    assert len(parsed(*boxes(MOST_ASKING)).shape.gpu_requests) == MOST_ASKING
     with pytest.raises(BadInputError, match="257 containers ask for GPUs") as caught:
         parsed(*boxes(MOST_ASKING + 1))
     assert caught.value.where == "spec.containers"
@@ -82,7 +82,7 @@ def test_so_many_containers_may_ask_for_gpus_of_their_own():
 def test_one_card_may_serve_any_number_of_containers():
     many = [ask("aliyun.com/gpu-mem", 10, f"c{i}") for i in range(2_000)]
     request = parsed(box("a"), *many)
-    assert [claim.memory.value for claim in request.shape.claims] == [20_000]
+    assert [gpu_request.memory.value for gpu_request in request.shape.gpu_requests] == [20_000]
 
 
 @pytest.mark.parametrize("name", ["example.com/r{}", "cpu", "elasticgpu.io/gpu-memory"])

@@ -15,7 +15,7 @@ def mib(value, milli=0, count=1):
 
 def layout(*mains, init=()):
     request = parsed(*mains, init=list(init))
-    return request.shape.claims, {c.name: c.claims for c in request.containers}
+    return request.shape.gpu_requests, {c.name: c.gpu_requests for c in request.containers}
 
 
 def m(name, value, **kind):
@@ -23,58 +23,60 @@ def m(name, value, **kind):
 
 
 def test_a_smaller_init_container_borrows_without_growing():
-    claims, uses = layout(m("a", 4), m("b", 8), init=[m("i", 6)])
-    assert claims == (mib(4), mib(8))
+    gpu_requests, uses = layout(m("a", 4), m("b", 8), init=[m("i", 6)])
+    assert gpu_requests == (mib(4), mib(8))
     assert uses == {"i": (1,), "a": (0,), "b": (1,)}
 
 
 def test_a_larger_init_container_grows_the_largest_claim():
-    claims, uses = layout(m("a", 4), m("b", 8), init=[m("i", 10), m("j", 9)])
-    assert claims == (mib(4), mib(10))
+    gpu_requests, uses = layout(m("a", 4), m("b", 8), init=[m("i", 10), m("j", 9)])
+    assert gpu_requests == (mib(4), mib(10))
     assert uses["i"] == uses["j"] == (1,)
 
 
 def test_the_element_wise_maximum_of_memory_and_cores():
-    claims, _ = layout(asks("a", {MEMORY: 4, CORES: 50}), init=[asks("i", {MEMORY: 9, CORES: 10})])
-    assert claims == (mib(9, 500),)
+    gpu_requests, _ = layout(
+        asks("a", {MEMORY: 4, CORES: 50}), init=[asks("i", {MEMORY: 9, CORES: 10})]
+    )
+    assert gpu_requests == (mib(9, 500),)
 
 
 def test_a_sidecar_holds_its_own_beside_everything():
-    claims, uses = layout(m("a", 4), init=[m("s", 3, sidecar=True), m("i", 4)])
-    assert claims == (mib(4), mib(3))
+    gpu_requests, uses = layout(m("a", 4), init=[m("s", 3, sidecar=True), m("i", 4)])
+    assert gpu_requests == (mib(4), mib(3))
     assert uses == {"s": (1,), "i": (0,), "a": (0,)}
 
 
 def test_an_init_container_alone_holds_its_claim_for_the_next_one():
-    claims, uses = layout(box("a"), init=[m("i", 4), m("j", 9)])
-    assert claims == (mib(9),)
+    gpu_requests, uses = layout(box("a"), init=[m("i", 4), m("j", 9)])
+    assert gpu_requests == (mib(9),)
     assert uses == {"i": (0,), "j": (0,), "a": ()}
 
 
 def test_whole_cards_are_pooled_over_main_containers():
-    claims, uses = layout(
+    gpu_requests, uses = layout(
         ask(COUNT, 1, "a"), ask(COUNT, 2, "b"), init=[ask(COUNT, 4, "i"), ask(COUNT, 3, "j")]
     )
-    assert claims == (whole_cards(1), whole_cards(2), whole_cards(1))
+    assert gpu_requests == (whole_cards(1), whole_cards(2), whole_cards(1))
     assert uses["i"] == (1, 0, 2)
     assert uses["j"] == (1, 0)
 
 
 def test_a_shared_ask_fits_on_borrowed_whole_cards():
-    claims, uses = layout(ask(COUNT, 2, "a"), init=[asks("i", {COUNT: 2, MEMORY: 9})])
-    assert claims == (whole_cards(2),)
+    gpu_requests, uses = layout(ask(COUNT, 2, "a"), init=[asks("i", {COUNT: 2, MEMORY: 9})])
+    assert gpu_requests == (whole_cards(2),)
     assert uses["i"] == (0,)
 
 
 def test_a_whole_ask_makes_a_shared_claim_whole():
-    claims, uses = layout(m("a", 4), init=[ask(COUNT, 2, "i")])
-    assert claims == (whole_cards(1), whole_cards(1))
+    gpu_requests, uses = layout(m("a", 4), init=[ask(COUNT, 2, "i")])
+    assert gpu_requests == (whole_cards(1), whole_cards(1))
     assert uses == {"i": (0, 1), "a": (0,)}
 
 
 def test_a_shared_claim_of_several_gpus_becomes_whole_as_one():
-    claims, uses = layout(asks("a", {COUNT: 2, MEMORY: 5}), init=[ask(COUNT, 2, "i")])
-    assert claims == (whole_cards(2),)
+    gpu_requests, uses = layout(asks("a", {COUNT: 2, MEMORY: 5}), init=[ask(COUNT, 2, "i")])
+    assert gpu_requests == (whole_cards(2),)
     assert uses == {"i": (0,), "a": (0,)}
 
 
@@ -90,8 +92,8 @@ def test_a_container_sees_no_more_gpus_than_it_asked_for():
 
 
 def test_distinct_gpus_are_never_borrowed_from_claims_that_may_meet():
-    claims, uses = layout(m("a", 4), m("b", 4), init=[asks("i", {COUNT: 2, MEMORY: 2})])
-    assert claims == (mib(4, count=2), mib(4))
+    gpu_requests, uses = layout(m("a", 4), m("b", 4), init=[asks("i", {COUNT: 2, MEMORY: 2})])
+    assert gpu_requests == (mib(4, count=2), mib(4))
     assert uses["i"] == (0,)
 
 
@@ -102,8 +104,11 @@ def test_memory_of_another_kind_is_held_beside():
         init=[asks("i", {gpu: 1, "nvidia.com/gpumem-percentage": 50}), ask(gpu + "cores", 10, "j")],
     )
     # i can't borrow MiB for a percentage; j asks for all memory and so makes i's claim whole.
-    assert [claim.memory.kind for claim in request.shape.claims] == ["mib", "whole"]
-    assert [c.claims for c in request.containers] == [(1,), (1,), (0,)]
+    assert [gpu_request.memory.kind for gpu_request in request.shape.gpu_requests] == [
+        "mib",
+        "whole",
+    ]
+    assert [c.gpu_requests for c in request.containers] == [(1,), (1,), (0,)]
 
 
 def test_node_side_follows_kubernetes_rules():

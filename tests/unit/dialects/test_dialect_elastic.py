@@ -14,24 +14,24 @@ IO = "elasticgpu.io/gpu-"
 def test_every_spelling_of_cores_is_percent_of_a_card(name):
     request = parsed(ask(name, "20"))
     assert request.dialect == "elastic"
-    assert request.shape.claims == (GpuRequest(milli=200),)
+    assert request.shape.gpu_requests == (GpuRequest(milli=200),)
     assert request.warnings == ()
 
 
 @pytest.mark.parametrize(("name", "mib"), MEMORY_MIB.items())
 def test_every_spelling_of_memory_has_its_unit(name, mib):
-    assert parsed(ask(name, 3)).shape.claims[0].memory == GpuMemoryRequest("mib", 3 * mib)
+    assert parsed(ask(name, 3)).shape.gpu_requests[0].memory == GpuMemoryRequest("mib", 3 * mib)
 
 
 def test_two_spellings_in_one_container_count_once():
     request = parsed(asks("c", {IO + "memory": 256, "elasticgpu.com/gpu-memory": 300}))
-    assert request.shape.claims == (GpuRequest(memory=GpuMemoryRequest("mib", 300)),)
+    assert request.shape.gpu_requests == (GpuRequest(memory=GpuMemoryRequest("mib", 300)),)
     assert "larger" in request.warnings[0]
 
 
 def test_a_hundred_percent_and_more_are_whole_cards_with_warnings():
     request = parsed(asks("c", {IO + "core": 250, IO + "memory": 256}))
-    assert request.shape.claims == (whole_cards(2),)
+    assert request.shape.gpu_requests == (whole_cards(2),)
     assert len(request.warnings) == 2
     assert "256" in request.warnings[0]
     assert "50 of 250" in request.warnings[1]
@@ -39,7 +39,7 @@ def test_a_hundred_percent_and_more_are_whole_cards_with_warnings():
 
 def test_each_container_has_its_own_gpu_and_a_sidecar_without_gpu_none():
     request = parsed(box("proxy"), ask(IO + "memory", 5, "a"), ask(IO + "core", 100, "b"))
-    assert [c.claims for c in request.containers] == [(), (0,), (1,)]
+    assert [c.gpu_requests for c in request.containers] == [(), (0,), (1,)]
     assert request.containers[0].asked is None
     assert not request.shared_by_containers
 
@@ -48,7 +48,7 @@ def test_exact_places_the_container_without_a_gpu_and_ignores_init_containers():
     request = parsed(
         box("proxy"), ask(IO + "core", 100, "a"), init=[ask(IO + "core", 50, "i")], settings=EXACT
     )
-    assert request.shape.claims == (GpuRequest(), whole_cards(1))
+    assert request.shape.gpu_requests == (GpuRequest(), whole_cards(1))
     assert request.containers[0].asked is None  # the init container
 
 
@@ -105,5 +105,5 @@ def test_a_size_in_bytes_is_refused_with_its_place():
 
 
 def test_claims_nobody_implements_are_named():
-    request = parsed(ask(IO + "core", 20), annotations={"egpuc.elasticgpu.io/x": "claim"})
+    request = parsed(ask(IO + "core", 20), annotations={"egpuc.elasticgpu.io/x": "gpu_request"})
     assert "egpuc.elasticgpu.io/x" in request.warnings[0]

@@ -24,10 +24,10 @@ def gib(value):
 def test_one_card_holds_the_total_of_the_pods_containers():
     request = parsed(ask(MEM, 2, "a"), box("proxy"), ask(MEM, "3", "b"))
     assert request.dialect == "gpushare"
-    assert request.shape.claims == (GpuRequest(memory=gib(5)),)
+    assert request.shape.gpu_requests == (GpuRequest(memory=gib(5)),)
     assert request.shape.unit_mib == 1024
     assert request.shared_by_containers
-    assert [c.claims for c in request.containers] == [(0,), (), (0,)]
+    assert [c.gpu_requests for c in request.containers] == [(0,), (), (0,)]
     assert request.containers[0].asked == GpuRequest(memory=gib(2))
     assert request.warnings == ()
 
@@ -38,13 +38,13 @@ def test_init_containers_borrow_and_sidecars_add():
         ask(MEM, 3, "b"),
         init=[ask(MEM, 1, "side", sidecar=True), ask(MEM, 7, "warm")],
     )
-    assert request.shape.claims[0].memory == gib(8)
+    assert request.shape.gpu_requests[0].memory == gib(8)
     assert [c.init for c in request.containers] == [False, True, False, False]
 
 
 def test_exact_counts_main_containers_only():
     request = parsed(ask(MEM, 2, "a"), init=[ask(MEM, 7, "warm")], settings=EXACT)
-    assert request.shape.claims[0].memory == gib(2)
+    assert request.shape.gpu_requests[0].memory == gib(2)
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_exact_counts_main_containers_only():
 )
 def test_without_a_setting_the_number_decides_and_says_so(value, kind, unit):
     request = parsed(ask(MEM, value), settings=AUTO)
-    assert request.shape.claims[0].memory.kind == kind
+    assert request.shape.gpu_requests[0].memory.kind == kind
     assert request.shape.unit_mib == unit
     assert "unit assumed" in request.warnings[0]
 
 
 def test_a_set_unit_is_not_doubted():
     request = parsed(ask(MEM, 2), settings=MIB)
-    assert request.shape.claims[0].memory == GpuMemoryRequest("mib", 2)
+    assert request.shape.gpu_requests[0].memory == GpuMemoryRequest("mib", 2)
     assert request.warnings == ()
-    assert parsed(ask(MEM, 300)).shape.claims[0].memory == gib(300)
+    assert parsed(ask(MEM, 300)).shape.gpu_requests[0].memory == gib(300)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_unit_of_a_node(units, unit):
 
 
 def test_kubernetes_short_form_of_a_round_number_is_the_number():
-    assert parsed(ask(MEM, "16k"), settings=MIB).shape.claims[0].memory == GpuMemoryRequest(
+    assert parsed(ask(MEM, "16k"), settings=MIB).shape.gpu_requests[0].memory == GpuMemoryRequest(
         "mib", 16000
     )
 
@@ -87,7 +87,7 @@ def test_a_size_in_bytes_is_refused(text):
 def test_gpu_count_gives_nothing_and_says_so():
     request = parsed(ask("aliyun.com/gpu-count", 1))
     assert request.dialect == "gpushare"
-    assert request.shape.claims == ()
+    assert request.shape.gpu_requests == ()
     assert "gives a pod nothing" in request.warnings[0]
 
 
@@ -159,7 +159,7 @@ def units_of_a_node(number: int, guessed: int) -> GpuMemoryRequest:
 def test_where_each_node_counts_nothing_is_decided_yet(number, guessed):
     request = parsed(ask(MEM, number), settings=NODE)
     assert request.shape.unit_mib == 0
-    assert request.shape.claims[0].memory == units_of_a_node(number, guessed)
+    assert request.shape.gpu_requests[0].memory == units_of_a_node(number, guessed)
     assert request.warnings == ()
 
 
@@ -221,7 +221,7 @@ def test_the_marks_of_another_pod_say_no_unit():
     manifest, on = pod(ask(MEM, 8), annotations=marks), replace(node(16160), unit_mib=1)
     request = parse_pod(manifest, NODE)
     found, doubt = dialect("gpushare").on_node(manifest, request, on, NODE)
-    assert (found.shape.claims[0].memory, doubt) == (GpuMemoryRequest("mib", 8), "")
+    assert (found.shape.gpu_requests[0].memory, doubt) == (GpuMemoryRequest("mib", 8), "")
 
 
 def test_coscheml_is_gpushare_with_an_application_where_a_table_is():
@@ -253,6 +253,6 @@ def test_request_and_limit_must_agree():
     with pytest.raises(BadInputError, match="differs from the limit"):
         parsed(broken)
     broken["resources"]["requests"] = {MEM: "2"}
-    assert parsed(broken).shape.claims[0].memory == gib(2)
+    assert parsed(broken).shape.gpu_requests[0].memory == gib(2)
     only = {"name": "c", "resources": {"requests": {MEM: 2}}}
-    assert parsed(only).shape.claims[0].memory == gib(2)
+    assert parsed(only).shape.gpu_requests[0].memory == gib(2)

@@ -13,7 +13,7 @@ SHARE, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 def test_plain_gpus_are_nvidias_whole_cards():
     request = parsed(ask(GPU, "2", "a"), box("proxy"))
     assert request.dialect == "nvidia"
-    assert request.shape.claims == (whole_cards(2),)
+    assert request.shape.gpu_requests == (whole_cards(2),)
     assert request.containers[1].asked is None
 
 
@@ -30,7 +30,7 @@ def test_nvidia_writes_what_each_container_sees_and_reads_only_wefts_mark():
 
 
 @pytest.mark.parametrize(
-    ("limits", "claim"),
+    ("limits", "gpu_request"),
     [
         ({GPU: 2, MEM: 3000}, GpuRequest(2, GpuMemoryRequest("mib", 3000))),
         ({GPU: 1, SHARE: 50}, GpuRequest(1, GpuMemoryRequest("percent", 50))),
@@ -40,10 +40,10 @@ def test_nvidia_writes_what_each_container_sees_and_reads_only_wefts_mark():
         ({GPU: 1, MEM: 3000, SHARE: 50}, GpuRequest(1, GpuMemoryRequest("mib", 3000))),
     ],
 )
-def test_memory_and_cores_are_per_gpu(limits, claim):
+def test_memory_and_cores_are_per_gpu(limits, gpu_request):
     request = parsed(asks("c", limits))
     assert request.dialect == "hami"
-    assert request.shape.claims == (claim,)
+    assert request.shape.gpu_requests == (gpu_request,)
 
 
 def test_what_hami_leaves_out_or_overrides_is_said():
@@ -77,7 +77,7 @@ def test_devices_are_named_by_annotation():
 
 
 def test_hamis_scheduler_or_annotation_makes_plain_gpus_shared_and_nothing_else():
-    assert parsed(ask(GPU, 1), scheduler="hami-scheduler").shape.claims[0] == GpuRequest(
+    assert parsed(ask(GPU, 1), scheduler="hami-scheduler").shape.gpu_requests[0] == GpuRequest(
         1, WHOLE_CARD
     )
     assert parsed(box(), scheduler="hami-scheduler").dialect == "none"
@@ -108,7 +108,7 @@ def test_a_container_that_lent_its_claim_keeps_its_own_limit():
     request = parsed(asks("a", {GPU: 1, MEM: 1000}), init=[asks("i", {GPU: 1, MEM: 4000})])
     on = node(8000)
     marks = write(request, place(request, on, 0), on, 0)
-    assert request.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 4000)),)
+    assert request.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 4000)),)
     assert marks.env["a"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
     assert marks.env["i"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
 

@@ -37,10 +37,10 @@ def mib(value):
         ),
     ],
 )
-def test_what_the_labels_charge(labels, claims):
+def test_what_the_labels_charge(labels, gpu_requests):
     request = genius(**labels)
     assert request.dialect == "genius"
-    assert request.shape.claims == claims
+    assert request.shape.gpu_requests == gpu_requests
     assert request.shared_by_containers
     assert not request.shape.needs_gpu_node
 
@@ -55,16 +55,16 @@ def test_what_the_labels_charge(labels, claims):
         ({}, ()),
     ],
 )
-def test_exact_filters_and_charges_nothing_but_totals(labels, claims):
+def test_exact_filters_and_charges_nothing_but_totals(labels, gpu_requests):
     request = genius(settings=EXACT, scheduler="genius-scheduler", **labels)
-    assert request.shape.claims == claims
-    assert request.shape.needs_gpu_node == (not claims)
+    assert request.shape.gpu_requests == gpu_requests
+    assert request.shape.needs_gpu_node == (not gpu_requests)
 
 
 def test_without_labels_any_gpu_node_at_no_charge():
     request = genius(box("a"), scheduler="genius-scheduler")
     assert request.dialect == "genius"
-    assert request.shape.claims == ()
+    assert request.shape.gpu_requests == ()
     assert request.shape.needs_gpu_node
     assert request.containers[0].asked is None
     assert "charged nothing" in request.warnings[0]
@@ -97,7 +97,7 @@ def test_a_pattern_that_is_none_is_an_error(pattern):
 
 def test_unreadable_numbers_count_as_zero_and_are_named():
     request = genius(gpu_number="two", gpu_memory_each="-5", priority="x")
-    assert request.shape.claims == ()
+    assert request.shape.gpu_requests == ()
     assert request.queue_priority == 0
     assert sum("counts as 0" in w for w in request.warnings) == 3
 
@@ -123,20 +123,20 @@ def test_every_container_uses_the_pods_gpus():
 def test_nvidia_beside_the_labels_merges_to_the_larger():
     one = genius(ask(GPU, 1, "a"), box("b"), gpu_memory_each=500)
     assert one.dialect == "genius"
-    assert one.shape.claims == (whole_cards(1),)
-    assert [c.claims for c in one.containers] == [(0,), ()]
+    assert one.shape.gpu_requests == (whole_cards(1),)
+    assert [c.gpu_requests for c in one.containers] == [(0,), ()]
     assert not one.shared_by_containers
-    assert genius(ask(GPU, 1), gpu_number=3).shape.claims == (whole_cards(3),)
-    assert genius(ask(GPU, 3), gpu_number=1).shape.claims == (whole_cards(3),)
+    assert genius(ask(GPU, 1), gpu_number=3).shape.gpu_requests == (whole_cards(3),)
+    assert genius(ask(GPU, 3), gpu_number=1).shape.gpu_requests == (whole_cards(3),)
     total = genius(ask(GPU, 1), gpu_memory_total=500)
-    assert total.shape.claims == (whole_cards(1),)
+    assert total.shape.gpu_requests == (whole_cards(1),)
     assert "not checked" in total.warnings[0]
 
 
 def test_gpu_mem_req_is_mib_of_one_gpu():
     request = parsed(box(), labels={"GPU_MEM_REQ": "872"}, scheduler="custom-scheduler")
     assert request.dialect == "kubeknots"
-    assert request.shape.claims == (GpuRequest(memory=mib(872)),)
+    assert request.shape.gpu_requests == (GpuRequest(memory=mib(872)),)
     assert request.warnings == ()
     assert parsed(box(), labels={"GPU_MEM_REQ": "872"}).dialect == "kubeknots"
 
@@ -144,11 +144,11 @@ def test_gpu_mem_req_is_mib_of_one_gpu():
 @pytest.mark.parametrize("labels", [{}, {"GPU_MEM_REQ": "lots"}, {"GPU_MEM_REQ": "-1"}])
 def test_a_missing_or_bad_label_charges_nothing_and_warns(labels):
     request = parsed(box(), labels=labels, scheduler="custom-scheduler")
-    assert request.shape.claims == (GpuRequest(memory=mib(0)),)
+    assert request.shape.gpu_requests == (GpuRequest(memory=mib(0)),)
     assert "0 MiB" in request.warnings[0]
 
 
 def test_gpu_mem_req_beside_nvidia_is_whole_cards():
     request = parsed(ask(GPU, 2), labels={"GPU_MEM_REQ": "872"})
     assert request.dialect == "kubeknots"
-    assert request.shape.claims == (whole_cards(2),)
+    assert request.shape.gpu_requests == (whole_cards(2),)

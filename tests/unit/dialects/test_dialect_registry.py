@@ -39,7 +39,7 @@ def test_no_systems_own_resource_counts_beside_the_gpus():
 def test_a_pod_without_a_gpu_is_no_error():
     request = parsed(box("a"), ask(GPU, 0, "b"), ask(MEM, "0", "c"))
     assert request.dialect == "none"
-    assert request.shape.claims == ()
+    assert request.shape.gpu_requests == ()
     assert all(c.asked is None for c in request.containers)
 
 

@@ -24,7 +24,7 @@ MEMORY, CORES, COUNT = "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gp
     ],
 )
 def test_memory_is_mib_or_a_size(text, mib):
-    assert parsed(ask(MEMORY, text)).shape.claims == (
+    assert parsed(ask(MEMORY, text)).shape.gpu_requests == (
         GpuRequest(memory=GpuMemoryRequest("mib", mib)),
     )
 
@@ -32,19 +32,19 @@ def test_memory_is_mib_or_a_size(text, mib):
 @pytest.mark.parametrize("text", [10**6, "2Ti", "1M"])
 def test_what_no_card_has_is_refused(text):
     if text == "1M":  # Kubernetes' short form of a million bytes: a little less than one MiB
-        assert parsed(ask(MEMORY, text)).shape.claims[0].memory.value == 1
+        assert parsed(ask(MEMORY, text)).shape.gpu_requests[0].memory.value == 1
         return
     with pytest.raises(BadInputError, match="more than any card"):
         parsed(ask(MEMORY, text))
 
 
 def test_count_cores_and_memory():
-    assert parsed(ask(COUNT, 2)).shape.claims == (whole_cards(2),)
+    assert parsed(ask(COUNT, 2)).shape.gpu_requests == (whole_cards(2),)
     both = parsed(asks("c", {COUNT: 2, MEMORY: 5, CORES: 30}))
-    assert both.shape.claims == (GpuRequest(2, GpuMemoryRequest("mib", 5), milli=300),)
+    assert both.shape.gpu_requests == (GpuRequest(2, GpuMemoryRequest("mib", 5), milli=300),)
     assert both.dialect == "weft"
     alone = parsed(ask(CORES, 30))
-    assert alone.shape.claims == (GpuRequest(milli=300),)
+    assert alone.shape.gpu_requests == (GpuRequest(milli=300),)
     assert "no GPU memory" in alone.warnings[0]
 
 

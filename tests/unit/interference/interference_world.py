@@ -25,9 +25,9 @@ def looked(family: str, size: int, profiles: bool) -> dict[str, float]:
     return {"sm_active_ratio.mean": used, "dram_active_ratio.mean": 0.6 * used + 0.01 * size}
 
 
-def speed(victim: float, other: float) -> float:
+def speed(target: float, other: float) -> float:
     """The truth: nothing is lost below the card's size, and then it is shared."""
-    return float(1 / max(1.0, victim + 0.9 * other))
+    return float(1 / max(1.0, target + 0.9 * other))
 
 
 def world(

@@ -54,8 +54,8 @@ def test_a_family_that_is_left_out_is_nowhere_in_training() -> None:
         number = applications.families.index(part.name)
         family = applications.family[number]
         train = samples.take(part.train)
-        assert family not in applications.family[np.r_[train.victim, train.other]]
-        assert (applications.family[samples.victim[part.test]] == family).all()
+        assert family not in applications.family[np.r_[train.target, train.other]]
+        assert (applications.family[samples.target[part.test]] == family).all()
         tested += part.test
     assert (tested == 1).all()
 

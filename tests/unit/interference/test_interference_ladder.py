@@ -189,9 +189,9 @@ def test_the_table_says_what_the_ladder_says(learned: PredictorCell) -> None:
     predictor = Predictor(learned)
     names = [*(one.application for one in learned.solos[:4]), "who"]
     table = InterferenceView(from_predictors(7, [predictor], names, ["toy"]))
-    for row, victim in enumerate(names):
+    for row, target in enumerate(names):
         for column, other in enumerate(names):
-            one, found = predictor.predict(victim, [other]), table.slowdown(GPU, row, [column])
+            one, found = predictor.predict(target, [other]), table.slowdown(GPU, row, [column])
             assert found.mean == pytest.approx(one.mean)
             assert found.upper == pytest.approx(one.upper)
             assert found.tier.name.lower() == one.rung
@@ -244,7 +244,7 @@ def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
     pytest.importorskip("lightgbm")
     measured = world(sizes=2, profiles=True, noise=0.02)
     three = [
-        CoLocatedRun(r.victim, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
+        CoLocatedRun(r.target, (*r.others, LM), GPU, SHARING, r.speed * 0.8)
         for r in measured.runs
         if r.others != (LM,)
     ]
@@ -259,7 +259,7 @@ def test_profiles_and_lightgbm_make_trees_that_survive_the_file() -> None:
     assert found.rung == "learned"
     assert found.mean != pytest.approx(sum(apart))
     told = because(predictor, CNN, LM)
-    assert told.nearest[0].victim == CNN
+    assert told.nearest[0].target == CNN
     assert told.nearest[0].other == LM
     assert told.trees
 
@@ -292,7 +292,7 @@ GAVEL = (
 def test_gavel_is_read_by_source_each_feasible_pair_once() -> None:
     found = gavel(GAVEL, "pairs.csv")
     assert list(found) == ["one", "two"]
-    told = {(r.victim, r.others): r.speed for r in found["one"].runs}
+    told = {(r.target, r.others): r.speed for r in found["one"].runs}
     assert told == {
         ("A", ("A",)): 0.5,
         ("A", ("B (batch size 8)",)): 0.5,
@@ -353,7 +353,7 @@ def test_what_stood_still_is_slow_and_does_not_break_anything() -> None:
         GPU, SHARING
     )
     assert min(run.speed for run in cell.runs) == 0.01
-    found = Predictor(fit(cell, QUICK)).predict(still.victim, still.others)
-    before = Predictor(fit(whole, QUICK)).predict(still.victim, still.others)
+    found = Predictor(fit(cell, QUICK)).predict(still.target, still.others)
+    before = Predictor(fit(whole, QUICK)).predict(still.target, still.others)
     assert found.mean > before.mean + 0.2
     assert math.isfinite(found.upper)

@@ -113,7 +113,7 @@ def test_additive_is_the_ridge_with_a_free_middle() -> None:
     found = additive.fit(samples, samples.speed, count)
     design = np.zeros((len(samples), 2 * count + 1))
     for row in range(len(samples)):
-        design[row, samples.victim[row]] = 1
+        design[row, samples.target[row]] = 1
         design[row, count + samples.other[row]] = 1
     design[:, -1] = 1
     penalty = np.diag([1.0] * (2 * count) + [0.0])
@@ -184,15 +184,15 @@ def test_lopsided_measurements_are_learnt_from(kept: str) -> None:
     whole = world(families=6, sizes=6, profiles=True, noise=0.02)
     first = whole.solos[0].application
     runs = {
-        "one victim": [run for run in whole.runs if run.victim == first],
+        "one victim": [run for run in whole.runs if run.target == first],
         "one neighbour": [run for run in whole.runs if run.others == (first,)],
-        "itself": [run for run in whole.runs if run.others == (run.victim,)],
-        "one family": [r for r in whole.runs if r.victim[:3] == r.others[0][:3] == "cnn"],
-        "two families": [r for r in whole.runs if {r.victim[:2], r.others[0][:2]} <= {"cn", "lm"}],
+        "itself": [run for run in whole.runs if run.others == (run.target,)],
+        "one family": [r for r in whole.runs if r.target[:3] == r.others[0][:3] == "cnn"],
+        "two families": [r for r in whole.runs if {r.target[:2], r.others[0][:2]} <= {"cn", "lm"}],
     }[kept]
     predictor = Predictor(fit(whole.only(runs), QUICK))
     for run in runs[:3]:
-        found = predictor.predict(run.victim, run.others)
+        found = predictor.predict(run.target, run.others)
         assert found.rung == "learned"
         assert found.mean == pytest.approx(-np.log(run.speed), abs=0.15)
         assert np.isfinite(found.upper)

@@ -45,7 +45,7 @@ def test_a_family_has_no_vote_on_who_is_judged_by_it() -> None:
             zip(groups, left_out(fitted, [one.samples for one in groups]), strict=True)
         ):
             wrong = np.abs(said.speed - samples.speed[group.samples])
-            missed[row, column] = wrong[group.victims].sum()
+            missed[row, column] = wrong[group.targets].sum()
     for column, group in enumerate(groups):
         order = np.argsort(np.delete(missed, column, axis=1).sum(axis=1))[:10]
         assert set(found.without(group.name)) == {kernels[at] for at in order}
@@ -83,7 +83,7 @@ def test_forests_have_their_say_on_new_families_in_the_number_alone() -> None:
     measured = world(families=6, sizes=2, profiles=True, noise=0.02)
     inside = [one for one in measured.solos if one.family != "rl"]
     names = {one.application for one in inside}
-    learned = learn(inside, [r for r in measured.runs if {r.victim, *r.others} <= names], QUICK)
+    learned = learn(inside, [r for r in measured.runs if {r.target, *r.others} <= names], QUICK)
     assert learned is not None
     told = []
     for share in (0.0, 1.0):
@@ -91,7 +91,7 @@ def test_forests_have_their_say_on_new_families_in_the_number_alone() -> None:
         speaker = LearnedPredictor(
             one,
             inside,
-            measured.only(r for r in measured.runs if {r.victim, *r.others} <= names).runs,
+            measured.only(r for r in measured.runs if {r.target, *r.others} <= names).runs,
         )
         asked = speaker.asked([one for one in measured.solos if one.family == "rl"])
         pairs = PairSamples(
@@ -117,7 +117,7 @@ def test_where_numbers_alone_say_nothing_the_additive_form_has_its_say() -> None
     )
     inside = [one for one in solos if one.family != "rl"]
     names = {one.application for one in inside}
-    known = [run for run in runs if {run.victim, *run.others} <= names]
+    known = [run for run in runs if {run.target, *run.others} <= names]
     learned = learn(inside, known, QUICK)
     assert learned is not None
     assert learned.additive_share > 0
@@ -148,10 +148,10 @@ def test_all_beside_all_is_each_beside_each(most: int) -> None:
         kernel = _draw(rng, applications.columns[:2])
         likeness = parts(ApplicationSpace(applications, scales_of(applications)), kernel)
         process = GaussianProcess(kernel, likeness, samples, most)
-        victims, others = np.array([0, 3, 7, 11]), np.array([1, 3, 14])
-        asked = PairSamples(np.repeat(victims, 3), np.tile(others, 4), np.zeros(12))
+        targets, others = np.array([0, 3, 7, 11]), np.array([1, 3, 14])
+        asked = PairSamples(np.repeat(targets, 3), np.tile(others, 4), np.zeros(12))
         mean, known = process._each(likeness, asked)
-        every = process._every(likeness, victims, others)
+        every = process._every(likeness, targets, others)
         np.testing.assert_allclose(every[0].ravel(), mean, atol=1e-8)
         np.testing.assert_allclose(every[1].ravel(), known, atol=1e-6)
         every_pair = PairSamples(
@@ -191,13 +191,13 @@ def with_triples(measured: Measurements) -> Measurements:
     apps = [(one.family, int(np.log2(one.batch / 8))) for one in measured.solos]
     name = {app: one.application for app, one in zip(apps, measured.solos, strict=True)}
     runs = list(measured.runs)
-    for number, victim in enumerate(apps):
+    for number, target in enumerate(apps):
         for at in range(number + 1, len(apps) - 1):
             beside = (apps[at], apps[at + 1])
             total = sum(demand(*one) for one in beside)
             told = tuple(name[one] for one in beside)
             runs.append(
-                CoLocatedRun(name[victim], told, GPU, SHARING, speed(demand(*victim), total))
+                CoLocatedRun(name[target], told, GPU, SHARING, speed(demand(*target), total))
             )
     return Measurements("made-up", measured.solos, tuple(runs))
 
@@ -247,9 +247,9 @@ def test_companies_larger_than_any_that_was_measured_are_added_up() -> None:
     """Forests say of five what they say of three: they cannot go on where nothing was seen."""
     pytest.importorskip("lightgbm")
     predictor = Predictor(fit(with_triples(world(sizes=2, profiles=True, noise=0.02)), QUICK))
-    victim, *others = sorted(predictor.solos)
-    two, three = (predictor.predict(victim, others[:size]) for size in (2, 3))
+    target, *others = sorted(predictor.solos)
+    two, three = (predictor.predict(target, others[:size]) for size in (2, 3))
     assert (two.rung, three.calibrated) == ("learned", False)
-    apart = sum(predictor.predict(victim, [one]).mean for one in others[:3])
+    apart = sum(predictor.predict(target, [one]).mean for one in others[:3])
     assert three.mean >= apart - 1e-9
     assert three.upper > three.mean

@@ -47,11 +47,11 @@ def base(
     return interference(7, ["V100", "A100"], names, (mean, mean + 0.1, tiers), ["made"])
 
 
-def cell(told: InterferenceTable | None, victim: str, other: str, model: str = "V100") -> tuple:
+def cell(told: InterferenceTable | None, target: str, other: str, model: str = "V100") -> tuple:
     """Mean, bound and tier of a pair."""
     assert told is not None
     view = InterferenceView(told)
-    at = (view.index_of(victim), view.index_of(other))
+    at = (view.index_of(target), view.index_of(other))
     card = view.of(model)
     return round(float(card.mean[at]), 3), round(float(card.upper[at]), 3), int(card.tier[at])
 
@@ -127,7 +127,7 @@ def test_what_is_forbidden_stays_forbidden() -> None:
 
 
 def test_applications_and_models_that_nobody_knew_get_a_place() -> None:
-    told = saw(ObservedSlowdowns(base()), 2.0, victim="new", gpu_model="H100").due(S)
+    told = saw(ObservedSlowdowns(base()), 2.0, target="new", gpu_model="H100").due(S)
     assert cell(told, "new", "b", "H100") == (0.693, 0.713, PredictionTier.MEASURED)
     assert cell(told, "b", "new", "H100")[2] == -PredictionTier.UNKNOWN
     assert cell(told, "a", "b", "H100")[2] == -PredictionTier.LEARNED  # nobody measured this model
@@ -265,8 +265,8 @@ def test_a_spread_alone_raises_the_bound() -> None:
 
 def test_absurd_pairs_do_not_spread() -> None:
     seen = ObservedSlowdowns(base())
-    for victim in ("a", "c", "d", "e"):
-        saw(seen, 100.0, victim=victim)
+    for target in ("a", "c", "d", "e"):
+        saw(seen, 100.0, target=target)
     mean, _, tier = cell(seen.due(S), "b", "b")
     assert (0.1 < mean <= 0.1 + math.log(2), tier) == (True, PredictionTier.LEARNED)
 
@@ -274,7 +274,7 @@ def test_absurd_pairs_do_not_spread() -> None:
 def test_made_up_names_do_not_make_the_table_large() -> None:
     seen = ObservedSlowdowns(base())
     for number in range(500):
-        saw(seen, 2.0, victim=f"run-{number}", others=[f"beside-{number}"])
+        saw(seen, 2.0, target=f"run-{number}", others=[f"beside-{number}"])
         if number == 250:
             saw(seen, 2.0)
     seen.ban("V100", "kept", "apart", S)
@@ -292,7 +292,7 @@ def test_bans_without_room_are_the_oldest() -> None:
     seen = ObservedSlowdowns(base())
     for number in range(MOST_NAMES):
         seen.ban("V100", f"one-{number}", f"other-{number}", S)
-    saw(seen, 2.0, victim="new")
+    saw(seen, 2.0, target="new")
     told = seen.due(S)
     assert told is not None
     assert len(told.classes) == len(NAMES) + MOST_NAMES
@@ -304,10 +304,10 @@ def test_bans_without_room_are_the_oldest() -> None:
 def test_what_was_not_seen_for_a_week_is_forgotten() -> None:
     seen = saw(ObservedSlowdowns(base()), 2.0)
     assert seen.due(S) is not None
-    saw(seen, 3.0, victim="c", times=1)
+    saw(seen, 3.0, target="c", times=1)
     assert [one.seen_ns for one in seen.kept(2 * S).pairs] == [S, 2 * S]
     (pair,) = seen.kept(S + KEEP_NS).pairs
-    assert pair.victim == "c"
+    assert pair.target == "c"
     assert cell(seen.due(S + KEEP_NS), "a", "b") == (0.1, 0.2, PredictionTier.LEARNED)
     assert cell(saw(seen, 1.5).due(S + KEEP_NS + TELL_NS), "a", "b")[0] == round(math.log(1.5), 3)
 
@@ -365,11 +365,11 @@ def test_it_stays_small_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(observed_slowdown, "MOST_PAIRS", 3)
     monkeypatch.setattr(observed_slowdown, "MOST_BANS", 3)
     seen = ObservedSlowdowns(base())
-    for victim in ("a", "b", "c", "a", "d"):
-        saw(seen, 2.0, times=30, victim=victim, others=["d"])
-        seen.ban("V100", victim, "d", S)
+    for target in ("a", "b", "c", "a", "d"):
+        saw(seen, 2.0, times=30, target=target, others=["d"])
+        seen.ban("V100", target, "d", S)
     kept = seen.kept(S)
-    assert [one.victim for one in kept.pairs] == ["c", "a", "d"]
+    assert [one.target for one in kept.pairs] == ["c", "a", "d"]
     assert {len(one.values) for one in kept.pairs} == {observed_slowdown.MOST_VALUES}
     assert [one.one for one in kept.bans] == ["c", "a", "d"]
     assert cell(seen.due(S), "b", "d")[2] == PredictionTier.LEARNED
@@ -386,10 +386,10 @@ things = st.tuples(
 @given(st.lists(things, max_size=40), st.lists(things, max_size=3))
 def test_whatever_is_seen_the_table_makes_sense_and_replays(seen: list, banned: list) -> None:
     found = ObservedSlowdowns(base())
-    for model, victim, others, slowdown in seen:
-        found.saw(model, victim, others, slowdown)
-    for model, victim, others, _ in banned:
-        found.ban(model, victim, "".join(others[:1]), S)
+    for model, target, others, slowdown in seen:
+        found.saw(model, target, others, slowdown)
+    for model, target, others, _ in banned:
+        found.ban(model, target, "".join(others[:1]), S)
     told = found.due(S)
     if told is not None:
         again = InterferenceView.from_input(msgspec.json.decode(msgspec.json.encode(told)))

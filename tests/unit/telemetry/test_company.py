@@ -23,10 +23,10 @@ def series(seed: int, gpus: int) -> dict[str, np.ndarray]:
 
 @given(st.integers(0, 10_000))
 def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
-    company, before, now = LoadCorrelation(), series(seed, 3), series(seed + 1, 5)
+    co_residents, before, now = LoadCorrelation(), series(seed, 3), series(seed + 1, 5)
     now["memory"][1] = 7.0  # a series that does not vary
-    company.look(before, {0: "a", 2: "b"})
-    found = company.look(now, {})
+    co_residents.look(before, {0: "a", 2: "b"})
+    found = co_residents.look(now, {})
     for name, row in (("a", 0), ("b", 2)):
         slow = [
             max(spearman(before[m][[row], 4:], now[m][[gpu], 4:])[0, 0] for m in METRICS)
@@ -36,27 +36,27 @@ def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
 
 
 def test_gaps_and_short_windows_say_nothing():
-    company, before, now = LoadCorrelation(), series(1, 2), series(2, 2)
+    co_residents, before, now = LoadCorrelation(), series(1, 2), series(2, 2)
     now["sm"][0, 4] = np.nan
-    assert list(company.look(before, {0: "a"})) == ["a"]
-    assert list(company.look(now, {0: "gap"})) == ["a"]
-    assert np.isnan(company.look(now, {})["a"]).tolist() == [True, False]
+    assert list(co_residents.look(before, {0: "a"})) == ["a"]
+    assert list(co_residents.look(now, {0: "gap"})) == ["a"]
+    assert np.isnan(co_residents.look(now, {})["a"]).tolist() == [True, False]
     short = {name: one[:, : SAMPLES - 1] for name, one in now.items()}
-    assert company.look(short, {1: "b"}) == {}
-    assert list(company.look(before, {})) == ["a"]
+    assert co_residents.look(short, {1: "b"}) == {}
+    assert list(co_residents.look(before, {})) == ["a"]
 
 
 def test_what_was_learnt_of_other_metrics_is_forgotten():
-    company, now = LoadCorrelation(), series(1, 2)
-    company.look(now, {0: "a"})
-    assert company.look({"memory": now["memory"]}, {}) == {}
+    co_residents, now = LoadCorrelation(), series(1, 2)
+    co_residents.look(now, {0: "a"})
+    assert co_residents.look({"memory": now["memory"]}, {}) == {}
 
 
 def test_whoever_was_not_alone_for_longest_is_forgotten():
-    company, one = LoadCorrelation(), series(1, 1)
+    co_residents, one = LoadCorrelation(), series(1, 1)
     names = [f"application-{number}" for number in range(MOST_APPLICATIONS)]
     for name in [*names, names[0], "newest"]:
-        found = company.look(one, {0: name})
+        found = co_residents.look(one, {0: name})
     assert list(found) == [*names[2:], names[0], "newest"]
 
 

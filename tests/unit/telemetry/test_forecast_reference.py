@@ -12,7 +12,7 @@ import pytest
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, stays_bounded
+from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, residencies_bounded
 from weft.telemetry.forecast.kube_knots_rules import decide
 from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
 
@@ -158,5 +158,5 @@ def test_the_root_test_is_that_of_the_companion_matrix() -> None:
             companion = np.eye(order, k=-1)
             companion[0] = phi
             largest[row] = np.abs(np.linalg.eigvals(companion)).max()
-        assert (stays_bounded(slopes) == (largest <= 1.05)).all()
+        assert (residencies_bounded(slopes) == (largest <= 1.05)).all()
         assert 20 < (largest <= 1.05).sum() < 400

@@ -31,11 +31,11 @@ def counted(*samples: tuple[float, Any], name: str = COUNTER, **labels: str) -> 
 
 
 class Story:
-    """Looks at one pod, every 15 s; `company` is who is beside it."""
+    """Looks at one pod, every 15 s; `co_residents` is who is beside it."""
 
     def __init__(self) -> None:
         self.rates, self.reader = Rates(LOOK_S, LOOK_S), CounterReader()
-        self.at_s, self.value, self.company = 0.0, 1_000.0, "alone"
+        self.at_s, self.value, self.co_residents = 0.0, 1_000.0, "alone"
         self.samples: Samples = []
 
     def look(self, units: float = 0.0, *, scraped: bool = True) -> Rate | None:
@@ -45,7 +45,7 @@ class Story:
         if scraped:
             self.samples.append((self.at_s, self.value))
         series = answer(counted(*self.samples[-4:]))
-        pods = {POD: self.company}
+        pods = {POD: self.co_residents}
         found = self.reader.read(series, pods, BEGAN_S + self.at_s)
         return self.rates.look(found[COUNTER], pods, BEGAN_S + self.at_s).get(POD)
 
@@ -118,7 +118,7 @@ def test_a_window_is_of_one_company() -> None:
     story = Story()
     story.look()
     assert story.look(150) is not None
-    story.company = "beside b"
+    story.co_residents = "beside b"
     assert story.look(20) is None  # partly alone, partly beside b
     assert per_s(story.look(75)) == 5.0
 

@@ -81,14 +81,14 @@ def _check_names(found: Configuration) -> None:
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
     kept = (
-        ("lessons.name", found.lessons.name),
+        ("lessons.name", found.oom_history.name),
         ("interference.observed", found.interference.observed),
     )
     for field, name in kept:
         if name and not is_subdomain(name):
             what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
             raise BadInputError(field, what)
-    if found.lessons.name and found.lessons.name == found.interference.observed:
+    if found.oom_history.name and found.oom_history.name == found.interference.observed:
         raise BadInputError("interference.observed", "is lessons.name too; give it another name")
     for section, address in (("http", found.http.address), ("extender", found.extender.address)):
         if not is_host(address):

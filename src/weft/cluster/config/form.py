@@ -204,7 +204,7 @@ class Configuration(Section, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
-    lessons: OomHistorySettings = OomHistorySettings()
+    oom_history: OomHistorySettings = msgspec.field(default=OomHistorySettings(), name="lessons")
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()

@@ -204,7 +204,7 @@ class EventReporter:
         text = str(summarise(engine.ledger.table, known))
         if unsupported:
             return f"{text} ({unsupported})"
-        stuck = self._stuck_now() if request.shape.claims else ""
+        stuck = self._stuck_now() if request.shape.gpu_requests else ""
         return f"{text}; {stuck}" if stuck else text
 
     def _stuck_now(self) -> str:

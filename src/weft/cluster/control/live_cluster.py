@@ -132,8 +132,8 @@ class EngineCluster:
         self.guard.may_write = may_bind
         self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
         self.ends = OomWatch(self._pods, self._nodes)
-        self.lessons = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
-        self.keepers: list[StateStore] = [self.lessons]
+        self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
+        self.keepers: list[StateStore] = [self.oom_history]
         self._stream = ChangeStream()
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._hear_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
@@ -282,7 +282,7 @@ class EngineCluster:
         elif isinstance(command, Evict):
             self.recall.ask(command)
         else:
-            self.lessons.learnt(command)
+            self.oom_history.learnt(command)
 
     # --- writing ---
 
@@ -402,7 +402,7 @@ class EngineCluster:
     def _volumes_changed(self) -> None:
         if not self._volumes.take_moved():
             return
-        for pod in self._pods.with_claims():
+        for pod in self._pods.with_gpu_requests():
             self._tell(self._pods.take(pod))
 
     def _tell(self, event: Event | None) -> None:

@@ -23,7 +23,7 @@ class ClusterView(LiveCluster, Protocol):
     guard: OverbookingGuard
     recall: Evictor
     ends: OomWatch
-    lessons: OomHistoryStore
+    oom_history: OomHistoryStore
 
     @property
     def client(self) -> ApiClient:

@@ -296,9 +296,9 @@ class Explainer:
             "metrics": metrics,
         }
         notes += request.warnings
-        charged = engine.lessons.charged(request)
+        charged = engine.oom_history.charged(request)
         notes += [charged_in_words(charged)] if charged else []
-        if request.shape.claims:
+        if request.shape.gpu_requests:
             more["stuck"] = found = self._stuck()
             notes += [in_words(found)] if found else []
         notes += _beyond_advertised(engine.ledger.table, known, summary)
@@ -331,7 +331,7 @@ class Explainer:
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
 
-        shape = self._live.engine.lessons.shape_of(request)
+        shape = self._live.engine.oom_history.shape_of(request)
         search = ChangeSearch(self._live.engine, profile, shape, rank, self._name)
         steps = search.steps()
         left_s = self._options.budget_s

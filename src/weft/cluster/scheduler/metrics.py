@@ -123,7 +123,7 @@ class SchedulerMetrics:
         yield from self._queues()
         yield from self._client()
         yield from self._pods()
-        yield from self._lessons()
+        yield from self._oom_history()
         yield from self._watches()
         yield from self._ledger.collect()
 
@@ -225,7 +225,7 @@ class SchedulerMetrics:
             {(outcome,): count for outcome, count in live.guard.counts.items()},
         )
 
-    def _lessons(self) -> Iterator[Metric]:
+    def _oom_history(self) -> Iterator[Metric]:
         """Memory that was lent and is needed again, and pods that had too little of it."""
         live = self._live
         for name, text, counts in (
@@ -242,7 +242,7 @@ class SchedulerMetrics:
             (
                 "weft_lessons_writes",
                 "Writes of what out-of-memory ends taught, by outcome.",
-                live.lessons.counts,
+                live.oom_history.counts,
             ),
         ):
             one = {(outcome,): count for outcome, count in counts.items()}
@@ -257,12 +257,12 @@ class SchedulerMetrics:
             (
                 "weft_lessons",
                 "Workloads that are charged by what such ends taught.",
-                len(live.engine.lessons.known),
+                len(live.engine.oom_history.known),
             ),
             (
                 "weft_lessons_unreadable",
                 "Keys of their ConfigMap that could not be read.",
-                len(live.lessons.unreadable),
+                len(live.oom_history.unreadable),
             ),
         ):
             yield _gauge(name, text, (), {(): value})

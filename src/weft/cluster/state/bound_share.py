@@ -150,15 +150,15 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
     shares: list[Share] = []
     lacking = 0
     shared = False
-    for index, claim in enumerate(request.shape.claims):
-        if claim.whole:
-            taken, left = left[: claim.count], left[claim.count :]
-            lacking += claim.count - len(taken)
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        if gpu_request.whole:
+            taken, left = left[: gpu_request.count], left[gpu_request.count :]
+            lacking += gpu_request.count - len(taken)
             shared = shared or any(how_full(gpu) != _IDLE for gpu in taken)
-            shares += [share_on(index, claim, gpu) for gpu in taken]
+            shares += [share_on(index, gpu_request, gpu) for gpu in taken]
         else:
-            shares += [asked_on(index, claim, gpu) for gpu in cards]
-    moves = any(claim.whole for claim in request.shape.claims)
+            shares += [asked_on(index, gpu_request, gpu) for gpu in cards]
+    moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
     why = "does not say which of its node's GPUs it has: "
     if lacking:
         why += f"{lacking} of its whole cards are not to be had: its node has too few"

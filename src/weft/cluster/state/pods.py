@@ -184,7 +184,7 @@ class PodView:
             if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
         ]
 
-    def with_claims(self) -> Iterator[Pod]:
+    def with_gpu_requests(self) -> Iterator[Pod]:
         """Ours that wait and mount a PersistentVolumeClaim."""
         return (pod for pod in self.pending() if claims_of(pod))
 

@@ -51,8 +51,8 @@ class TypicalInput:
                 shape = read_bound(pod, self._live.settings).shape
             except BadInputError:
                 continue
-            if shape.claims:
-                shapes.append(Shape(shape.claims, shape.cpu_milli, devices=shape.devices))
+            if shape.gpu_requests:
+                shapes.append(Shape(shape.gpu_requests, shape.cpu_milli, devices=shape.devices))
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:

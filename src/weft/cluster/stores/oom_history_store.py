@@ -45,7 +45,7 @@ class OomHistoryEntry(msgspec.Struct, frozen=True):
     at: str = ""
 
     @property
-    def lesson(self) -> OomRecord:
+    def oom_record(self) -> OomRecord:
         """What it says."""
         return OomRecord(self.times, self.least_mib, self.ends)
 
@@ -88,7 +88,7 @@ class OomHistoryStore(StoredValue):
     ) -> None:
         super().__init__(client, kept, may_write)
         self.unreadable: set[str] = set()
-        self._known, self._tell = engine.lessons.known, tell
+        self._known, self._tell = engine.oom_history.known, tell
         self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
         self._peaks, self._peaks_due = engine.peaks.known, False
         self._peaks_news = asyncio.Event()
@@ -101,8 +101,8 @@ class OomHistoryStore(StoredValue):
         workload = command.workload
         self._due[workload] = rfc3339_micro(self._clock.wall())
         self._news.set()
-        lesson = self._known.get(workload, OomRecord(0, 0))
-        told = charged_in_words(OomCharge(workload, lesson.times, lesson.least_mib))
+        oom_record = self._known.get(workload, OomRecord(0, 0))
+        told = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
         log.info("learnt: the next pod is %s", told)
 
     def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
@@ -128,14 +128,14 @@ class OomHistoryStore(StoredValue):
     async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
         found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
-        lessons = {entry.workload: entry.lesson for entry in found}
+        oom_history = {entry.workload: entry.oom_record for entry in found}
         peaks = self._stored_peaks(self._stored)
         for workload, mine in self._known.items():
-            stored = lessons.get(workload)
+            stored = oom_history.get(workload)
             if stored is None or stored.joined(mine) != stored:
                 self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
-        if lessons or peaks:
-            self._tell(OomHistoryLearnt(lessons, peaks))
+        if oom_history or peaks:
+            self._tell(OomHistoryLearnt(oom_history, peaks))
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
@@ -196,13 +196,13 @@ class OomHistoryStore(StoredValue):
         entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
         changes: dict[str, str | None] = {}
         for workload, at in due.items():
-            key, lesson = key_of(workload), self._known.get(workload)
-            if lesson is None or key in self.unreadable:
+            key, oom_record = key_of(workload), self._known.get(workload)
+            if oom_record is None or key in self.unreadable:
                 continue
             before = entries.get(key)
-            if before is not None and before.lesson.joined(lesson) == before.lesson:
+            if before is not None and before.oom_record.joined(oom_record) == before.oom_record:
                 continue
-            both = before.lesson.joined(lesson) if before is not None else lesson
+            both = before.oom_record.joined(oom_record) if before is not None else oom_record
             entries[key] = OomHistoryEntry(workload, both.times, both.least_mib, both.ends, at)
             changes[key] = _text(entries[key], stored.get(key, "{}"))
         oldest = sorted(entries, key=lambda key: entries[key].at)

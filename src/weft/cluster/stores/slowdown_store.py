@@ -148,8 +148,8 @@ def joined(
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
     """What both know; of one pair what was seen here counts, of one ban the longer one."""
-    here = {(one.gpu_model, one.victim, one.others): one for one in mine.pairs}
-    there = {(one.gpu_model, one.victim, one.others): one for one in stored.pairs}
+    here = {(one.gpu_model, one.target, one.others): one for one in mine.pairs}
+    there = {(one.gpu_model, one.target, one.others): one for one in stored.pairs}
     pairs = (*(one for key, one in there.items() if key not in here), *here.values())
     bans: dict[tuple[str, str, str], Ban] = {}
     for ban in (*stored.bans, *mine.bans):

@@ -189,7 +189,7 @@ class SlowdownObserver:
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
-        why = self._live.engine.relief.held_back.get(uid)
+        why = self._live.engine.slowdown_eviction.held_back.get(uid)
         told = held_back_in_words(why) if why is not None else ""
         if not told and self._quiet and seen.progress.broken:
             told = _HEIR
@@ -200,7 +200,7 @@ class SlowdownObserver:
     @property
     def held_back(self) -> Counter[Why]:
         """Pods that are too slow and for which nobody went at their last look, by why."""
-        return Counter(self._live.engine.relief.held_back.values())
+        return Counter(self._live.engine.slowdown_eviction.held_back.values())
 
     @property
     def unjoined(self) -> Mapping[str, int]:
@@ -221,10 +221,10 @@ class SlowdownObserver:
         rates: dict[PodName, Rate] = {}
         p99_ms: dict[PodName, float] = {}
         if reading.answers:
-            company: dict[PodName, Hashable] = {
+            co_residents: dict[PodName, Hashable] = {
                 name: (one.uid, one.beside) for name, one in pods.items()
             }
-            rates, p99_ms = await asyncio.to_thread(self._digest, reading, company, now_s)
+            rates, p99_ms = await asyncio.to_thread(self._digest, reading, co_residents, now_s)
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
         told: list[tuple[RunningPod, PodProgress]] = []
@@ -282,13 +282,13 @@ class SlowdownObserver:
                 await asyncio.sleep(0)
 
     def _digest(
-        self, reading: SourceReading, company: Mapping[PodName, Hashable], now_s: float
+        self, reading: SourceReading, co_residents: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
         """In a thread. Nobody else touches reader and rates."""
         options = self.options
         (answer,) = reading.answers
-        found = self._reader.read(answer, company, now_s)
-        rates = self._rates.look(found.get(options.progress_metric, {}), company, now_s)
+        found = self._reader.read(answer, co_residents, now_s)
+        rates = self._rates.look(found.get(options.progress_metric, {}), co_residents, now_s)
         stale_s = 2.0 * options.scrape_s + options.interval_s
         told = found.get(options.latency_metric, {}) if options.latency_metric else {}
         return rates, latencies(told, options.latency_metric, now_s, stale_s)
@@ -338,7 +338,7 @@ class SlowdownObserver:
         known = {
             one.uid: one.held.placement.application
             for one in pods
-            if one.pod.status.phase == "RunningPod" and not self._young(one)
+            if one.pod.status.phase == "Running" and not self._young(one)
         }
         found: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
         for one, new in told:

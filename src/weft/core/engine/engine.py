@@ -79,11 +79,11 @@ class Engine:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
         self.signals = NO_SIGNALS
-        self.stays = Residencies()
+        self.residencies = Residencies()
         self.lending = HarvestRules(self.ledger)
-        self.relief = SlowdownEviction(self.ledger, self.lending)
+        self.slowdown_eviction = SlowdownEviction(self.ledger, self.lending)
         self.journal = Journal(self.ledger, keep_top)
-        self.lessons, self.peaks = OomHistory(), Peaks()
+        self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
         self.queue = Queue()
         self.placed: dict[str, PlacedPod] = {}
@@ -92,13 +92,13 @@ class Engine:
         self._stopped = False
         self._default = profiles[0]
         for policy in (policy for profile in profiles for policy in profile.policies):
-            if "stays" in policy.reads:
-                policy.stays = self.stays
+            if "residencies" in policy.reads:
+                policy.residencies = self.residencies
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
         out: list[Command] = []
-        self.stays.now_ns = now_ns
+        self.residencies.now_ns = now_ns
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
             return out
@@ -163,7 +163,7 @@ class Engine:
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
-        profile, first = self.profile_of(pod), self.lessons.goes_first(pod)
+        profile, first = self.profile_of(pod), self.oom_history.goes_first(pod)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
@@ -175,8 +175,8 @@ class Engine:
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
         self.lending.gone(uid)
-        self.stays.left(uid)
-        self.relief.gone(uid)
+        self.residencies.left(uid)
+        self.slowdown_eviction.gone(uid)
         if held is None:
             return
         if event.out_of_memory and held.placement.shares:
@@ -203,7 +203,7 @@ class Engine:
             placed.waits = False
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
-        self.stays.came(placement, now_ns - max(0, event.held_ns))
+        self.residencies.came(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
             self._room_on(before.placement.node, now_ns)
 
@@ -235,7 +235,7 @@ class Engine:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
         self.lending.leaves(held.placement.uid)
-        self.relief.leaves(held, now_ns)
+        self.slowdown_eviction.leaves(held, now_ns)
         out.append(Evict(held.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
@@ -248,7 +248,7 @@ class Engine:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
         self.lending.gone(uid)
-        self.stays.left(uid)
+        self.residencies.left(uid)
         placed.tell_lost()
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
@@ -293,7 +293,7 @@ class Engine:
             with contextlib.suppress(Exception):  # it is a policy that broke it off, mostly
                 placed.tell_lost()
         self.lending.gone(uid)
-        self.stays.left(uid)
+        self.residencies.left(uid)
 
     def _broke_off(
         self, tried: DecisionAttempt, error: Exception, now_ns: int, out: list[Command]
@@ -308,7 +308,7 @@ class Engine:
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         row = selection.best_row(known, profile, key)
         if row < 0:
-            record = self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod))
+            record = self.journal.decided(waiting, known, now_ns, self.oom_history.charged(pod))
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
@@ -317,7 +317,7 @@ class Engine:
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
-        if profile.reads_company:  # a GPU with this pod on it may suit others
+        if profile.reads_co_residents:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
         waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
         wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
@@ -373,7 +373,7 @@ class Engine:
     ) -> Assessment:
         """Which nodes fit the pod and how good they are, now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
-        shape = self.lessons.shape_of(pod)
+        shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
         shape = profile.shaped(shape)
@@ -393,7 +393,9 @@ class Engine:
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
         harvested = self.lending.placed(placement, shape, whose(pod))
         record = msgspec.structs.replace(
-            self.journal.decided(waiting, known, now_ns, self.lessons.charged(pod), (row, shares)),
+            self.journal.decided(
+                waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
+            ),
             harvested=harvested,
             predicted=selection.predicted(self.ledger.table, row, known, profile, shares),
         )
@@ -401,7 +403,7 @@ class Engine:
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = PlacedPod(waiting, record)
         self.lending.close()
-        self.stays.came(placement, now_ns)
+        self.residencies.came(placement, now_ns)
         for policy in profile.reservers:
             policy.reserved(pod, placement.node)
         return placed, placement

@@ -126,7 +126,7 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
 class OomHistoryLearnt(msgspec.Struct, frozen=True, tag="LessonsTold", gc=False):
     """What other processes learnt: about workloads, by name, and how much kinds of pods used."""
 
-    lessons: dict[str, OomRecord]
+    oom_history: dict[str, OomRecord] = msgspec.field(name="lessons")
     peaks: tuple[PeakLearnt, ...] = ()
 
 
@@ -193,7 +193,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
     """Keep this where the next process finds it: what a workload needs."""
 
     workload: str
-    lesson: OomRecord
+    oom_record: OomRecord = msgspec.field(name="lesson")
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):

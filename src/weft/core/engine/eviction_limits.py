@@ -68,7 +68,7 @@ def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, i
 class _Leaving(NamedTuple):
     """For whom a pod goes, and when it was asked to."""
 
-    victim: str
+    slow_pod: str
     asked_ns: int
 
 
@@ -127,19 +127,20 @@ class EvictionLimits:
 
     # --- who goes ---
 
-    def allows(self, uid: str, victim: str, company: Iterable[str], now_ns: int) -> bool:
+    def allows(self, uid: str, slow_pod: str, co_residents: Iterable[str], now_ns: int) -> bool:
         """Whether it goes for the victim's sake: then it is on its way. Else `held_back` says why.
 
-        `company` are others without whose numbers it would not go: they are not doubted either.
+        `co_residents` are others without whose numbers it would not go: they are not doubted
+        either.
         """
-        doubted = (one for one in (victim, *company) if self._doubt(one, now_ns) is not None)
-        whose = next(doubted, victim)
+        doubted = (one for one in (slow_pod, *co_residents) if self._doubt(one, now_ns) is not None)
+        whose = next(doubted, slow_pod)
         why = self._why_not(whose, now_ns)
         if why is not None:
             self.held_back[whose] = why
             return False
         self._went_ns[uid] = now_ns
-        self._leaving[uid] = _Leaving(victim, now_ns)
+        self._leaving[uid] = _Leaving(slow_pod, now_ns)
         return True
 
     def _doubt(self, uid: str, now_ns: int) -> Why | None:
@@ -174,7 +175,7 @@ class EvictionLimits:
         self._for.pop(uid, None)
         self.held_back.pop(uid, None)
         left = self._leaving.pop(uid, None)
-        if left is not None and left.victim in self._ledger.holdings:
-            before = self._for.get(left.victim, [])
+        if left is not None and left.slow_pod in self._ledger.holdings:
+            before = self._for.get(left.slow_pod, [])
             lately = [at for at in before if left.asked_ns - at < TRIED_NS]
-            self._for[left.victim] = [*lately, left.asked_ns]
+            self._for[left.slow_pod] = [*lately, left.asked_ns]

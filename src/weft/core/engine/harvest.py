@@ -148,7 +148,7 @@ class HarvestRules:
             if (idle := _on_gpu(held, share.gpu)[1])
         )
         self._closed.add((placement.node, share.gpu))
-        expected = shape.claims[0].expected_mib
+        expected = shape.gpu_requests[0].expected_mib
         if not 0 < expected < share.memory_mib:
             return (Harvest(share.gpu, beyond, lenders),)
         return (Harvest(share.gpu, beyond, lenders, share.memory_mib, expected, like),)

@@ -32,15 +32,17 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
         case ProgressSeen():
-            for held, slowed in engine.relief.look(event.observed, engine.tolerance_of, now_ns):
+            for held, slowed in engine.slowdown_eviction.look(
+                event.observed, engine.tolerance_of, now_ns
+            ):
                 engine.evict(held, slowed, now_ns, out)
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
             engine.lending.not_let_go(event.uid, refused=event.refused)
-            engine.relief.not_let_go(event.uid, now_ns, refused=event.refused)
+            engine.slowdown_eviction.not_let_go(event.uid, now_ns, refused=event.refused)
         case OomHistoryLearnt():
-            if engine.lessons.tell(event.lessons) | engine.peaks.tell(event.peaks):
+            if engine.oom_history.tell(event.oom_history) | engine.peaks.tell(event.peaks):
                 engine.queue.wake_all(now_ns)
 
 
@@ -48,11 +50,11 @@ def learn(
     engine: "Engine", event: OutOfMemory, placed: PlacedPod | None, out: list[Command]
 ) -> None:
     """A pod ran out of memory: what those like it are charged from now on."""
-    lesson = engine.lessons.learn(event, engine.ledger)
-    if lesson is not None:
-        out.append(Learnt(event.workload, lesson))
+    oom_record = engine.oom_history.learn(event, engine.ledger)
+    if oom_record is not None:
+        out.append(Learnt(event.workload, oom_record))
         if placed is not None:
-            engine.peaks.ran_out(placed.pod, lesson.least_mib)
+            engine.peaks.ran_out(placed.pod, oom_record.least_mib)
 
 
 def leave_out(engine: "Engine", event: Event) -> None:

@@ -96,25 +96,25 @@ class OomHistory:
         card_mib = int(ledger.table.device_memory_total[device]) if device >= 0 else FAR
         least = min(card_mib, -(-max(share.memory_mib, told.peak_mib) * _MORE // _OF))
         times = min(before.times + 1, ALONE_AFTER)
-        lesson = before.joined(OomRecord(times, least, (told.end,)))
-        self._keep(told.workload, lesson)
+        oom_record = before.joined(OomRecord(times, least, (told.end,)))
+        self._keep(told.workload, oom_record)
         if told.over:
             self._owed[told.workload] += 1
-        return lesson if lesson != before else None
+        return oom_record if oom_record != before else None
 
-    def tell(self, lessons: dict[str, OomRecord]) -> bool:
+    def tell(self, oom_history: dict[str, OomRecord]) -> bool:
         """What other processes learnt; whether any of it is new."""
         new = False
-        for workload, lesson in lessons.items():
+        for workload, oom_record in oom_history.items():
             mine = self.known.get(workload, _NOTHING)
-            both = mine.joined(lesson)
+            both = mine.joined(oom_record)
             new |= both != mine
             self._keep(workload, both)
         return new
 
-    def _keep(self, workload: str, lesson: OomRecord) -> None:
+    def _keep(self, workload: str, oom_record: OomRecord) -> None:
         self.known.pop(workload, None)
-        self.known[workload] = lesson
+        self.known[workload] = oom_record
         if len(self.known) > MOST:
             oldest = next(iter(self.known))
             del self.known[oldest], self._owed[oldest]
@@ -131,19 +131,23 @@ class OomHistory:
 
     def shape_of(self, pod: PodRequest) -> Shape:
         """What the pod is charged, as its workload's past demands."""
-        lesson = self.known.get(workload_of(pod)) if self.known else None
-        if lesson is None:
+        oom_record = self.known.get(workload_of(pod)) if self.known else None
+        if oom_record is None:
             return pod.shape
-        claims = tuple(_raised(claim, lesson) for claim in pod.shape.claims)
-        return replace(pod.shape, claims=claims)
+        gpu_requests = tuple(
+            _raised(gpu_request, oom_record) for gpu_request in pod.shape.gpu_requests
+        )
+        return replace(pod.shape, gpu_requests=gpu_requests)
 
     def charged(self, pod: PodRequest) -> OomCharge | None:
         """For the record: whether a lesson, and not its request alone, says what it is charged."""
         workload = workload_of(pod)
-        lesson = self.known.get(workload) if self.known else None
-        if lesson is None or not any(_matters(claim, lesson) for claim in pod.shape.claims):
+        oom_record = self.known.get(workload) if self.known else None
+        if oom_record is None or not any(
+            _matters(gpu_request, oom_record) for gpu_request in pod.shape.gpu_requests
+        ):
             return None
-        return OomCharge(workload, lesson.times, lesson.least_mib)
+        return OomCharge(workload, oom_record.times, oom_record.least_mib)
 
 
 def workload_of(pod: PodRequest) -> str:
@@ -151,19 +155,19 @@ def workload_of(pod: PodRequest) -> str:
     return pod.workload or pod.uid
 
 
-def _raised(claim: GpuRequest, lesson: OomRecord) -> GpuRequest:
-    if claim.whole or claim.split:
-        return claim
-    if lesson.times >= ALONE_AFTER:
-        return replace(claim, milli=1000, whole=True, least_mib=lesson.least_mib)
-    return replace(claim, least_mib=lesson.least_mib)
+def _raised(gpu_request: GpuRequest, oom_record: OomRecord) -> GpuRequest:
+    if gpu_request.whole or gpu_request.split:
+        return gpu_request
+    if oom_record.times >= ALONE_AFTER:
+        return replace(gpu_request, milli=1000, whole=True, least_mib=oom_record.least_mib)
+    return replace(gpu_request, least_mib=oom_record.least_mib)
 
 
-def _matters(claim: GpuRequest, lesson: OomRecord) -> bool:
-    if claim.whole or claim.split:
+def _matters(gpu_request: GpuRequest, oom_record: OomRecord) -> bool:
+    if gpu_request.whole or gpu_request.split:
         return False
-    asks_less = claim.memory.kind != "mib" or claim.memory.value < lesson.least_mib
-    return asks_less or lesson.times >= ALONE_AFTER
+    asks_less = gpu_request.memory.kind != "mib" or gpu_request.memory.value < oom_record.least_mib
+    return asks_less or oom_record.times >= ALONE_AFTER
 
 
 _NOTHING = OomRecord(0, 0)

@@ -119,12 +119,12 @@ class Peaks:
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
         """The shape with what is expected in its claim, where it is less than the pod asks."""
         expected_mib = self.expected_mib(pod)
-        if not expected_mib or len(shape.claims) != 1 or shape.claims[0].least_mib:
+        if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape
-        claim = shape.claims[0]
-        if claim.memory.kind == "mib" and claim.memory.value <= expected_mib:
+        gpu_request = shape.gpu_requests[0]
+        if gpu_request.memory.kind == "mib" and gpu_request.memory.value <= expected_mib:
             return shape
-        return replace(shape, claims=(replace(claim, expected_mib=expected_mib),))
+        return replace(shape, gpu_requests=(replace(gpu_request, expected_mib=expected_mib),))
 
     def _learn(self, pod: PodRequest, most_mib: int, runs: int) -> bool:
         kind = kind_of(pod)
@@ -148,9 +148,9 @@ class Peaks:
 def kind_of(pod: PodRequest) -> Kind | None:
     """Who is like this pod; None where nothing can be learnt from it."""
     who = pod.shape.application or pod.workload
-    if not who or len(pod.shape.claims) != 1 or not _is_one_share(pod.shape.claims[0]):
+    if not who or len(pod.shape.gpu_requests) != 1 or not _is_one_share(pod.shape.gpu_requests[0]):
         return None
-    memory = pod.shape.claims[0].memory
+    memory = pod.shape.gpu_requests[0].memory
     return pod.namespace, who, f"{memory.value} {memory.kind} {memory.unit_mib}"
 
 
@@ -160,8 +160,13 @@ def whose(pod: PodRequest) -> str:
     return f"application {application}" if application else f"workload {pod.workload}"
 
 
-def _is_one_share(claim: GpuRequest) -> bool:
-    return claim.count == 1 and not claim.whole and not claim.split and claim.memory.value > 0
+def _is_one_share(gpu_request: GpuRequest) -> bool:
+    return (
+        gpu_request.count == 1
+        and not gpu_request.whole
+        and not gpu_request.split
+        and gpu_request.memory.value > 0
+    )
 
 
 def _expected(peak: PeakUsage) -> int:

@@ -24,7 +24,7 @@ def placement_on(
         shape.application,
         shape.job_class,
         shape.expected_s,
-        shape.slack,
+        shape.slowdown_limit,
     )
 
 
@@ -73,12 +73,12 @@ def predicted(
     return profile.lead.predict(known.shape, there, model) if there else ()
 
 
-def _share(table: LedgerTable, row: int, position: int, claim: int, need: Need) -> Share:
+def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: Need) -> Share:
     device = table.start[row] + position
     gpu = table.nodes[row].gpus[position]
     memory = int(need.memory_mib[table.kind_of[device]])
     milli = gpu.milli if need.whole else need.milli
-    return Share(claim, gpu.index, memory, milli, gpu.uuid)
+    return Share(gpu_request, gpu.index, memory, milli, gpu.uuid)
 
 
 def _first_idle(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> list[int]:
@@ -135,15 +135,21 @@ def _many(
     answer = _found_before(known, row, profile) or assignment.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
     shares = [
-        _share(table, row, position, claim, need)
-        for position, (claim, need) in zip(chosen, answer.todo, strict=True)
+        _share(table, row, position, gpu_request, need)
+        for position, (gpu_request, need) in zip(chosen, answer.todo, strict=True)
     ]
     gpus = table.nodes[row].gpus
     shares += [
-        Share(claim, gpus[position].index, memory, demand.needs[claim].milli, gpus[position].uuid)
-        for claim, position, memory in assignment.split_shares(query, profile, answer)
+        Share(
+            gpu_request,
+            gpus[position].index,
+            memory,
+            demand.needs[gpu_request].milli,
+            gpus[position].uuid,
+        )
+        for gpu_request, position, memory in assignment.split_shares(query, profile, answer)
     ]
-    return tuple(sorted(shares, key=lambda share: (share.claim, share.gpu)))
+    return tuple(sorted(shares, key=lambda share: (share.gpu_request, share.gpu)))
 
 
 def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Assignment | None:

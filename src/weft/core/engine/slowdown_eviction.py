@@ -47,7 +47,7 @@ SLOWEST = 100.0
 """As which a pod is told that stood still."""
 
 _Gpu = tuple[str, int]
-_Company = tuple[tuple[_Gpu, ...], tuple[str, ...]]
+_CoResidents = tuple[tuple[_Gpu, ...], tuple[str, ...]]
 """A pod's GPUs, and the UIDs of all that are on them."""
 
 
@@ -69,30 +69,30 @@ class PodProgress(msgspec.Struct, frozen=True, gc=False):
 class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
     """Why a pod goes: for whom, and by which rule.
 
-    `rule` is `bound` (the latency-critical `victim` was `slowdown` times slower than alone, and
+    `rule` is `bound` (the latency-critical `slow_pod` was `slowdown` times slower than alone, and
     `bound` is allowed), `late` (its answers were), both in `windows` of the last three looks, or
-    `together` (the GPU's pods got `together` GPUs' worth done since `since_ns`; the `victim` is the
-    slowest that stays). `relief` is how many times slower the one that goes is expected to have
-    made the victim. `applications` are the victim's and its own: on GPUs of `gpu_model` these are
-    to be kept apart for a while.
+    `together` (the GPU's pods got `together` GPUs' worth done since `since_ns`; the `slow_pod` is
+    the slowest that stays). `speedup` is how many times slower the one that goes is expected to
+    have made the victim. `applications` are the victim's and its own: on GPUs of `gpu_model` these
+    are to be kept apart for a while.
     """
 
     gpu: int
-    victim: str
+    slow_pod: str = msgspec.field(name="victim")
     rule: Literal["bound", "late", "together"]
     slowdown: float
     bound: float = 0.0
     windows: int = 0
     together: float = 0.0
     since_ns: int = 0
-    relief: float = 1.0
+    speedup: float = msgspec.field(default=1.0, name="relief")
     applications: tuple[str, str] = ("", "")
     gpu_model: str = ""
 
 
 def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
     """Why a pod goes, in numbers; `name` makes a name of a UID."""
-    who = name(one.victim)
+    who = name(one.slow_pod)
     if one.rule == "together":
         return (
             f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
@@ -104,8 +104,8 @@ def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> st
         else (f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,")
     )
     hope = (
-        f"without this pod it is expected to be {one.relief:.2f} times faster"
-        if one.relief >= 1.005
+        f"without this pod it is expected to be {one.speedup:.2f} times faster"
+        if one.speedup >= 1.005
         else "of those beside it this pod may go, though nobody predicted it"
     )
     return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
@@ -115,10 +115,10 @@ class _Account:
     """What was seen of a pod beside one company; whether a latency-critical one is too slow, None
     where that is not known."""
 
-    __slots__ = ("at_ns", "company", "too_slow", "windows")
+    __slots__ = ("at_ns", "co_residents", "too_slow", "windows")
 
-    def __init__(self, company: _Company, at_ns: int) -> None:
-        self.company, self.at_ns = company, at_ns
+    def __init__(self, co_residents: _CoResidents, at_ns: int) -> None:
+        self.co_residents, self.at_ns = co_residents, at_ns
         self.windows: deque[SlowdownSample] = deque(maxlen=WINDOWS)
         self.too_slow: bool | None = None
 
@@ -126,7 +126,7 @@ class _Account:
 class _Slow(NamedTuple):
     """Since when these pods got less done together than one alone, and when that was last seen."""
 
-    company: tuple[str, ...]
+    co_residents: tuple[str, ...]
     since_ns: int
     at_ns: int
 
@@ -135,7 +135,7 @@ class SlowdownEviction:
     """Looks after the speed of one ledger's pods."""
 
     def __init__(self, ledger: Ledger, lending: HarvestRules) -> None:
-        self._ledger, self._lending, self._restraint = ledger, lending, EvictionLimits(ledger)
+        self._ledger, self._lending, self._eviction_limits = ledger, lending, EvictionLimits(ledger)
         self._seen: dict[str, _Account] = {}
         self._slow: dict[_Gpu, _Slow] = {}
         self._sent: dict[str, tuple[int, frozenset[_Gpu]]] = {}
@@ -148,21 +148,21 @@ class SlowdownEviction:
     def held_back(self) -> Mapping[str, Why]:
         """Pods (UIDs) for which nobody went at the last look at them, though somebody might have:
         why."""
-        return self._restraint.held_back
+        return self._eviction_limits.held_back
 
     # --- what pods do ---
 
-    def leaves(self, held: Holding, now_ns: int, victim: Iterable[_Gpu] = ()) -> None:
+    def leaves(self, held: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
         """It was asked to go, for whatever reason: let that show before the next one."""
         if held.placement.uid not in self._leaving:
             self._leaving.add(held.placement.uid)
-            there = frozenset((*_gpus(held), *victim))
+            there = frozenset((*_gpus(held), *slow_pod))
             self._sent[held.placement.uid] = (now_ns, there)
             self._quiet |= there
 
     def not_let_go(self, uid: str, now_ns: int, *, refused: bool) -> None:
         """It stays: the GPU may lose another one, and that one is asked last."""
-        self._restraint.not_let_go(uid)
+        self._eviction_limits.not_let_go(uid)
         if uid in self._leaving:
             self._leaving.discard(uid)
             self._sent.pop(uid, None)
@@ -171,7 +171,7 @@ class SlowdownEviction:
 
     def gone(self, uid: str) -> None:
         """The pod holds nothing any more."""
-        self._restraint.gone(uid)
+        self._eviction_limits.gone(uid)
         self._seen.pop(uid, None)
         self._leaving.discard(uid)
         self._refused_ns.pop(uid, None)
@@ -190,7 +190,7 @@ class SlowdownEviction:
         """
         self._forget(now_ns)
         found = {one.uid: one for one in observed}
-        self._restraint.forget(found)
+        self._eviction_limits.forget(found)
         counted = [
             held
             for held in map(self._ledger.holdings.get, found)
@@ -198,7 +198,7 @@ class SlowdownEviction:
         ]
         critical = self._critical(counted, tolerance_of)
         too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
-        self._restraint.look(too_slow, now_ns)
+        self._eviction_limits.look(too_slow, now_ns)
         for held, tolerance in critical:
             leaves = self._for_critical(held, tolerance, now_ns)
             if leaves is not None and self._allowed(*leaves, (), now_ns):
@@ -220,25 +220,27 @@ class SlowdownEviction:
             uid = held.placement.uid
             account, tolerance = self._seen[uid], tolerance_of(uid)
             account.too_slow = None
-            alone = account.company[1] == (uid,)
+            alone = account.co_residents[1] == (uid,)
             if self._lending.class_of(held) != LATENCY_CRITICAL:
-                self._restraint.saw_other(uid, account.windows, alone=alone)
+                self._eviction_limits.saw_other(uid, account.windows, alone=alone)
             elif tolerance is not None:
-                account.too_slow = self._restraint.saw(
+                account.too_slow = self._eviction_limits.saw(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
                 found.append((held, tolerance))
         return found
 
     def _allowed(
-        self, held: Holding, slowed: SlowdownReason, company: Sequence[str], now_ns: int
+        self, held: Holding, slowed: SlowdownReason, co_residents: Sequence[str], now_ns: int
     ) -> bool:
-        return self._restraint.allows(held.placement.uid, slowed.victim, company, now_ns)
+        return self._eviction_limits.allows(
+            held.placement.uid, slowed.slow_pod, co_residents, now_ns
+        )
 
     def _forget(self, now_ns: int) -> None:
         """What is too long ago, and what was gathered for the last look."""
         old = [uid for uid, one in self._seen.items() if now_ns - one.at_ns > GAP_NS]
-        self._restraint.forget(old)
+        self._eviction_limits.forget(old)
         for uid in old:
             del self._seen[uid]
         self._slow = {g: one for g, one in self._slow.items() if now_ns - one.at_ns <= GAP_NS}
@@ -250,17 +252,17 @@ class SlowdownEviction:
         """Put a look into the pod's account; whether it counts."""
         if held.state != "committed" or not held.placement.shares:
             return False
-        company = self._company(held)
+        co_residents = self._co_residents(held)
         account = self._seen.get(one.uid)
-        if account is None or account.company != company:
-            self._seen[one.uid] = _Account(company, now_ns)
+        if account is None or account.co_residents != co_residents:
+            self._seen[one.uid] = _Account(co_residents, now_ns)
             return False
         known = not one.proxy and math.isfinite(one.slowdown) and one.slowdown > 0.0
         account.windows.append(SlowdownSample(one.slowdown if known else None, one.late))
         account.at_ns = now_ns
         return True
 
-    def _company(self, held: Holding) -> _Company:
+    def _co_residents(self, held: Holding) -> _CoResidents:
         gpus = _gpus(held)
         if len(gpus) == 1:
             return gpus, self._certain(gpus[0])
@@ -309,7 +311,7 @@ class SlowdownEviction:
             round(slowdown, 3),
             tolerance.critical,
             slow if slow >= BROKEN else late,
-            relief=round(math.exp(costs), 3),
+            speedup=round(math.exp(costs), 3),
             applications=(held.placement.application, other.placement.application),
             gpu_model=self._model(gpu),
         )
@@ -354,10 +356,10 @@ class SlowdownEviction:
             self._slow.pop(gpu, None)
             return None
         there = [held for held in self._lending.in_order(*gpu) if held.placement.uid in speeds]
-        company, before = tuple(sorted(speeds)), self._slow.get(gpu)
-        same = before is not None and before.company == company
+        co_residents, before = tuple(sorted(speeds)), self._slow.get(gpu)
+        same = before is not None and before.co_residents == co_residents
         since_ns = before.since_ns if before is not None and same else now_ns
-        self._slow[gpu] = _Slow(company, since_ns, now_ns)
+        self._slow[gpu] = _Slow(co_residents, since_ns, now_ns)
         if now_ns - since_ns < QUIET_NS or not self._open([gpu]):
             return None
         able = [
@@ -371,19 +373,19 @@ class SlowdownEviction:
         if not able:
             return None
         leaves = able[0]
-        stay = [held for held in there if held is not leaves]
-        victim = min(stay, key=lambda held: speeds[held.placement.uid])
+        residency = [held for held in there if held is not leaves]
+        slow_pod = min(residency, key=lambda held: speeds[held.placement.uid])
         tolerance = tolerance_of(leaves.placement.uid)
-        costs = self._costs(tolerance, victim, leaves, gpu) if tolerance is not None else 0.0
+        costs = self._costs(tolerance, slow_pod, leaves, gpu) if tolerance is not None else 0.0
         return leaves, SlowdownReason(
             gpu[1],
-            victim.placement.uid,
+            slow_pod.placement.uid,
             "together",
-            round(1.0 / speeds[victim.placement.uid], 3),
+            round(1.0 / speeds[slow_pod.placement.uid], 3),
             together=round(sum(speeds.values()), 3),
             since_ns=since_ns,
-            relief=round(math.exp(costs), 3),
-            applications=(victim.placement.application, leaves.placement.application),
+            speedup=round(math.exp(costs), 3),
+            applications=(slow_pod.placement.application, leaves.placement.application),
             gpu_model=self._model(gpu),
         )
 
@@ -398,7 +400,7 @@ class SlowdownEviction:
             if account is None or not account.windows or now_ns - account.at_ns > GAP_NS:
                 return None
             slowdown = account.windows[-1].slowdown
-            if slowdown is None or account.company != self._company(held):
+            if slowdown is None or account.co_residents != self._co_residents(held):
                 return None
             if self._lending.class_of(held) == LATENCY_CRITICAL:
                 return None

@@ -21,11 +21,11 @@ def tolerance_of(
 ) -> SlowdownTolerance | None:
     """Of a pod of this profile, where it holds this; None: nobody is sent away for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
-    if common is None or placement is None or not placement.slack:
+    if common is None or placement is None or not placement.slowdown_limit:
         return common
     critical = common.critical
     for model in _models(placement, ledger):
-        own = max(LEAST_SEEN, bound_on(placement.slack, model, common.critical))
+        own = max(LEAST_SEEN, bound_on(placement.slowdown_limit, model, common.critical))
         critical = min(critical, own)
     return common._replace(critical=critical)
 

@@ -156,6 +156,6 @@ def needs_no_loan(group: ParkedGroup | None, room: FreedNode) -> bool:
 
 def _least_mib(need: Need) -> int:
     """The least memory one GPU must have free for the claim, over the kinds that will do."""
-    if need.claim.split:
+    if need.gpu_request.split:
         return 0
     return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))

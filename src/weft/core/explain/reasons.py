@@ -199,10 +199,12 @@ def _memory(query: Query) -> list[ReasonMeasure]:
     """The hungriest claim's memory and the roomiest accepted card."""
     need = _hungriest(query)
     column = query.device_memory_free
-    if need.claim.split:
+    if need.gpu_request.split:
         ok = _accepted(query, need) & (query.device_milli_free >= need.milli)
         totals = query.sum(np.where(ok, column, 0))
-        return [ReasonMeasure(_every(query, need.claim.memory.value), totals, "MiB over all GPUs")]
+        return [
+            ReasonMeasure(_every(query, need.gpu_request.memory.value), totals, "MiB over all GPUs")
+        ]
     asked = need.ask_mib.take(query.device_kind)
     return [ReasonMeasure(*_nearest(query, need, asked, column), "MiB")]
 

@@ -41,7 +41,7 @@ class SmallestChange(msgspec.Struct, frozen=True):
 
 def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
     """For a pod that fits nowhere: at most one change an axis, each verified."""
-    search = ChangeSearch(engine, engine.profile_of(pod), engine.lessons.shape_of(pod))
+    search = ChangeSearch(engine, engine.profile_of(pod), engine.oom_history.shape_of(pod))
     deque(search.steps(), maxlen=0)
     return search.found
 
@@ -109,14 +109,14 @@ class ChangeSearch:
                 high = middle
         return best
 
-    def _claims(self, change: Callable[[GpuRequest], GpuRequest]) -> Shape:
-        claims = tuple(change(claim) for claim in self._shape.claims)
-        return msgspec.structs.replace(self._shape, claims=claims)
+    def _gpu_requests(self, change: Callable[[GpuRequest], GpuRequest]) -> Shape:
+        gpu_requests = tuple(change(gpu_request) for gpu_request in self._shape.gpu_requests)
+        return msgspec.structs.replace(self._shape, gpu_requests=gpu_requests)
 
     def _memory(self) -> Trying[SmallestChange | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
         for kind in ("mib", "units", "node-units", "percent"):
-            asked = [_amount(c) for c in self._shape.claims if _memory_kind(c) == kind]
+            asked = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
             if not asked:
                 continue
             most = max(asked)
@@ -128,50 +128,55 @@ class ChangeSearch:
         return None
 
     def _with_memory(self, kind: str, most: int) -> Shape:
-        def cap(claim: GpuRequest) -> GpuRequest:
-            if _memory_kind(claim) != kind or _amount(claim) <= most:
-                return claim
-            memory = msgspec.structs.replace(claim.memory, kind=kind, value=most)
-            return msgspec.structs.replace(claim, memory=memory)
+        def cap(gpu_request: GpuRequest) -> GpuRequest:
+            if _memory_kind(gpu_request) != kind or _amount(gpu_request) <= most:
+                return gpu_request
+            memory = msgspec.structs.replace(gpu_request.memory, kind=kind, value=most)
+            return msgspec.structs.replace(gpu_request, memory=memory)
 
-        return self._claims(cap)
+        return self._gpu_requests(cap)
 
     def _cores(self) -> Trying[SmallestChange | None]:
         """Fewer cores; a whole card becomes a share of its cores and memory alike."""
-        asked = max((1000 if c.whole else c.milli for c in self._shape.claims), default=0)
+        asked = max((1000 if c.whole else c.milli for c in self._shape.gpu_requests), default=0)
         best = (yield from self._most(asked, self._with_cores)) if asked else None
         if not best:
             return None
         what = "of a GPU's cores"
-        if any(claim.whole and claim.memory.kind != "mib" for claim in self._shape.claims):
+        if any(
+            gpu_request.whole and gpu_request.memory.kind != "mib"
+            for gpu_request in self._shape.gpu_requests
+        ):
             what = "of a GPU, cores and memory,"
         text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
         return SmallestChange("cores", text, self._with_cores(best))
 
     def _with_cores(self, milli: int) -> Shape:
-        def cap(claim: GpuRequest) -> GpuRequest:
-            if claim.whole:
+        def cap(gpu_request: GpuRequest) -> GpuRequest:
+            if gpu_request.whole:
                 share = GpuMemoryRequest("percent", max(1, milli // 10))
-                least = claim.memory if claim.memory.kind == "mib" else share
-                return GpuRequest(claim.count, least, milli)
-            return msgspec.structs.replace(claim, milli=min(claim.milli, milli))
+                least = gpu_request.memory if gpu_request.memory.kind == "mib" else share
+                return GpuRequest(gpu_request.count, least, milli)
+            return msgspec.structs.replace(gpu_request, milli=min(gpu_request.milli, milli))
 
-        return self._claims(cap)
+        return self._gpu_requests(cap)
 
     def _count(self) -> Trying[SmallestChange | None]:
         """Fewer GPUs, at most so many for each claim."""
-        asked = max((claim.count for claim in self._shape.claims), default=0)
+        asked = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
-            return self._claims(
-                lambda claim: msgspec.structs.replace(claim, count=min(claim.count, count))
+            return self._gpu_requests(
+                lambda gpu_request: msgspec.structs.replace(
+                    gpu_request, count=min(gpu_request.count, count)
+                )
             )
 
         best = yield from self._most(asked, lambda value: capped(max(1, value)))
         if asked < 2 or not best:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
-        each = "" if len(self._shape.claims) == 1 else " in every container"
+        each = "" if len(self._shape.gpu_requests) == 1 else " in every container"
         return SmallestChange(
             "count", f"ask for at most {gpus}{each} instead of {asked}", capped(best)
         )
@@ -223,20 +228,20 @@ class ChangeSearch:
     def _with_extended(self, name: str, asked: int, most: int) -> Shape:
         """Where the claims' memory is this number in all, it is lowered in proportion."""
 
-        def lowered(claim: GpuRequest) -> GpuRequest:
-            value = -(-claim.memory.value * most // asked)
-            memory = msgspec.structs.replace(claim.memory, value=value)
-            return msgspec.structs.replace(claim, memory=memory)
+        def lowered(gpu_request: GpuRequest) -> GpuRequest:
+            value = -(-gpu_request.memory.value * most // asked)
+            memory = msgspec.structs.replace(gpu_request.memory, value=value)
+            return msgspec.structs.replace(gpu_request, memory=memory)
 
-        shape = self._claims(lowered) if self._by_resource(asked) else self._shape
+        shape = self._gpu_requests(lowered) if self._by_resource(asked) else self._shape
         lower = tuple((one, most if one == name else many) for one, many in shape.extended)
         return msgspec.structs.replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
         """Whether so much of a resource is what the claims ask of GPU memory."""
-        claims = self._shape.claims
-        told = sum(claim.count * claim.memory.value for claim in claims)
-        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in claims)
+        gpu_requests = self._shape.gpu_requests
+        told = sum(gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests)
+        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in gpu_requests)
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
@@ -314,15 +319,15 @@ class ChangeSearch:
             ledger.rollback()
 
 
-def _memory_kind(claim: GpuRequest) -> str:
+def _memory_kind(gpu_request: GpuRequest) -> str:
     """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
-    if claim.whole or claim.memory.kind == "none":
+    if gpu_request.whole or gpu_request.memory.kind == "none":
         return ""
-    return "percent" if claim.memory.kind == "whole" else claim.memory.kind
+    return "percent" if gpu_request.memory.kind == "whole" else gpu_request.memory.kind
 
 
-def _amount(claim: GpuRequest) -> int:
-    return 100 if claim.memory.kind == "whole" else claim.memory.value
+def _amount(gpu_request: GpuRequest) -> int:
+    return 100 if gpu_request.memory.kind == "whole" else gpu_request.memory.value
 
 
 def _size(rank: int, holding: Holding) -> _Size:

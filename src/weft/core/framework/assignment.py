@@ -64,9 +64,9 @@ class Assignment:
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
     """(claim index, need) once per GPU asked for, largest claims first; `split` ones come after."""
-    sign = -1 if policy.last_claim_first else 1
+    sign = -1 if policy.last_request_first else 1
     order = sorted(
-        (i for i, need in enumerate(demand.needs) if not need.claim.split),
+        (i for i, need in enumerate(demand.needs) if not need.gpu_request.split),
         key=lambda i: (
             -demand.needs[i].whole,
             -int(demand.needs[i].ask_mib.max(initial=0)),
@@ -86,7 +86,7 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
     `NOT_SEARCHED`.
     """
     policy = profile.device_scorer or profile.lead
-    gpus = sum(need.count for need in query.demand.needs if not need.claim.split)
+    gpus = sum(need.count for need in query.demand.needs if not need.gpu_request.split)
     todo = steps(query.demand, policy) if gpus <= MOST_GPUS else []
     rows = _affordable(query, gpus)
     if len(rows) == query.n:
@@ -112,7 +112,7 @@ def _affordable(query: Query, gpus: int) -> Ints:
 def _place(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]], key: str
 ) -> Assignment:
-    alone = len(query.demand.needs) == 1 and query.demand.needs[0].claim.split
+    alone = len(query.demand.needs) == 1 and query.demand.needs[0].gpu_request.split
     if type(policy).rate_options is not Policy.rate_options and not alone:
         return _search_all(query, profile, policy, todo)
     answer = _greedy(query, profile, policy, todo, key=key)
@@ -144,11 +144,11 @@ class _Scratch(Query):
         self._cells[1] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
-    def ask(self, need: Need, same_claim: bool) -> None:
-        """Turn to the next step; `same_claim` keeps it off the devices its claim already has."""
+    def ask(self, need: Need, same_request: bool) -> None:
+        """Turn to the next step; `same_request` keeps it off the devices its claim already has."""
         self.need = need
         self._fits = None
-        if not same_claim:
+        if not same_request:
             self.alone[:] = True
         self._fits = self.device_fits & self.alone
 
@@ -200,9 +200,9 @@ def _greedy(
     answer = Assignment(query.n, todo)
     scratch = _Scratch(query)
     before = -1
-    for index, (claim, need) in enumerate(todo):
-        scratch.ask(need, same_claim=claim == before)
-        before = claim
+    for index, (gpu_request, need) in enumerate(todo):
+        scratch.ask(need, same_request=gpu_request == before)
+        before = gpu_request
         for filtering in profile.device_filters:
             mask = filtering.filter_devices(scratch)
             if mask is not None:
@@ -247,7 +247,7 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
     """The `split` claim, if the demand has one: it gets what the others leave."""
-    return next(((i, need) for i, need in enumerate(demand.needs) if need.claim.split), None)
+    return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
@@ -255,9 +255,9 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
     split = _split_need(scratch.demand)
     if split is None:
         return None
-    claim, need = split
-    scratch.ask(need, same_claim=False)
-    spread = SplitRequest(claim, need.count, need.claim.memory.value, need.milli)
+    gpu_request, need = split
+    scratch.ask(need, same_request=False)
+    spread = SplitRequest(gpu_request, need.count, need.gpu_request.memory.value, need.milli)
     return spread, _acceptable(scratch, need, profile)
 
 
@@ -298,12 +298,12 @@ def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tup
     split = _split_need(query.demand)
     if split is None:
         return []
-    claim, left = split[0], split[1].claim.memory.value
+    gpu_request, left = split[0], split[1].gpu_request.memory.value
     chosen = _spread(query, profile, answer.todo, answer.chosen[0])
     shares = []
     for done, (position, room) in enumerate(reversed(chosen)):
         amount = min(room, -(-left // (len(chosen) - done)))
-        shares.append((claim, position, amount))
+        shares.append((gpu_request, position, amount))
         left -= amount
     return sorted(shares)
 
@@ -357,11 +357,11 @@ def _search(
     """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
     scratch = _Scratch(query)
     asks = {}
-    for claim in dict.fromkeys(order):
-        need = scratch.demand.needs[claim]
-        scratch.ask(need, same_claim=False)
+    for gpu_request in dict.fromkeys(order):
+        need = scratch.demand.needs[gpu_request]
+        scratch.ask(need, same_request=False)
         kinds = scratch.device_kind
-        asks[claim] = DeviceRequest(
+        asks[gpu_request] = DeviceRequest(
             need.count > 1,
             need.whole,
             need.milli,
@@ -381,7 +381,7 @@ def _search_stuck(
 ) -> None:
     """Search every node on which the greedy pass failed; score what is found."""
     part = query.only(stuck)
-    found = _search(part, profile, [claim for claim, _ in answer.todo], None)
+    found = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
     answer.codes[stuck[~found.fits & ~found.exact]] = Code.NOT_SEARCHED
     at = np.flatnonzero(found.fits)
     if len(at) == 0:

@@ -25,14 +25,14 @@ def cannot_hold(
     found = np.zeros(len(nodes.memory), dtype=np.bool_)
     anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
     least: list[Ints] = []
-    for claim, count in counts.items():
-        ask = asks[claim]
+    for gpu_request, count in counts.items():
+        ask = asks[gpu_request]
         fits = _fits(nodes, ask)
         anywhere |= fits
         found |= _most(nodes, fits.astype(np.int64)) < (count if ask.several else 1)
         least.append(np.where(fits, ask.charge_mib, _HUGE).min(axis=1, initial=_HUGE))
     sizes = np.array(least, dtype=np.int64)  # [claims, nodes]
-    milli = np.array([asks[claim].milli for claim in counts], dtype=np.int64)
+    milli = np.array([asks[gpu_request].milli for gpu_request in counts], dtype=np.int64)
     number = np.array(list(counts.values()), dtype=np.int64)
     room = np.where(anywhere, nodes.memory, 0)
     if spread is not None:

@@ -31,8 +31,8 @@ class Need:
         "accepts",
         "ask_mib",
         "asks_memory",
-        "claim",
         "count",
+        "gpu_request",
         "lack_code",
         "memory_mib",
         "milli",
@@ -44,31 +44,31 @@ class Need:
 
     def __init__(
         self,
-        claim: GpuRequest,
+        gpu_request: GpuRequest,
         shape: Shape,
         kinds: list[DeviceKind],
         overcommits: bool = False,
     ) -> None:
-        self.claim, self.count, self.whole = claim, claim.count, claim.whole
-        self.milli = 1000 if claim.whole else claim.milli
-        asked = [_mib_on(claim, kind) for kind in kinds]
+        self.gpu_request, self.count, self.whole = gpu_request, gpu_request.count, gpu_request.whole
+        self.milli = 1000 if gpu_request.whole else gpu_request.milli
+        asked = [_mib_on(gpu_request, kind) for kind in kinds]
         sizes = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
         least = np.array(asked, dtype=np.int64)
-        self.memory_mib: Ints = sizes if claim.whole else least
-        self.ask_mib: Ints = np.maximum(self.memory_mib, least) + claim.headroom_mib
+        self.memory_mib: Ints = sizes if gpu_request.whole else least
+        self.ask_mib: Ints = np.maximum(self.memory_mib, least) + gpu_request.headroom_mib
         self.accepts: Bools = np.array(
             [shape.devices.accepts_model(kind.model) for kind in kinds], dtype=np.bool_
         )
         self.will_do: Bools = self.accepts
         if overcommits:  # more may be free than a card has, but no pod gets more than a card
             self.will_do = self.accepts & (self.ask_mib <= sizes)
-        elif claim.whole:
+        elif gpu_request.whole:
             self.will_do = self.accepts & (least <= sizes)
         self.takes_any_kind = bool(self.will_do.all())
         self.asks_memory = bool((self.ask_mib > 0).any())
         same = len(set(self.ask_mib.tolist())) == 1
         self.uniform_ask_mib = int(self.ask_mib[0]) if same else None
-        if claim.whole:
+        if gpu_request.whole:
             self.lack_code = Code.NOT_IDLE
         elif self.asks_memory:
             self.lack_code = Code.GPU_SHARE if self.milli else Code.GPU_MEMORY
@@ -76,13 +76,13 @@ class Need:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
 
 
-def _mib_on(claim: GpuRequest, kind: DeviceKind) -> int:
+def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
     """What the claim asks of one such card; a `split` one asks no more than there is."""
     card_mib = kind.memory_mib
-    asked = claim.memory.on_node(kind.unit_mib).mib_on(card_mib)
-    if claim.least_mib:
-        asked = max(asked, min(claim.least_mib, card_mib))
-    return min(asked, card_mib) if claim.split else asked
+    asked = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
+    if gpu_request.least_mib:
+        asked = max(asked, min(gpu_request.least_mib, card_mib))
+    return min(asked, card_mib) if gpu_request.split else asked
 
 
 class Demand:
@@ -100,7 +100,9 @@ class Demand:
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
         self.shape = shape
         kinds = list(table.kinds)
-        self.needs = tuple(Need(claim, shape, kinds, table.overcommits) for claim in shape.claims)
+        self.needs = tuple(
+            Need(gpu_request, shape, kinds, table.overcommits) for gpu_request in shape.gpu_requests
+        )
         self.cpu_milli = shape.cpu_milli
         self.memory_mib = shape.memory_mib
         self.extended = shape.extended
@@ -117,7 +119,7 @@ class Demand:
             for at, kind in enumerate(kinds)
         )
         self.harvests = harvests and table.harvests and self._takes_one_share()
-        self.expected_mib = self.needs[0].claim.expected_mib if self.harvests else 0
+        self.expected_mib = self.needs[0].gpu_request.expected_mib if self.harvests else 0
         self.mode: Mode = self._cheapest_mode(table)
         self.node_columns, self.node_needs, self.code_of = self._node_checks()
         shared = self.gpus == 1 and not self.needs[0].whole and self.milli < 1000
@@ -138,7 +140,7 @@ class Demand:
         if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
             return False
         need = self.needs[0]
-        return not need.whole and need.asks_memory and not need.claim.least_mib
+        return not need.whole and need.asks_memory and not need.gpu_request.least_mib
 
     def _by_uuid(self, table: LedgerTable) -> Bools | None:
         rule = self.shape.devices
@@ -178,7 +180,7 @@ class Demand:
         need = self.needs[0]
         # Several GPUs of one node are counted, except where MIG makes them exclude each other.
         countable = need.whole and not table.has_parents
-        if len(self.needs) > 1 or need.claim.split or (need.count > 1 and not countable):
+        if len(self.needs) > 1 or need.gpu_request.split or (need.count > 1 and not countable):
             return "many"
         by_memory = need.asks_memory and not need.milli and need.uniform_ask_mib is not None
         one_number = need.whole or not need.asks_memory or by_memory

@@ -107,12 +107,12 @@ class DeviceRows:
             np.asfortranarray(there),
         )
         return nodes, {
-            claim: ask._replace(
+            gpu_request: ask._replace(
                 ask_mib=numbers(ask.ask_mib),
                 charge_mib=numbers(ask.charge_mib),
                 allowed=flags(ask.allowed),
             )
-            for claim, ask in asks.items()
+            for gpu_request, ask in asks.items()
         }
 
 
@@ -122,12 +122,12 @@ def _only(nodes: Nodes, some: Ints) -> Nodes:
 
 def _asks_of(asks: Asks, some: Ints) -> dict[int, DeviceRequest]:
     return {
-        claim: ask._replace(
+        gpu_request: ask._replace(
             ask_mib=by_row(ask.ask_mib, some),
             charge_mib=by_row(ask.charge_mib, some),
             allowed=by_row(ask.allowed, some),
         )
-        for claim, ask in asks.items()
+        for gpu_request, ask in asks.items()
     }
 
 

@@ -175,11 +175,11 @@ class InterferenceView:
         """
         return self._cards.get(plain(gpu_model), self._elsewhere)
 
-    def costs(self, gpu_model: str, victim: str, other: str) -> float:
+    def costs(self, gpu_model: str, target: str, other: str) -> float:
         """What one application is expected to cost another there, log slowdown."""
-        return float(self.of(gpu_model).mean[self.index_of(victim), self.index_of(other)])
+        return float(self.of(gpu_model).mean[self.index_of(target), self.index_of(other)])
 
-    def slowdown(self, gpu_model: str, victim: int, others: Sequence[int]) -> JointSlowdown:
+    def slowdown(self, gpu_model: str, target: int, others: Sequence[int]) -> JointSlowdown:
         """Of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
@@ -190,10 +190,10 @@ class InterferenceView:
         if not len(others):
             return JointSlowdown(0.0, 0.0, PredictionTier.MEASURED, True)
         beside = np.asarray(others, dtype=np.int64)
-        tiers = card.tier[victim, beside]
+        tiers = card.tier[target, beside]
         return JointSlowdown(
-            float(card.mean[victim, beside].sum()),
-            float(card.upper[victim, beside].sum()),
+            float(card.mean[target, beside].sum()),
+            float(card.upper[target, beside].sum()),
             PredictionTier(int(np.abs(tiers).max())),
             bool((tiers >= 0).all()),
         )

@@ -184,7 +184,7 @@ class StateSpace:
     def _may_be_exchanged(self) -> bool:
         """Whether devices of a node, or steps, are alike; else hardly two states ever are, and it
         would cost more to find them than to keep them."""
-        used = [self.asks[claim] for claim in self.steps]
+        used = [self.asks[gpu_request] for gpu_request in self.steps]
         told = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
         if any(ask.several for ask in used) or len(told) < len(used):
             return True
@@ -214,11 +214,11 @@ def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
     found, left = [mix(fixed)], set()
-    for claim in reversed(steps):
+    for gpu_request in reversed(steps):
         told = found[-1]
-        if claim not in left:
-            left.add(claim)
-            ask = asks[claim]
+        if gpu_request not in left:
+            left.add(gpu_request)
+            ask = asks[gpu_request]
             told = told + ask.ask_mib.view(np.uint64) * _ODD[0] + ask.allowed * _ODD[2]
             told = mix(told + ask.charge_mib.view(np.uint64) * _ODD[1])
         found.append(told)

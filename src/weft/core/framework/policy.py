@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.framework.residency import NO_STAYS, Residencies
+from weft.core.framework.residency import NO_RESIDENCIES, Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
@@ -85,15 +85,15 @@ class Policy:
 
     `name` is how configurations call it, `summary` one line for people, `source` the system or
     paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
-    `company` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the signals
-    of all GPUs, also for the score of one), `pending` (who else waits), `stays` (how far pods are).
-    `inputs` names other policies, or tables, whose `PolicyInput` it takes too. `unsafe` says why,
-    where it can promise a GPU memory that is not there; one made with safe options says "". `ties`
-    says which of equally scored devices is taken. Claims are placed largest first; of equal ones
-    the last goes first where `last_claim_first`. One that `harvests` may give a pod memory that
-    residents hold but leave idle, within the ledger's declared limit. One with `raw_scores` tells
-    kube-scheduler its scores as they are, as its original did; others' are made 0 to 10. Options
-    are keyword arguments of the constructor.
+    `co_residents` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the
+    signals of all GPUs, also for the score of one), `pending` (who else waits), `residencies` (how
+    far pods are). `inputs` names other policies, or tables, whose `PolicyInput` it takes too.
+    `unsafe` says why, where it can promise a GPU memory that is not there; one made with safe
+    options says "". `ties` says which of equally scored devices is taken. Claims are placed largest
+    first; of equal ones the last goes first where `last_request_first`. One that `harvests` may
+    give a pod memory that residents hold but leave idle, within the ledger's declared limit. One
+    with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others' are
+    made 0 to 10. Options are keyword arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -105,7 +105,7 @@ class Policy:
     harvests: ClassVar[bool] = False
     raw_scores: bool = False
     ties: ClassVar[Literal["first", "last"]] = "first"
-    last_claim_first: ClassVar[bool] = False
+    last_request_first: ClassVar[bool] = False
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
@@ -113,9 +113,9 @@ class Policy:
     signals: SignalsView = NO_SIGNALS
     """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
 
-    stays: Residencies = NO_STAYS
-    """How far running pods are, for policies that say they read `stays`: for `filter_pending` only,
-    because it changes with the time."""
+    residencies: Residencies = NO_RESIDENCIES
+    """How far running pods are, for policies that say they read `residencies`: for `filter_pending`
+    only, because it changes with the time."""
 
     def __new__(cls, *_args: Any, **options: Any) -> Self:
         """Remember the options (keyword arguments); everything else is the subclass's own."""

@@ -171,9 +171,9 @@ class Query:
     requests only, unless the query is `narrowed`, [d]."""
 
     @property
-    def device_company(self) -> Ints:
+    def device_co_residents(self) -> Ints:
         """Number of what runs together on it in `table.residents`, 0 for nothing, [d]."""
-        return self.take_devices(self.table.residents.company)
+        return self.take_devices(self.table.residents.co_residents)
 
     @property
     def device_node(self) -> Ints:

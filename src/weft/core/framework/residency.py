@@ -49,11 +49,11 @@ class Residency:
         self.who, self.expected_s, self.since_ns = who, expected_s, since_ns
         self.spans: list[ResidencySpan] = []
 
-    def beside(self, company: Company, at_ns: int) -> None:
+    def beside(self, co_residents: Company, at_ns: int) -> None:
         """The company changed."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
-        self.spans.append(ResidencySpan(at_ns, company))
+        self.spans.append(ResidencySpan(at_ns, co_residents))
         if len(self.spans) > MOST_SPANS:
             self.spans[:2] = [ResidencySpan(self.spans[0].since_ns, self.spans[1].beside)]
 
@@ -111,9 +111,11 @@ class Residencies:
         new = Residency(who, placement.expected_s, at_ns)
         there = self._on.setdefault(key, {})
         if new.expected_s:  # after a restart those that came later may be told first
-            began = sorted({at_ns, *(stay.since_ns for stay in there.values())})
+            began = sorted({at_ns, *(residency.since_ns for residency in there.values())})
             for then_ns in began[began.index(at_ns) :]:
-                beside = [stay.who for stay in there.values() if stay.since_ns <= then_ns]
+                beside = [
+                    residency.who for residency in there.values() if residency.since_ns <= then_ns
+                ]
                 new.beside(tuple(beside), then_ns)
         there[placement.uid] = new
         self._where[placement.uid] = key
@@ -136,11 +138,11 @@ class Residencies:
         for changed in self._followers:
             changed.add(key)
         there = self._on[key]
-        for uid, stay in there.items():
-            if stay.expected_s and uid != but:
+        for uid, residency in there.items():
+            if residency.expected_s and uid != but:
                 others = (other.who for name, other in there.items() if name != uid)
-                stay.beside(tuple(others), at_ns)
+                residency.beside(tuple(others), at_ns)
 
 
-NO_STAYS = Residencies()
+NO_RESIDENCIES = Residencies()
 """What policies see where nobody keeps account."""

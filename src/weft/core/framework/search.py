@@ -225,12 +225,12 @@ def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], lis
     """What the steps from each number on may take of one device at most: MiB by node, thousandths,
     and how many of them are for a claim of one GPU."""
     most = {
-        claim: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
-        for claim, ask in asks.items()
+        gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
+        for gpu_request, ask in asks.items()
     }
     memory, milli, gpus = [np.zeros(nodes, dtype=np.int64)], [0], [0]
-    for claim in reversed(steps):
-        memory.append(memory[-1] + most[claim])
-        milli.append(milli[-1] + asks[claim].milli)
-        gpus.append(gpus[-1] + (not asks[claim].several))
+    for gpu_request in reversed(steps):
+        memory.append(memory[-1] + most[gpu_request])
+        milli.append(milli[-1] + asks[gpu_request].milli)
+        gpus.append(gpus[-1] + (not asks[gpu_request].several))
     return memory[::-1], milli[::-1], gpus[::-1]

@@ -17,7 +17,7 @@ class SplitRequest(NamedTuple):
     """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the claim's
     number."""
 
-    claim: int
+    gpu_request: int
     gpus: int
     memory_mib: int
     milli: int

@@ -93,7 +93,7 @@ def _shares_fit(table: LedgerTable, row: int, shares: tuple[Share, ...]) -> bool
             share
             if sofar is None
             else Share(
-                claim=share.claim,
+                gpu_request=share.gpu_request,
                 gpu=share.gpu,
                 memory_mib=sofar.memory_mib + share.memory_mib,
                 milli=sofar.milli + share.milli,

@@ -25,7 +25,7 @@ class Resident(NamedTuple):
     """What one pod runs, and of which class it is; both "" where nobody said.
 
     Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
-    percent of alone on `slack_percent`'s grid (0: it says none); and whether it is `small`.
+    percent of alone on `limit_percent`'s grid (0: it says none); and whether it is `small`.
     """
 
     application: str
@@ -47,9 +47,9 @@ def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int])
     return SMALL_PART * memory_mib <= card[0] and SMALL_PART * milli <= card[1]
 
 
-def own_percent(job_class: str, slack: SlowdownLimit, gpu_model: str) -> int:
+def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
     """`bound_percent` of such a pod on this GPU model: few pods differ, whatever they say."""
-    return percent_on(slack, gpu_model) if job_class == LATENCY_CRITICAL else 0
+    return percent_on(slowdown_limit, gpu_model) if job_class == LATENCY_CRITICAL else 0
 
 
 def resident_on(placement: Placement, gpu: Gpu) -> Resident:
@@ -61,7 +61,7 @@ def resident_on(placement: Placement, gpu: Gpu) -> Resident:
     return Resident(
         placement.application,
         LATENCY_CRITICAL,
-        own_percent(LATENCY_CRITICAL, placement.slack, gpu.model),
+        own_percent(LATENCY_CRITICAL, placement.slowdown_limit, gpu.model),
         is_small(LATENCY_CRITICAL, memory_mib, milli, (gpu.memory_mib, gpu.milli)),
     )
 
@@ -73,7 +73,7 @@ class Residents:
     """
 
     def __init__(self, devices: int) -> None:
-        self.company: npt.NDArray[np.int64] = np.zeros(devices, dtype=np.int64)
+        self.co_residents: npt.NDArray[np.int64] = np.zeros(devices, dtype=np.int64)
         self.members: list[Company] = [()]
         self.epoch = 0
         self._number: dict[Company, int] = {(): 0}
@@ -97,18 +97,18 @@ class Residents:
         if len(self.members) > 2 * len(self._now) + KEPT:
             self._renumber()
 
-    def _put(self, device: int, company: Company) -> None:
-        number = self._number.get(company)
+    def _put(self, device: int, co_residents: Company) -> None:
+        number = self._number.get(co_residents)
         if number is None:
-            number = self._number[company] = len(self.members)
-            self.members.append(company)
+            number = self._number[co_residents] = len(self.members)
+            self.members.append(co_residents)
         self._now[device] = number
-        self.company[device] = number
+        self.co_residents[device] = number
 
     def _renumber(self) -> None:
         """Forget what is nowhere any more."""
         everywhere = [self.members[number] for number in self._now]
         self.members, self._number = [()], {(): 0}
-        for device, company in enumerate(everywhere):
-            self._put(device, company)
+        for device, co_residents in enumerate(everywhere):
+            self._put(device, co_residents)
         self.epoch += 1

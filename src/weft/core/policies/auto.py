@@ -36,7 +36,7 @@ class Auto(Policy):
     name = "auto"
     summary = "fgd and load-aware together; idle memory is lent; unmeasured GPUs go by requests"
     source = "Weft"
-    reads = frozenset({"signals", "occupants", "company"})
+    reads = frozenset({"signals", "occupants", "co_residents"})
     inputs = frozenset({"fgd", INPUT})
     harvests = True
 

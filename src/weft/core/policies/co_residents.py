@@ -49,16 +49,16 @@ class CoResidentSets:
 
     def add(self, more: Sequence[Company]) -> None:
         """These too, numbered on."""
-        sizes = [len(company) for company in more]
+        sizes = [len(co_residents) for co_residents in more]
         self.members += more
         self.size.add(np.array(sizes, dtype=np.int64))
         if max(sizes, default=0) > self.places:
             self._begin(max(sizes))
-            more, sizes = self.members, [len(company) for company in self.members]
+            more, sizes = self.members, [len(co_residents) for co_residents in self.members]
         starts = np.cumsum(sizes) - sizes
         column = np.repeat(np.arange(len(sizes)), sizes)
         place = np.arange(len(column)) - starts.take(column)
-        everybody = [one for company in more for one in company]
+        everybody = [one for co_residents in more for one in co_residents]
         for growing, values in (
             (self.application, [self._of(one.application) for one in everybody]),
             (self.job_class, [CLASS_OF.get(one.job_class, ANY_CLASS) for one in everybody]),
@@ -103,7 +103,7 @@ def asking_on(query: Query) -> list[Resident]:
         Resident(
             shape.application,
             shape.job_class,
-            own_percent(shape.job_class, shape.slack, kind.model),
+            own_percent(shape.job_class, shape.slowdown_limit, kind.model),
             small,
         )
         for kind, small in zip(query.table.kinds, query.demand.small, strict=True)
@@ -146,7 +146,7 @@ class CoResidentCache:
         if not table.kinds:  # no node has had a GPU yet: there are no columns to tell apart
             return self._crowd[:, :0]
         each = asking_on(query) if who is None else [who] * len(table.kinds)
-        at = self._index.take(query.device_company)
+        at = self._index.take(query.device_co_residents)
         judged = [self._of(one, kind.model) for one, kind in zip(each, table.kinds, strict=True)]
         if len(judged) == 1:
             return judged[0].take(at)
@@ -160,10 +160,10 @@ class CoResidentCache:
             return
         judged: list[Company] = []
         more = np.zeros(len(members) - known, dtype=np.int64)
-        for place, company in enumerate(members[known:]):
-            few = len(company) < self._most_small and all(one.small for one in company)
-            if few or len(company) < self._most:
-                judged.append(company)
+        for place, co_residents in enumerate(members[known:]):
+            few = len(co_residents) < self._most_small and all(one.small for one in co_residents)
+            if few or len(co_residents) < self._most:
+                judged.append(co_residents)
                 more[place] = len(self._companies.members) + len(judged)
         self._index.add(more)
         if judged:

@@ -63,7 +63,7 @@ class CoschemlPolicy(Policy):
     name = "coscheml"
     summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
-    reads = frozenset({"occupants", "company", "pending"})
+    reads = frozenset({"occupants", "co_residents", "pending"})
     inputs = frozenset({INPUT, MYSTIC})
 
     def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
@@ -134,7 +134,7 @@ class CoschemlPolicy(Policy):
     def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
         """The device whose pod is matched with this one; −1 without any."""
         own = asking(query.demand.shape)
-        rivals = [asking(shape) for shape in pending if shape.claims]
+        rivals = [asking(shape) for shape in pending if shape.gpu_requests]
         if self.pairing in {"fifo", "gpu-util"}:
             rivals = [own]
         kinds: dict[Resident, list[int]] = {}
@@ -142,7 +142,7 @@ class CoschemlPolicy(Policy):
             kinds.setdefault(who, []).append(number)
         if own not in kinds:
             return -1
-        alike = (query.device_company * len(query.table.kinds) + query.device_kind).take(fits)
+        alike = (query.device_co_residents * len(query.table.kinds) + query.device_kind).take(fits)
         order = np.argsort(alike, kind="stable")
         begins = np.flatnonzero(np.diff(alike.take(order), prepend=-1))
         groups = [part.tolist() for part in np.split(fits.take(order), begins[1:])]
@@ -183,12 +183,12 @@ class CoschemlPolicy(Policy):
         both = self._written(*pair), self._written(*pair[::-1])
         return FORBIDDEN if both == (-1.0, -1.0) else sum(both)
 
-    def _written(self, victim: int, other: int) -> float:
+    def _written(self, target: int, other: int) -> float:
         card = self.view.of("")
-        if not np.isfinite(card.upper[victim, other]):
+        if not np.isfinite(card.upper[target, other]):
             return -1.0
-        known = abs(card.tier[victim, other]) != PredictionTier.UNKNOWN
-        return float(np.exp(card.mean[victim, other])) if known else 0.0
+        known = abs(card.tier[target, other]) != PredictionTier.UNKNOWN
+        return float(np.exp(card.mean[target, other])) if known else 0.0
 
     def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:
         table, local = query.table, query.device_local
@@ -200,7 +200,7 @@ class CoschemlPolicy(Policy):
         for device in first.tolist():
             row = int(nodes[device])
             name = table.nodes[row if query.rows is None else int(query.rows[row])].name
-            there = table.residents.members[int(query.device_company[device])]
+            there = table.residents.members[int(query.device_co_residents[device])]
             if not there:
                 idle = True
                 if self.pairing == "mystic" or name in HOSTS.get(own, (name,)):

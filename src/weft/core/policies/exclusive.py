@@ -20,16 +20,19 @@ class Exclusive(Policy):
 
     def pre_filter(self, shape: Shape) -> Shape:
         """The same pod, asking for whole cards."""
-        claims = tuple(claim if claim.split else _whole(claim) for claim in shape.claims)
-        return msgspec.structs.replace(shape, claims=claims)
+        gpu_requests = tuple(
+            gpu_request if gpu_request.split else _whole(gpu_request)
+            for gpu_request in shape.gpu_requests
+        )
+        return msgspec.structs.replace(shape, gpu_requests=gpu_requests)
 
     def filter_devices(self, query: Query) -> Bools:
         """Idle devices, [d]."""
         return query.device_idle
 
 
-def _whole(claim: GpuRequest) -> GpuRequest:
-    memory = claim.memory
-    if claim.headroom_mib and memory.kind in {"none", "mib"}:
-        memory = GpuMemoryRequest("mib", memory.value + claim.headroom_mib)
-    return GpuRequest(count=claim.count, memory=memory, whole=True)
+def _whole(gpu_request: GpuRequest) -> GpuRequest:
+    memory = gpu_request.memory
+    if gpu_request.headroom_mib and memory.kind in {"none", "mib"}:
+        memory = GpuMemoryRequest("mib", memory.value + gpu_request.headroom_mib)
+    return GpuRequest(count=gpu_request.count, memory=memory, whole=True)

@@ -97,11 +97,11 @@ def typical_input(shapes: Iterable[Shape]) -> Any:
 
 
 def _type_of(shape: Shape, card_mib: int) -> Type:
-    gpus = sum(claim.count for claim in shape.claims)
+    gpus = sum(gpu_request.count for gpu_request in shape.gpu_requests)
     milli = 0
-    for claim in shape.claims:
-        by_memory = -(-claim.memory.mib_on(card_mib) * 1000 // card_mib)
-        milli = max(milli, 1000 if claim.whole else min(1000, claim.milli or by_memory))
+    for gpu_request in shape.gpu_requests:
+        by_memory = -(-gpu_request.memory.mib_on(card_mib) * 1000 // card_mib)
+        milli = max(milli, 1000 if gpu_request.whole else min(1000, gpu_request.milli or by_memory))
     spec = shape.trace_spec or "|".join(shape.devices.models)
     return shape.cpu_milli, milli, gpus, spec
 

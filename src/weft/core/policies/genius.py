@@ -67,7 +67,7 @@ class GeniusPolicy(Policy):
         if self.exact:
             scores = seen.exact_scores
             return scores if query.rows is None else scores.take(query.rows)
-        if query.need is not None and not query.demand.needs[0].claim.split:
+        if query.need is not None and not query.demand.needs[0].gpu_request.split:
             return None
         thousandths = (1000.0 * self._sane(query, seen)).astype(np.int64)
         return query.sum(thousandths) // np.maximum(query.gpus, 1)

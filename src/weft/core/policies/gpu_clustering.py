@@ -23,5 +23,7 @@ class GpuClustering(Policy):
             return None
         hosted = query.hosted
         own, all_pods = hosted[:, demand.pod_class], np.add.reduce(hosted, axis=1)
-        company = np.where(own > 0, np.where(own == all_pods, 75, 50), np.where(all_pods, 0, 25))
-        return company + 25 * (GPU_MILLI - free_milli(query)) // GPU_MILLI
+        co_residents = np.where(
+            own > 0, np.where(own == all_pods, 75, 50), np.where(all_pods, 0, 25)
+        )
+        return co_residents + 25 * (GPU_MILLI - free_milli(query)) // GPU_MILLI

@@ -130,7 +130,7 @@ class SnapshotCache(Generic[Made]):
 def asked_mib(query: Query) -> Ints | int:
     """Memory the claim asks of a device, MiB; of one that is split, no card must have all."""
     need = query.need
-    return 0 if need is None or need.claim.split else query.device_ask_mib
+    return 0 if need is None or need.gpu_request.split else query.device_ask_mib
 
 
 def needed_mib(query: Query) -> Ints | int:

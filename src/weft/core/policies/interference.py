@@ -67,7 +67,7 @@ class InterferencePolicy(Policy):
     name = "interference"
     summary = "GPUs are shared where predicted slowdown stays within bounds; pods are matched"
     source = "Weft; matching after Co-scheML and MuxFlow"
-    reads = frozenset({"signals", "occupants", "company", "pending", "stays"})
+    reads = frozenset({"signals", "occupants", "co_residents", "pending", "residencies"})
     inputs = frozenset({INPUT, "fgd"})
 
     def __init__(
@@ -155,7 +155,7 @@ class InterferencePolicy(Policy):
         if len(pending) < 2 or np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
             return good
         waiting = len(pending)
-        alike = query.device_company * len(query.table.kinds) + query.device_kind
+        alike = query.device_co_residents * len(query.table.kinds) + query.device_kind
         alike = (alike << 24) + query.device_memory_free
         fits = fits[few_of_each(alike.take(fits), len(pending))][:MOST_COLUMNS]
         few = np.zeros(len(good), dtype=np.bool_)
@@ -174,10 +174,12 @@ class InterferencePolicy(Policy):
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
         """Where pods say how long they take; None where none does, or none that waits."""
-        if not (self._overlap and self.stays.expected and any(one.expected_s for one in pending)):
+        if not (
+            self._overlap and self.residencies.expected and any(one.expected_s for one in pending)
+        ):
             return None
-        if self._remaining is None or self._remaining.stays is not self.stays:
-            self._remaining = Remaining(self.stays, CAUTION)
+        if self._remaining is None or self._remaining.residencies is not self.residencies:
+            self._remaining = Remaining(self.residencies, CAUTION)
         found = OverlapTime(query, self._remaining, self._joining.view)
         return found if len(found.devices) else None
 

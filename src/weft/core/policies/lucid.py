@@ -35,7 +35,7 @@ class Lucid(Policy):
     name = "lucid"
     summary = "an empty GPU, else a pair whose sharing scores are two at most"
     source = "Lucid (ASPLOS'23), its sharing score"
-    reads = frozenset({"occupants", "company"})
+    reads = frozenset({"occupants", "co_residents"})
     inputs = frozenset({INPUT})
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ class NanoBinpack(Policy):
     name = "nano-binpack"
     summary = "the fullest node with few GPUs, the GPU with the least percent left"
     source = "nano-gpu-scheduler v0.3, rater Binpack"
-    last_claim_first = True
+    last_request_first = True
 
     def score_nodes(self, query: Query) -> Ints:
         """Percent of the GPUs' cores in use, less the number of GPUs, [n]."""

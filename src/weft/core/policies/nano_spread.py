@@ -11,7 +11,7 @@ class NanoSpread(Policy):
     name = "nano-spread"
     summary = "the node with the most idle GPUs, the GPU with the most percent left"
     source = "nano-gpu-scheduler v0.3, rater Spread"
-    last_claim_first = True
+    last_request_first = True
 
     def score_nodes(self, query: Query) -> Ints:
         """100 · idle GPUs + free percent / 10 − GPUs, [n]."""

@@ -52,9 +52,9 @@ class Remaining:
     far lies what is believed between the expected slowdown and its bound.
     """
 
-    def __init__(self, stays: Residencies, caution: float) -> None:
-        self.stays, self._caution = stays, caution
-        self._changed: set[GpuKey] = stays.follow()
+    def __init__(self, residencies: Residencies, caution: float) -> None:
+        self.residencies, self._caution = residencies, caution
+        self._changed: set[GpuKey] = residencies.follow()
         self._table: LedgerTable | None = None
         self.view: InterferenceView | None = None
 
@@ -76,7 +76,7 @@ class Remaining:
 
     def left_s(self, devices: Ints) -> Floats:
         """What each pod there has yet to do, seconds alone, 0 for nobody, [MOST − 1, d]."""
-        passed_s = (self.stays.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
+        passed_s = (self.residencies.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
         done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
         expected_s = self._expected_s.take(devices, axis=1)
         return np.asarray(np.maximum(expected_s - done_s, LEAST_LEFT * expected_s))
@@ -97,25 +97,27 @@ class Remaining:
         self._known[device] = True
         node = table.nodes[table.device_node[device]]
         gpu = node.gpus[table.device_local[device]].index
-        there = self.stays.on((node.name, gpu))
-        known = len(there) < MOST and all(stay.expected_s for stay in there)
+        there = self.residencies.on((node.name, gpu))
+        known = len(there) < MOST and all(residency.expected_s for residency in there)
         self._count[device] = len(there) if known else 0
         self.who[:, device] = view.unknown
         for column in (self._expected_s, self._done_s, self._speed):
             column[:, device] = 0.0
         if known:
             speed = self._speeds[table.device_kind[device]]
-            for place, stay in enumerate(there):
-                self._note((place, device), stay, speed, view.index_of(stay.who.application))
+            for place, residency in enumerate(there):
+                self._note(
+                    (place, device), residency, speed, view.index_of(residency.who.application)
+                )
 
-    def _note(self, at: tuple[int, int], stay: Residency, speed: Speed, who: int) -> None:
-        done = stay.done(speed)
-        self.who[at], self._expected_s[at] = who, stay.expected_s
+    def _note(self, at: tuple[int, int], residency: Residency, speed: Speed, who: int) -> None:
+        done = residency.done(speed)
+        self.who[at], self._expected_s[at] = who, residency.expected_s
         self._done_s[at], self._since_ns[at], self._speed[at] = done
 
 
 class OverlapTime:
-    """The query's GPUs on which everybody said how long it takes, as of `stays.now_ns`."""
+    """The query's GPUs on which everybody said how long it takes, as of `residencies.now_ns`."""
 
     def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
         table, pods = query.table, query.device_pods
@@ -195,8 +197,8 @@ def _believed(card: CardTable, caution: float) -> Floats:
 
 def _speed(card: CardTable, view: InterferenceView) -> Speed:
     @lru_cache(SPEEDS_KEPT)
-    def speed(who: Resident, company: Company) -> float:
-        others = [view.index_of(other.application) for other in company]
+    def speed(who: Resident, co_residents: Company) -> float:
+        others = [view.index_of(other.application) for other in co_residents]
         return float(np.exp(-card.mean[view.index_of(who.application), others].sum()))
 
     return speed

@@ -57,8 +57,8 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges companies for who would join them; a `Judge` of `company.ByCompany`, which asks of
-    `most` pods and more only where all are small.
+    """Judges companies for who would join them; a `Judge` of `co_residents.ByCompany`, which asks
+    of `most` pods and more only where all are small.
 
     A pod's log slowdown is the sum of what each other one costs it.
     """
@@ -124,7 +124,7 @@ class SharingCost:
     def predictions(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
         """Of the pod and of each that it joins, and what those with a bound of their own may."""
         found = predictions(self.view, shape, there, model)
-        own = own_percent(shape.job_class, shape.slack, model)
+        own = own_percent(shape.job_class, shape.slowdown_limit, model)
         return tuple(
             replace(one, allowed=bound_of(percent, self.bounds.critical)) if percent else one
             for one, percent in zip(

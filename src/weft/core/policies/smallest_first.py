@@ -25,5 +25,5 @@ class SmallestFirst(Policy):
 
 def gpu_memory_mib(pod: PodRequest) -> int:
     """The GPU memory asked for, over all GPUs."""
-    claims = pod.shape.claims
-    return sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in claims)
+    gpu_requests = pod.shape.gpu_requests
+    return sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in gpu_requests)

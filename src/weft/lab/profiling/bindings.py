@@ -37,11 +37,11 @@ async def bindings(client: ApiClient) -> ClusterRecord:
 def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
     """Who holds what, pure."""
     by_name = {node.name: node for node in nodes}
-    stays = [
-        stay
+    residencies = [
+        residency
         for pod in pods
         if pod.spec.node_name in by_name
-        for stay in _stays(pod, by_name[pod.spec.node_name])
+        for residency in _residencies(pod, by_name[pod.spec.node_name])
     ]
     models = {card_of(node, gpu): gpu.model for node in nodes for gpu in node.gpus if gpu.model}
     cards = {}
@@ -50,7 +50,7 @@ def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
             cards[f"{node.name}/{gpu.index}"] = card_of(node, gpu)
             if gpu.uuid:
                 cards[gpu.uuid.lower()] = card_of(node, gpu)
-    return ClusterRecord(stays, models, cards)
+    return ClusterRecord(residencies, models, cards)
 
 
 def card_of(node: Node, gpu: Gpu) -> Card:
@@ -58,7 +58,7 @@ def card_of(node: Node, gpu: Gpu) -> Card:
     return node.name, gpu.uuid or str(gpu.index)
 
 
-def _stays(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
+def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     since_s = timestamp_ns(pod.bound_at or pod.metadata.creation_timestamp) / 1e9
     until_s = _until_s(pod)
     unsure = pod.ended and until_s == math.inf
@@ -70,7 +70,7 @@ def _stays(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     except BadInputError:
         pass  # it may hold anything
     if request is None or placement is None:
-        if request is None or request.shape.claims:
+        if request is None or request.shape.gpu_requests:
             for gpu in node.gpus:
                 yield ProfiledStay(NOBODY_KNOWS, card_of(node, gpu), since_s, until_s=until_s)
         return

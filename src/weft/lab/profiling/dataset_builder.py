@@ -47,7 +47,7 @@ def compiled(log: RunLog) -> Dataset:
             coruns += found
         else:
             text = f"{wrong.speed:.1f} times as fast as alone: measure it again, longer"
-            failed.append(Infeasible(names, model, isolation, wrong.victim, UNSTEADY, text))
+            failed.append(Infeasible(names, model, isolation, wrong.target, UNSTEADY, text))
     whole = Dataset(
         about=_about(log), solo=tuple(alone.values()), corun=tuple(coruns), infeasible=tuple(failed)
     )

@@ -63,7 +63,7 @@ class ClusterRecord(NamedTuple):
     """What the cluster says: who holds what, each card's model, and what else a card is called:
     its UUID, or node/index."""
 
-    stays: Sequence[ProfiledStay] = ()
+    residencies: Sequence[ProfiledStay] = ()
     models: Mapping[Card, str] = {}
     cards: Mapping[str, Card] = {}
 
@@ -97,8 +97,8 @@ async def collect(
         await _look(source, seen)
         if span.progress:
             seen.progress(await _range(source, _rate_of(source, span), grid))
-        for stay in known.stays:
-            seen.bound(stay.card, stay.pod, stay.since_s, stay.until_s)
+        for residency in known.residencies:
+            seen.bound(residency.card, residency.pod, residency.since_s, residency.until_s)
         for node, held in (await _holdings(source, seen.grid)).items():
             seen.distrust(node, held)
         parts += windows(seen, settle)
@@ -106,7 +106,9 @@ async def collect(
         models |= seen.models
         tell((first + count) / slots)
     clues = await _clues(source, span, containers)
-    clues |= {stay.pod: stay.clues for stay in known.stays if stay.clues.name()}
+    clues |= {
+        residency.pod: residency.clues for residency in known.residencies if residency.clues.name()
+    }
     return _profiles(parts, clues, models | dict(known.models), known, span)
 
 
@@ -163,7 +165,7 @@ def _profiles(
     known: ClusterRecord,
     span: HistorySpan,
 ) -> CollectedProfiles:
-    isolations = {stay.pod: stay.isolation for stay in known.stays}
+    isolations = {residency.pod: residency.isolation for residency in known.residencies}
     nameless: dict[Pod, float] = {}
     short: dict[str, float] = {}
     groups: dict[tuple[str, str, str], list[SoloWindow]] = {}

@@ -134,13 +134,13 @@ def read_pods(path: Path) -> list[TracePod]:
 
 def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str = "") -> Shape:
     """What an openb row asks: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
-    claims: tuple[GpuRequest, ...] = ()
+    gpu_requests: tuple[GpuRequest, ...] = ()
     if gpus:
         whole = milli >= 1000
-        claims = (GpuRequest(gpus, milli=0 if whole else milli, whole=whole),)
+        gpu_requests = (GpuRequest(gpus, milli=0 if whole else milli, whole=whole),)
     models = tuple(sorted(filter(None, spec.split("|"))))
     return Shape(
-        claims,
+        gpu_requests,
         cpu_milli,
         memory_mib,
         devices=DeviceRule(models=models) if models and gpus else DeviceRule(),

@@ -216,9 +216,9 @@ def _believed(
     pods = np.bincount(residents.gpu[old], minlength=gpus)
     wrong = contradicted(now, cards.total_mib, pods)
     told = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
-    slack = cards.total_mib * RESERVE_PERMILLE / 1000
+    slowdown_limit = cards.total_mib * RESERVE_PERMILLE / 1000
     with np.errstate(invalid="ignore"):
-        wrong |= told > now + slack
+        wrong |= told > now + slowdown_limit
     absent = ~np.isfinite(now) & (cards.freshness == FRESH)
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
 

@@ -70,7 +70,8 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
 class SnapshotTime(NamedTuple):
     """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
-    `alone` are GPUs (rows) that a pod of an application has had for itself for `company.SAMPLES`.
+    `alone` are GPUs (rows) that a pod of an application has had for itself for
+    `co_residents.SAMPLES`.
     """
 
     wall_s: float
@@ -98,7 +99,7 @@ class SnapshotBuilder:
             metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
         }
         self._promised = PromisedMemory(window.samples * window.step_s)
-        self._company = LoadCorrelation()
+        self._co_residents = LoadCorrelation()
         self._seen_slot = window.complete
         self._forecast_of: dict[Metric, Forecast] = {}
 
@@ -260,7 +261,7 @@ class SnapshotBuilder:
         oldest = np.min([fresh[metric] for metric in metrics], axis=0)
         return {
             f"{CORRELATION}.{application}": (values, _known(values, oldest))
-            for application, values in self._company.look(histories, alone).items()
+            for application, values in self._co_residents.look(histories, alone).items()
         }
 
     def _forecasts(

@@ -144,7 +144,7 @@ class Ar(Forecaster):
             return np.full((len(history), horizon), np.nan)
         fit = autoregress(history, self.order)
         answer = roll_forward(fit, history[:, -self.order :], horizon)
-        answer[~stays_bounded(fit.slopes)] = np.nan
+        answer[~residencies_bounded(fit.slopes)] = np.nan
         return answer
 
 
@@ -194,7 +194,7 @@ def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
     return path[:, order:]
 
 
-def stays_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
+def residencies_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
     """Whether no root of the autoregression is larger than `largest_root`, [s].
 
     Levinson's recursion backwards: bounded means that every reflection coefficient is below 1.

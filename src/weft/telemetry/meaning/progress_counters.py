@@ -84,13 +84,13 @@ class CounterSeries(NamedTuple):
 class _Window:
     """One pod's: where each counter stood at its begin and at the last look, and who was beside."""
 
-    __slots__ = ("begun", "company", "last", "rests_s")
+    __slots__ = ("begun", "co_residents", "last", "rests_s")
 
     def __init__(
-        self, at: Mapping[CounterKey, tuple[float, float]], company: Hashable, rests_s: float
+        self, at: Mapping[CounterKey, tuple[float, float]], co_residents: Hashable, rests_s: float
     ):
         self.begun, self.last = dict(at), dict(at)
-        self.company, self.rests_s = company, rests_s
+        self.co_residents, self.rests_s = co_residents, rests_s
 
 
 class CounterReader:
@@ -207,22 +207,22 @@ class Rates:
         self,
         window: _Window | None,
         parts: Mapping[CounterKey, Samples],
-        company: Hashable,
+        co_residents: Hashable,
         now_s: float,
     ) -> tuple[_Window | None, Rate | None]:
         newest = {part: samples[-1] for part, samples in parts.items()}
         if min(at_s for at_s, _ in newest.values()) < now_s - self._stale_s:
             return None, None
-        rest = _Window(newest, company, now_s + self._longest_s)
+        rest = _Window(newest, co_residents, now_s + self._longest_s)
         if window is None:  # what was there when we came may have run for hours
-            return (rest if self._looked else _Window(newest, company, 0.0)), None
+            return (rest if self._looked else _Window(newest, co_residents, 0.0)), None
         if window.begun.keys() != newest.keys() or self._broken(window, parts):
             return rest, None
         window.last = {part: max(told, window.last[part]) for part, told in newest.items()}
-        if window.company != company or now_s < window.rests_s:
-            return _Window(window.last, company, window.rests_s), None
+        if window.co_residents != co_residents or now_s < window.rests_s:
+            return _Window(window.last, co_residents, window.rests_s), None
         rate, over = self._rate(window)
-        return (_Window(window.last, company, 0.0) if over else window), rate
+        return (_Window(window.last, co_residents, 0.0) if over else window), rate
 
     def _broken(self, window: _Window, parts: Mapping[CounterKey, Samples]) -> bool:
         """Whether a counter fell, or was not read for so long that it may have."""

@@ -12,7 +12,7 @@ from weft.core.policies.best_fit import BestFit
 
 
 def brittle(self: BestFit, query: Query) -> Ints:
-    if query.demand.needs and query.demand.needs[0].claim.memory.value == 666:
+    if query.demand.needs and query.demand.needs[0].gpu_request.memory.value == 666:
         raise OverflowError("nobody thought of 666")
     return query.idle
 

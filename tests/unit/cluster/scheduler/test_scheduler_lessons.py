@@ -61,8 +61,8 @@ def test_ends_lessons_and_recalls_are_counted() -> None:
             it.server.update("pods", "first", {"status": status}, "d")
             await it.until(lambda: it.live.ends.count == 1)
             it.live.recall.counts["blocked"] = 3
-            it.live.lessons.counts["conflict"] = 2
-            it.live.lessons.unreadable.add("README")
+            it.live.oom_history.counts["conflict"] = 2
+            it.live.oom_history.unreadable.add("README")
             told = await it.samples()
             assert told["weft_out_of_gpu_memory_total",] == 1
             assert told["weft_lessons",] == 1

@@ -86,7 +86,7 @@ def test_overbooked_nodes_have_nothing_free_not_less() -> None:
         (shape(memory_mib=99_999), (Code.GPU_TOO_SMALL, 99_999, 16_384, "MiB")),
         (shape(milli=500, gpus=2), (Code.GPU_CORES, 500, 100, "m")),
         (
-            shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", 20_000), split=True)]),
+            shape(gpu_requests=[GpuRequest(memory=GpuMemoryRequest("mib", 20_000), split=True)]),
             (Code.GPU_MEMORY, 20_000, 17_384, "MiB over all GPUs"),
         ),
     ],
@@ -135,7 +135,7 @@ def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
         asked = random_shape(random, nodes)
         summary = summary_of(engine, asked)
         assert summary.fits + sum(reason.nodes for reason in summary.reasons) == summary.nodes
-        assert summary.nodes == sum(bool(one.gpus) or not asked.claims for one in nodes)
+        assert summary.nodes == sum(bool(one.gpus) or not asked.gpu_requests for one in nodes)
         counts = [reason.nodes for reason in summary.reasons]
         assert counts == sorted(counts, reverse=True)
         for reason in summary.reasons:

@@ -50,11 +50,11 @@ class Brittle(BestFit):
             raise OverflowError(f"Python int too large, says {object()!r}")
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        self._perhaps("queue_key", pod.shape.claims[0].memory.value)
+        self._perhaps("queue_key", pod.shape.gpu_requests[0].memory.value)
         return super().queue_key(pod)
 
     def score_nodes(self, query: Query) -> Ints:
-        self._perhaps("score_nodes", query.demand.needs[0].claim.memory.value)
+        self._perhaps("score_nodes", query.demand.needs[0].gpu_request.memory.value)
         return super().score_nodes(query)
 
     def choose_node(self, rows: Ints, key: str) -> int:
@@ -62,12 +62,12 @@ class Brittle(BestFit):
         return 0
 
     def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
-        self._perhaps("permit", pod.shape.claims[0].memory.value)
+        self._perhaps("permit", pod.shape.gpu_requests[0].memory.value)
         return 0
 
     def reserved(self, pod: PodRequest, node: str) -> None:
         self.told.append(f"reserved {pod.uid}")
-        self._perhaps("reserved", pod.shape.claims[0].memory.value)
+        self._perhaps("reserved", pod.shape.gpu_requests[0].memory.value)
 
     def unreserved(self, pod: PodRequest, node: str) -> None:
         self.told.append(f"unreserved {pod.uid}")

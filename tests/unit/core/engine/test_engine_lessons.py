@@ -54,7 +54,7 @@ def add(engine: Engine, pod: PodRequest) -> Share | None:
 
 def out_of_memory(engine: Engine, uid: str, peak_mib: int = 0) -> list[tuple[str, OomRecord]]:
     commands = engine.handle(PodGone(uid, out_of_memory=True, peak_mib=peak_mib), 2)
-    return [(c.workload, c.lesson) for c in commands if isinstance(c, Learnt)]
+    return [(c.workload, c.oom_record) for c in commands if isinstance(c, Learnt)]
 
 
 def test_the_next_pod_of_the_workload_gets_a_quarter_more_than_was_asked_or_seen() -> None:
@@ -90,7 +90,7 @@ def test_the_second_time_it_gets_a_card_of_its_own() -> None:
 
 def test_it_never_borrows_again() -> None:
     engine = engine_of(gpus=1)
-    engine.lessons.tell({"job": OomRecord(1, 2_000)})
+    engine.oom_history.tell({"job": OomRecord(1, 2_000)})
     add(engine, asking("lender", 9_000, workload=""))
     engine.handle(SignalsChanged(SignalsSnapshot(1, 0, idle_mib={"lender": (6_000,)})), 1)
     assert add(engine, asking("careful", 1_500)) is None
@@ -114,7 +114,7 @@ def test_lessons_of_another_process_count_and_only_grow() -> None:
     engine = engine_of()
     engine.handle(OomHistoryLearnt({"job": OomRecord(1, 5_000)}), 1)
     engine.handle(OomHistoryLearnt({"job": OomRecord(0, 3_000)}), 1)
-    assert engine.lessons.known == {"job": OomRecord(1, 5_000)}
+    assert engine.oom_history.known == {"job": OomRecord(1, 5_000)}
     assert (found := add(engine, asking("one", 2_000)))
     assert found.memory_mib == 5_000
 
@@ -133,7 +133,7 @@ def again(end: str, mib: int = 2_000, *, over: bool = False, peak_mib: int = 0) 
 
 
 def learnt(engine: Engine, told: OutOfMemory) -> list[OomRecord]:
-    return [c.lesson for c in engine.handle(told, 3) if isinstance(c, Learnt)]
+    return [c.oom_record for c in engine.handle(told, 3) if isinstance(c, Learnt)]
 
 
 def test_a_pod_that_goes_on_teaches_once_for_each_of_its_ends() -> None:
@@ -153,7 +153,7 @@ def test_an_end_that_another_process_learnt_from_is_not_learnt_again() -> None:
     engine = engine_of()
     engine.handle(OomHistoryLearnt({"job": OomRecord(1, 2_500, ("one/1",))}), 1)
     assert learnt(engine, again("one/1", over=True)) == []
-    assert engine.lessons.known == {"job": OomRecord(1, 2_500, ("one/1",))}
+    assert engine.oom_history.known == {"job": OomRecord(1, 2_500, ("one/1",))}
 
 
 def test_two_processes_that_each_learnt_from_another_end_know_of_two() -> None:
@@ -182,9 +182,9 @@ def test_the_workload_that_failed_least_recently_is_forgotten_beyond_so_many() -
     engine.handle(OomHistoryLearnt({f"w{n}": OomRecord(1, 1) for n in range(MOST)}), 1)
     engine.handle(OomHistoryLearnt({"w0": OomRecord(2, 1)}), 1)
     engine.handle(again("x"), 1)
-    assert len(engine.lessons.known) == MOST
-    assert "w1" not in engine.lessons.known
-    assert {"w0", "job"} <= engine.lessons.known.keys()
+    assert len(engine.oom_history.known) == MOST
+    assert "w1" not in engine.oom_history.known
+    assert {"w0", "job"} <= engine.oom_history.known.keys()
 
 
 def charged(engine: Engine, pod: PodRequest) -> OomCharge | None:

@@ -43,7 +43,7 @@ class SmallestFirst(FirstFit):
     name = "smallest-first"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        return (pod.shape.claims[0].memory.value,)
+        return (pod.shape.gpu_requests[0].memory.value,)
 
 
 class Looks(FirstFit):
@@ -193,7 +193,7 @@ def test_whole_cards_wait_for_enough_idle_ones() -> None:
 def test_a_total_to_be_split_is_woken_though_no_single_gpu_has_it() -> None:
     engine = full()
     total = GpuRequest(count=1, memory=GpuMemoryRequest("mib", 12_000), split=True)
-    assert refused(engine.handle(PodAdded(pod("p", claims=(total,))), 0)) == ["p"]
+    assert refused(engine.handle(PodAdded(pod("p", gpu_requests=(total,))), 0)) == ["p"]
     assert decided(engine.handle(PodGone("small0"), 60 * SECOND)) == ["p"]
     assert places(engine.handle(PodGone("small1"), 99 * SECOND)) == {"p": "a"}
 
@@ -285,7 +285,7 @@ def test_a_woken_pod_whose_bind_fails_leaves_the_room_to_the_next() -> None:
 def test_pods_that_come_and_go_unplaced_leave_nothing_behind() -> None:
     """A job that asks for too much and is made again and again must not fill the memory."""
     engine = engine_of(one_card())
-    engine.handle(PodAdded(pod("stays", gpus=2)), 0)
+    engine.handle(PodAdded(pod("residencies", gpus=2)), 0)
     for index in range(1000):
         engine.handle(PodAdded(pod(f"p{index}", gpus=2)), index)
         engine.handle(PodAdded(pod(f"q{index}", gpus=3 + index)), index)
@@ -293,9 +293,9 @@ def test_pods_that_come_and_go_unplaced_leave_nothing_behind() -> None:
         engine.handle(PodGone(f"q{index}"), index)
     (group,) = engine.queue._parked.values()
     assert len(group.heap) < 20
-    assert [waiting.pod.uid for waiting in engine.queue.waiting()] == ["stays"]
+    assert [waiting.pod.uid for waiting in engine.queue.waiting()] == ["residencies"]
     grown = NodesChanged((node("a", gpus=2),))
-    assert places(engine.handle(grown, 60 * SECOND)) == {"stays": "a"}
+    assert places(engine.handle(grown, 60 * SECOND)) == {"residencies": "a"}
 
 
 # --- nobody overtakes who asks the same ----------

@@ -33,7 +33,7 @@ def test_a_critical_pod_too_slow_in_two_of_three_windows_gets_relief() -> None:
             1.3,
             1.10,
             2,
-            relief=round(math.exp(0.3), 3),
+            slowdown_eviction=round(math.exp(0.3), 3),
             applications=("lc", "free"),
             gpu_model="V100",
         )
@@ -183,7 +183,7 @@ def test_slow_pairs_part_after_five_minutes() -> None:
         2.5,
         together=0.9,
         since_ns=30 * S,
-        relief=1.051,
+        slowdown_eviction=1.051,
         applications=("first", "second"),
         gpu_model="V100",
     )
@@ -275,5 +275,12 @@ def test_gone_pods_are_forgotten() -> None:
     for uid in ("lc", "batch", "free"):
         life.tell(PodGone(uid))
     life.look(after_s=400)
-    relief = life.engine.relief
-    assert not any((relief._seen, relief._slow, relief._sent, relief._leaving))
+    slowdown_eviction = life.engine.slowdown_eviction
+    assert not any(
+        (
+            slowdown_eviction._seen,
+            slowdown_eviction._slow,
+            slowdown_eviction._sent,
+            slowdown_eviction._leaving,
+        )
+    )

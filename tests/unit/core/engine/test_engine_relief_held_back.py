@@ -26,7 +26,7 @@ def beside(life: Life, *names: str) -> Life:
 
 
 def held(life: Life) -> dict[str, str]:
-    return dict(life.engine.relief.held_back)
+    return dict(life.engine.slowdown_eviction.held_back)
 
 
 def test_nobody_goes_for_one_that_is_as_slow_alone() -> None:

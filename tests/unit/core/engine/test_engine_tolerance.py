@@ -11,7 +11,7 @@ from weft.testing import node, placement
 
 
 def served(
-    slack: SlowdownLimit = (), gpus: tuple[int, ...] = (0,), policy: Policy | None = None
+    slowdown_limit: SlowdownLimit = (), gpus: tuple[int, ...] = (0,), policy: Policy | None = None
 ) -> Life:
     """A latency-critical pod on a T4 (GPU 0), on an A100 (GPU 1) or on both, one beside it."""
     life = Life(policy=policy or Tolerant())
@@ -20,7 +20,9 @@ def served(
         place = placement(uid, "a", gpus if uid == "lc" else gpus[0], memory_mib=4_000)
         life.tell(
             PodSeenBound(
-                msgspec.structs.replace(place, application=uid, job_class=job_class, slack=slack)
+                msgspec.structs.replace(
+                    place, application=uid, job_class=job_class, slowdown_limit=slowdown_limit
+                )
             )
         )
     life.look(lc=1.0, free=1.0)
@@ -58,8 +60,10 @@ def test_what_counters_cannot_tell_sends_nobody_away() -> None:
         ((("", 900),), (0,), 1.10),
     ],
 )
-def test_it_is_that_of_the_gpus_it_has_and_never_more_than_the_policys(slack, gpus, bound) -> None:
-    assert allowed(served(slack, gpus)) == bound
+def test_it_is_that_of_the_gpus_it_has_and_never_more_than_the_policys(
+    slowdown_limit, gpus, bound
+) -> None:
+    assert allowed(served(slowdown_limit, gpus)) == bound
 
 
 def test_a_policy_that_allows_less_is_not_made_to_allow_more() -> None:

@@ -39,18 +39,20 @@ def test_fewer_cores_for_a_share_and_for_a_whole_card() -> None:
     whole = by_axis(engine, pod("p", gpus=1))["cores"]
     assert whole.text == "ask at most 30 % of a GPU, cores and memory, instead of 100 %"
     assert whole.shape is not None
-    assert whole.shape.claims == (GpuRequest(1, GpuMemoryRequest("percent", 30), 300),)
+    assert whole.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("percent", 30), 300),)
 
 
 def test_a_whole_card_s_least_memory_survives_the_change_of_its_cores() -> None:
     """A card of 20,000 MiB is wanted: a part of a smaller card is no answer to that."""
     engine = engine_of(one_card("small"), node("large", gpus=1, memory_mib=40_000))
     bind(engine, pod("x", milli=500, memory_mib=10_000, node_name="large"))
-    asked = pod("p", claims=(GpuRequest(1, GpuMemoryRequest("mib", 20_000), 1000, whole=True),))
+    asked = pod(
+        "p", gpu_requests=(GpuRequest(1, GpuMemoryRequest("mib", 20_000), 1000, whole=True),)
+    )
     change = by_axis(engine, asked)["cores"]
     assert change.text == "ask at most 50 % of a GPU's cores instead of 100 %"
     assert change.shape is not None
-    assert change.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 20_000), 500),)
+    assert change.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 20_000), 500),)
 
 
 def test_fewer_gpus() -> None:
@@ -125,7 +127,7 @@ def test_percent_and_units_keep_their_words() -> None:
         "ask at most 40 % of a card of GPU memory instead of 50"
     )
     units = GpuRequest(memory=GpuMemoryRequest("units", 9, unit_mib=1024))
-    assert texts(engine, pod("p", claims=(units,)))["memory"] == (
+    assert texts(engine, pod("p", gpu_requests=(units,)))["memory"] == (
         "ask at most 6 units of GPU memory instead of 9"
     )
 
@@ -189,9 +191,9 @@ def extending(asks: PodRequest, extended: dict[str, int]) -> PodRequest:
 
 def plugged(memory_mib: int, *, count: int = 1, name: str = "p") -> PodRequest:
     """A pod that asks so much of each GPU with a resource that the kubelet counts."""
-    claims = (GpuRequest(count, GpuMemoryRequest("mib", memory_mib)),)
+    gpu_requests = (GpuRequest(count, GpuMemoryRequest("mib", memory_mib)),)
     asked = {"elasticgpu.io/gpu-memory": memory_mib * count, "pods": 1}
-    return extending(pod(name, claims=claims), asked)
+    return extending(pod(name, gpu_requests=gpu_requests), asked)
 
 
 def test_less_of_the_resource_where_the_node_advertises_no_more() -> None:
@@ -202,7 +204,7 @@ def test_less_of_the_resource_where_the_node_advertises_no_more() -> None:
     change = by_axis(engine, plugged(8_000, name="q"))["extended"]
     assert change.text == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 8,000"
     assert change.shape is not None
-    assert change.shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 6_000)),)
+    assert change.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 6_000)),)
     assert dict(change.shape.extended) == {"elasticgpu.io/gpu-memory": 6_000, "pods": 1}
 
 
@@ -220,7 +222,7 @@ def test_less_of_a_resource_beside_the_gpus_leaves_their_memory_alone() -> None:
     change = by_axis(engine, asked)["extended"]
     assert change.text == "ask at most 2 of rdma/hca instead of 3"
     assert change.shape is not None
-    assert change.shape.claims == asked.shape.claims
+    assert change.shape.gpu_requests == asked.shape.gpu_requests
     engine = engine_of(node("a", gpus=1, memory_mib=16_000))
     assert texts(engine, asked)["extended"] == "ask at most 0 of rdma/hca instead of 3"
 

@@ -65,8 +65,10 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-SEVENTEEN = shape(claims=[mib(size) for size in random.Random(3).sample(range(5000, 9500), 17)])
-TIGHT = shape(claims=[mib(size) for size in random.Random(3).sample(range(1500, 3200), 12)])
+SEVENTEEN = shape(
+    gpu_requests=[mib(size) for size in random.Random(3).sample(range(5000, 9500), 17)]
+)
+TIGHT = shape(gpu_requests=[mib(size) for size in random.Random(3).sample(range(1500, 3200), 12)])
 
 
 @pytest.mark.parametrize("policy", ["", "fgd", "elastic-binpack", "elastic-spread"])
@@ -86,7 +88,7 @@ def test_more_than_the_devices_can_hold_is_proven_without_a_search(
     looked_at: list[int], policy: str
 ) -> None:
     idle = Ledger([node("a", gpus=8, memory_mib=16_160)])
-    halves = shape(claims=[mib(7_400 + 13 * i) for i in range(17)])
+    halves = shape(gpu_requests=[mib(7_400 + 13 * i) for i in range(17)])
     assert assess(idle, halves, policy).codes.tolist() == [Code.TOGETHER]
     cut = Ledger([node("a", gpus=8, model="A100", memory_mib=80_000, mig=7)])
     parts = assess(cut, shape(gpus=57, memory_mib=100), policy)
@@ -99,15 +101,15 @@ def test_what_was_not_searched_to_the_end_says_so() -> None:
     """Seventeen unlike shares on eight cards: nothing proves that they cannot fit."""
     ledger = Ledger([node("a", gpus=8, memory_mib=16_160)])
     assert assess(ledger, SEVENTEEN).codes.tolist() == [Code.NOT_SEARCHED]
-    smaller = Shape(SEVENTEEN.claims[:4])
+    smaller = Shape(SEVENTEEN.gpu_requests[:4])
     assert assess(ledger, smaller).codes.tolist() == [0]
 
 
 def test_more_shares_than_are_placed_at_all_say_so_too() -> None:
     ledger = Ledger([node("a", gpus=8, memory_mib=16_160)])
     most = [mib(1)] * assignment.MOST_GPUS
-    assert assess(ledger, shape(claims=most)).codes.tolist() == [0]
-    assert assess(ledger, shape(claims=[*most, mib(1)])).codes.tolist() == [Code.NOT_SEARCHED]
+    assert assess(ledger, shape(gpu_requests=most)).codes.tolist() == [0]
+    assert assess(ledger, shape(gpu_requests=[*most, mib(1)])).codes.tolist() == [Code.NOT_SEARCHED]
 
 
 def test_many_shares_on_many_devices_are_tried_on_the_emptiest_nodes(
@@ -117,10 +119,10 @@ def test_many_shares_on_many_devices_are_tried_on_the_emptiest_nodes(
     ledger.reserve(placement("p", "a", 0, milli=600))
     ledger.reserve(placement("q", "c", 0, milli=100))
     monkeypatch.setattr(assignment, "GREEDY_CELLS", 6 * 8 * 2)
-    six = shape(claims=[mib(100 + i) for i in range(6)])
+    six = shape(gpu_requests=[mib(100 + i) for i in range(6)])
     skipped = Code.NOT_SEARCHED
     assert assess(ledger, six).codes.tolist() == [skipped, 0, skipped, 0]
-    few = shape(claims=[mib(100 + i) for i in range(assignment.FEW_GPUS)])
+    few = shape(gpu_requests=[mib(100 + i) for i in range(assignment.FEW_GPUS)])
     assert assess(ledger, few).codes.tolist() == [0] * 4
 
 

@@ -65,13 +65,13 @@ def ask(ledger: Ledger, asked: Shape, policy: Policy | None = None) -> tuple[Sha
 
 def gpus(shares: tuple[Share, ...] | Code) -> list[tuple[int, int]]:
     assert not isinstance(shares, Code)
-    return [(share.claim, share.gpu) for share in shares]
+    return [(share.gpu_request, share.gpu) for share in shares]
 
 
 def test_gpus_of_one_claim_are_distinct_those_of_two_may_be_one() -> None:
     ledger = Ledger([node("a", gpus=2, memory_mib=1000)])
     assert gpus(ask(ledger, shape(gpus=2, memory_mib=400))) == [(0, 0), (0, 1)]
-    assert gpus(ask(ledger, shape(claims=[mib(400), mib(400)]))) == [(0, 0), (1, 0)]
+    assert gpus(ask(ledger, shape(gpu_requests=[mib(400), mib(400)]))) == [(0, 0), (1, 0)]
     assert ask(ledger, shape(gpus=3, memory_mib=400)) == Code.TOO_FEW_GPUS
 
 
@@ -79,7 +79,7 @@ def test_too_few_shared_gpus_say_what_is_short() -> None:
     ledger = Ledger([node("a", gpus=2, memory_mib=1000)])
     ledger.reserve(placement("p", "a", 0, memory_mib=700))
     assert ask(ledger, shape(gpus=2, memory_mib=400)) == Code.GPU_MEMORY
-    assert ask(ledger, shape(claims=[mib(900), mib(400)])) == Code.TOGETHER
+    assert ask(ledger, shape(gpu_requests=[mib(900), mib(400)])) == Code.TOGETHER
 
 
 @pytest.mark.parametrize("policy", [Silent(), Emptiest(), Sum()])
@@ -87,16 +87,16 @@ def test_a_place_is_found_where_a_greedy_pass_gets_stuck(policy: Policy) -> None
     """600 + 300 + 300 + 200 + 200 + 200 on 900 + 900: largest first on the roomiest misfits."""
     ledger = Ledger([node("a", gpus=2, memory_mib=900)])
     parts = [mib(size) for size in (600, 300, 300, 200, 200, 200)]
-    shares = ask(ledger, shape(claims=parts), policy)
+    shares = ask(ledger, shape(gpu_requests=parts), policy)
     assert not isinstance(shares, Code)
     assert sum(share.memory_mib for share in shares) == 1800
-    assert ask(ledger, shape(claims=[*parts, mib(1)]), policy) == Code.TOGETHER
+    assert ask(ledger, shape(gpu_requests=[*parts, mib(1)]), policy) == Code.TOGETHER
 
 
 @pytest.mark.parametrize("policy", [Silent(), Emptiest(), Sum(), SumLast()])
 def test_a_whole_card_leaves_the_large_one_to_the_claim_that_needs_it(policy: Policy) -> None:
     ledger = Ledger([node("a", gpus=2, memory_mib=[4000, 1000])])
-    assert gpus(ask(ledger, shape(claims=[WHOLE, mib(3000)]), policy)) == [(0, 1), (1, 0)]
+    assert gpus(ask(ledger, shape(gpu_requests=[WHOLE, mib(3000)]), policy)) == [(0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("policy", [Silent(), Sum()])
@@ -105,19 +105,19 @@ def test_claims_of_one_pod_keep_off_mig_relatives(policy: Policy) -> None:
     ledger = Ledger([node("a", gpus=1, model="A100", memory_mib=4000, mig=2)])
     assert gpus(ask(ledger, shape(gpus=2), policy)) == [(0, 1), (0, 2)]
     assert ask(ledger, shape(gpus=3), policy) in (Code.NOT_IDLE, Code.TOGETHER)
-    assert gpus(ask(ledger, shape(claims=[mib(1500), mib(1500)]), policy)) in (
+    assert gpus(ask(ledger, shape(gpu_requests=[mib(1500), mib(1500)]), policy)) in (
         [(0, 0), (1, 0)],
         [(0, 1), (1, 2)],
         [(0, 2), (1, 1)],
     )
-    assert ask(ledger, shape(claims=[mib(3000), mib(1500)]), policy) == Code.TOGETHER
+    assert ask(ledger, shape(gpu_requests=[mib(3000), mib(1500)]), policy) == Code.TOGETHER
 
 
 def test_ratings_decide_and_ties_go_as_the_policy_says() -> None:
     ledger = Ledger([node("a", gpus=3, memory_mib=1000)])
-    claims = shape(claims=[mib(400), mib(400)])
-    assert gpus(ask(ledger, claims, Sum())) == [(0, 0), (1, 0)]
-    assert gpus(ask(ledger, claims, SumLast())) == [(0, 2), (1, 2)]
+    gpu_requests = shape(gpu_requests=[mib(400), mib(400)])
+    assert gpus(ask(ledger, gpu_requests, Sum())) == [(0, 0), (1, 0)]
+    assert gpus(ask(ledger, gpu_requests, SumLast())) == [(0, 2), (1, 2)]
 
 
 # --- a memory total over several GPUs ------------------------------------------------------------
@@ -125,49 +125,56 @@ def test_ratings_decide_and_ties_go_as_the_policy_says() -> None:
 
 def test_a_total_is_spread_over_the_fewest_gpus_evenly() -> None:
     ledger = Ledger([node("a", gpus=4, memory_mib=1000)])
-    split = shape(claims=[mib(1500, split=True)])
+    split = shape(gpu_requests=[mib(1500, split=True)])
     shares = ask(ledger, split)
     assert not isinstance(shares, Code)
     assert [(share.gpu, share.memory_mib) for share in shares] == [(0, 750), (1, 750)]
-    assert len(gpus(ask(ledger, shape(claims=[mib(900, split=True)])))) == 1
-    assert len(gpus(ask(ledger, shape(claims=[mib(9, split=True, count=3)])))) == 3
+    assert len(gpus(ask(ledger, shape(gpu_requests=[mib(900, split=True)])))) == 1
+    assert len(gpus(ask(ledger, shape(gpu_requests=[mib(9, split=True, count=3)])))) == 3
 
 
 def test_a_total_larger_than_any_card_fits_several_and_one_larger_than_all_does_not() -> None:
     ledger = Ledger([node("a", gpus=2, memory_mib=1000)])
-    assert not isinstance(ask(ledger, shape(claims=[mib(2000, split=True)])), Code)
-    assert ask(ledger, shape(claims=[mib(2001, split=True)])) == Code.GPU_MEMORY
+    assert not isinstance(ask(ledger, shape(gpu_requests=[mib(2000, split=True)])), Code)
+    assert ask(ledger, shape(gpu_requests=[mib(2001, split=True)])) == Code.GPU_MEMORY
 
 
 def test_a_total_minds_uuids_and_cores() -> None:
     ledger = Ledger([node("a", gpus=3, memory_mib=1000)])
     ledger.reserve(placement("p", "a", 0, milli=800))
-    assert ask(ledger, shape(claims=[mib(1500, split=True)], uuids=["GPU-a-2"])) == Code.GPU_MEMORY
-    with_cores = shape(claims=[mib(1500, split=True, milli=300)])
+    assert (
+        ask(ledger, shape(gpu_requests=[mib(1500, split=True)], uuids=["GPU-a-2"]))
+        == Code.GPU_MEMORY
+    )
+    with_cores = shape(gpu_requests=[mib(1500, split=True, milli=300)])
     assert gpus(ask(ledger, with_cores)) == [(0, 1), (0, 2)]
-    assert ask(ledger, shape(claims=[mib(2500, split=True, milli=300)])) == Code.GPU_MEMORY
+    assert ask(ledger, shape(gpu_requests=[mib(2500, split=True, milli=300)])) == Code.GPU_MEMORY
 
 
 def test_the_rest_of_a_total_gets_what_the_cards_before_it_leave() -> None:
     """Genius: two cards with 400 MiB each, and 700 more wherever it lies."""
     ledger = Ledger([node("a", gpus=2, memory_mib=1000)])
     both = [mib(400, count=2), mib(700, split=True)]
-    shares = ask(ledger, shape(claims=both))
+    shares = ask(ledger, shape(gpu_requests=both))
     assert not isinstance(shares, Code)
     assert sum(share.memory_mib for share in shares) == 1500
-    assert [share.claim for share in shares] == [0, 0, 1, 1]
-    assert ask(ledger, shape(claims=[both[0], mib(1201, split=True)])) == Code.TOGETHER
-    assert not isinstance(ask(ledger, shape(claims=[both[0], mib(1200, split=True)])), Code)
-    assert not isinstance(ask(ledger, shape(claims=both), Sum()), Code)
-    assert ask(ledger, shape(claims=[both[0], mib(1201, split=True)]), Sum()) == Code.TOGETHER
+    assert [share.gpu_request for share in shares] == [0, 0, 1, 1]
+    assert ask(ledger, shape(gpu_requests=[both[0], mib(1201, split=True)])) == Code.TOGETHER
+    assert not isinstance(ask(ledger, shape(gpu_requests=[both[0], mib(1200, split=True)])), Code)
+    assert not isinstance(ask(ledger, shape(gpu_requests=both), Sum()), Code)
+    assert ask(ledger, shape(gpu_requests=[both[0], mib(1201, split=True)]), Sum()) == Code.TOGETHER
 
 
 def test_a_total_uses_a_card_or_its_instances_never_both() -> None:
     ledger = Ledger([node("a", gpus=2, model="A100", memory_mib=4000, mig=2)])
-    assert gpus(ask(ledger, shape(claims=[mib(8000, split=True)]))) == [(0, 0), (0, 1)]
-    assert ask(ledger, shape(claims=[mib(8001, split=True)])) == Code.GPU_MEMORY
+    assert gpus(ask(ledger, shape(gpu_requests=[mib(8000, split=True)]))) == [(0, 0), (0, 1)]
+    assert ask(ledger, shape(gpu_requests=[mib(8001, split=True)])) == Code.GPU_MEMORY
     ledger.reserve(placement("p", "a", 2, memory_mib=1000))
-    assert gpus(ask(ledger, shape(claims=[mib(6500, split=True)]))) == [(0, 1), (0, 2), (0, 3)]
+    assert gpus(ask(ledger, shape(gpu_requests=[mib(6500, split=True)]))) == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+    ]
 
 
 def test_fewest_takes_the_roomiest_and_respects_the_least_number() -> None:

@@ -151,9 +151,9 @@ MIG = [node("a", gpus=2, mig=2)]
         (shape(gpus=1), MIG, "device"),
         (shape(gpus=2), MIG, "many"),
         (shape(gpus=2, memory_mib=10), UNIFORM, "many"),
-        (shape(claims=[GpuRequest(milli=1), GpuRequest(milli=1)]), UNIFORM, "many"),
+        (shape(gpu_requests=[GpuRequest(milli=1), GpuRequest(milli=1)]), UNIFORM, "many"),
         (
-            shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", 5), split=True)]),
+            shape(gpu_requests=[GpuRequest(memory=GpuMemoryRequest("mib", 5), split=True)]),
             UNIFORM,
             "many",
         ),
@@ -177,8 +177,8 @@ def test_a_demand_sums_up_its_claims() -> None:
 
 def test_needs_are_resolved_on_each_kind_of_card() -> None:
     table = Ledger([node("a", gpus=2, model=["T4", "V100"], memory_mib=[1000, 3000])]).table
-    claim = GpuRequest(memory=GpuMemoryRequest("percent", 50), headroom_mib=1)
-    need = Demand(Shape((claim,), devices=DeviceRule(models=("T4",))), table).need
+    gpu_request = GpuRequest(memory=GpuMemoryRequest("percent", 50), headroom_mib=1)
+    need = Demand(Shape((gpu_request,), devices=DeviceRule(models=("T4",))), table).need
     assert need.memory_mib.tolist() == [500, 1500]
     assert need.ask_mib.tolist() == [501, 1501]
     assert need.accepts.tolist() == [True, False]
@@ -188,8 +188,8 @@ def test_needs_are_resolved_on_each_kind_of_card() -> None:
 
 def test_a_whole_card_at_least_so_large_is_charged_whole() -> None:
     table = Ledger([node("a", gpus=2, memory_mib=[1000, 3000])]).table
-    claim = GpuRequest(memory=GpuMemoryRequest("mib", 2000), milli=1000, whole=True)
-    need = Demand(Shape((claim,)), table).need
+    gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", 2000), milli=1000, whole=True)
+    need = Demand(Shape((gpu_request,)), table).need
     assert need.will_do.tolist() == [False, True]
     assert need.memory_mib.tolist() == [1000, 3000]
 

@@ -7,12 +7,14 @@ from weft.testing import node, placement, pod, shape
 
 
 def test_two_gpus_are_two_whole_cards_unless_a_part_is_asked() -> None:
-    assert pod(gpus=2).shape.claims == (GpuRequest(2, GpuMemoryRequest("whole"), 1000, whole=True),)
-    assert pod(memory_mib=300).shape.claims == (GpuRequest(1, GpuMemoryRequest("mib", 300)),)
-    assert pod(gpus=2, percent=30, milli=5).shape.claims == (
+    assert pod(gpus=2).shape.gpu_requests == (
+        GpuRequest(2, GpuMemoryRequest("whole"), 1000, whole=True),
+    )
+    assert pod(memory_mib=300).shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 300)),)
+    assert pod(gpus=2, percent=30, milli=5).shape.gpu_requests == (
         GpuRequest(2, GpuMemoryRequest("percent", 30), 5),
     )
-    assert pod(cpu_milli=5).shape.claims == ()
+    assert pod(cpu_milli=5).shape.gpu_requests == ()
     assert pod("p", asks=shape(uuids=["u"])).shape.devices.uuids == ("u",)
 
 

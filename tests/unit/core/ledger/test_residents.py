@@ -17,8 +17,8 @@ def runs(uid: str, application: str, gpu: int = 0, node: str = "a", job_class: s
     return msgspec.structs.replace(place, application=application, job_class=job_class)
 
 
-def company(ledger: Ledger) -> list[int]:
-    found: list[int] = ledger.table.residents.company.tolist()
+def co_residents(ledger: Ledger) -> list[int]:
+    found: list[int] = ledger.table.residents.co_residents.tolist()
     return found
 
 
@@ -28,12 +28,12 @@ def test_equal_company_has_equal_numbers_and_nobody_is_zero() -> None:
     ledger.adopt(runs("2", "lammps", 0))
     ledger.adopt(runs("3", "lammps", 1))
     ledger.adopt(runs("4", "cnn", 1))
-    first, second, third = company(ledger)
+    first, second, third = co_residents(ledger)
     assert first == second != third == 0
     members = ledger.table.residents.members[first]
     assert members == (Resident("cnn", ""), Resident("lammps", ""))
     ledger.adopt(runs("5", "cnn", 2, job_class="batch"))
-    assert len(set(company(ledger))) == 2, "of another class it is another company"
+    assert len(set(co_residents(ledger))) == 2, "of another class it is another company"
 
 
 def test_a_pod_with_two_shares_of_one_gpu_is_there_once() -> None:
@@ -87,7 +87,7 @@ def test_old_companies_are_forgotten() -> None:
         residents.change(0, Resident(str(number), ""), -1)
     assert residents.epoch == 1
     assert len(residents.members) < 20
-    assert residents.on(0) == residents.members[int(residents.company[0])] == ()
+    assert residents.on(0) == residents.members[int(residents.co_residents[0])] == ()
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,16 @@ def test_all_its_shares_of_a_gpu_count_together() -> None:
         ((("", 100),), 100),
     ],
 )
-def test_of_its_slack_only_the_percent_on_the_card_counts(slack, percent) -> None:
+def test_of_its_slack_only_the_percent_on_the_card_counts(slowdown_limit, percent) -> None:
     """Pods that differ in what they say of other cards are alike, and so is who is not critical."""
     ledger = Ledger([node("a", gpus=1, model="Tesla-T4"), node("b", gpus=1, model="L4")])
-    place = msgspec.structs.replace(placement("1", "a", 0, memory_mib=10), slack=slack)
+    place = msgspec.structs.replace(
+        placement("1", "a", 0, memory_mib=10), slowdown_limit=slowdown_limit
+    )
     ledger.adopt(msgspec.structs.replace(place, job_class="latency-critical"))
     assert [one.bound_percent for one in ledger.table.residents.on(0)] == [percent]
     ledger.set_nodes([node("a", gpus=1, model="L4")])
-    any_model = dict(slack).get("", 0)
+    any_model = dict(slowdown_limit).get("", 0)
     assert [one.bound_percent for one in ledger.table.residents.on(0)] == [any_model]
     ledger.adopt(msgspec.structs.replace(place, job_class="batch"))
     assert [one.bound_percent for one in ledger.table.residents.on(0)] == [0]

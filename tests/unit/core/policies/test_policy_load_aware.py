@@ -227,6 +227,6 @@ def test_a_pod_is_no_company_to_itself():
     """Two claims of one pod may share an idle card, whatever its last pod left to read."""
     told = {A0: {SM: 1.0, DRAM: 1.0, FREE: 0.0}}
     engine = engine_of(LoadAware(), [node("a", gpus=1)], told)
-    claims = (*shape(memory_mib=1_000).claims, *shape(memory_mib=2_000).claims)
-    commands = engine.handle(PodAdded(pod(claims=claims)), 1)
+    gpu_requests = (*shape(memory_mib=1_000).gpu_requests, *shape(memory_mib=2_000).gpu_requests)
+    commands = engine.handle(PodAdded(pod(gpu_requests=gpu_requests)), 1)
     assert len(commands[0].placement.shares) == 2

@@ -136,7 +136,7 @@ def test_a_restart_does_not_begin_anew():
     found = engine()
     runs(found, 0, 1000, at_s=10_000, held_s=700)
     runs(found, 1, 800, memory_mib=10_000, at_s=10_000, held_s=700)
-    assert [stay.since_ns for stay in found.stays.on(("n0", 0))] == [9_300 * S]
+    assert [residency.since_ns for residency in found.residencies.on(("n0", 0))] == [9_300 * S]
     assert not fits(found, 1000, at_s=10_000)
 
 
@@ -167,21 +167,21 @@ def test_by_speeds_where_residents_do_not_say():
     assert fits(found, 1000)
 
 
-def ends_one_by_one(stays, query, speeds, believed):
+def ends_one_by_one(residencies, query, speeds, believed):
     """(device, when each pod there ends) where all say how long; log slowdowns [k, k]."""
 
-    def speed(who, company):
-        return np.exp(-sum(speeds[index(who), index(other)] for other in company))
+    def speed(who, co_residents):
+        return np.exp(-sum(speeds[index(who), index(other)] for other in co_residents))
 
     def index(who):
         return NAMES.index(who.application)
 
     for device in range(len(query.device_pods)):
         there_is = query.table.nodes[query.device_node[device]]
-        there = stays.on((there_is.name, there_is.gpus[query.device_local[device]].index))
-        if there and len(there) <= 3 and all(stay.expected_s for stay in there):
-            who = [index(stay.who) for stay in there]
-            work = [stay.left_s(stays.now_ns, speed) for stay in there]
+        there = residencies.on((there_is.name, there_is.gpus[query.device_local[device]].index))
+        if there and len(there) <= 3 and all(residency.expected_s for residency in there):
+            who = [index(residency.who) for residency in there]
+            work = [residency.left_s(residencies.now_ns, speed) for residency in there]
             yield device, slowly(work, believed[np.ix_(who, who)])
 
 
@@ -214,7 +214,7 @@ def test_what_is_kept_from_event_to_event_is_what_one_by_one_gives(seed):
         ),
         0,
     )
-    caution, remaining = 0.5, Remaining(found.stays, 0.5)
+    caution, remaining = 0.5, Remaining(found.residencies, 0.5)
     for number in range(150):
         found.handle(random_event(dice, number, alive), (100 + 20 * number) * S)
         mean = np.log(SLOWER * (1.0 if number < 75 else 0.9))
@@ -224,7 +224,7 @@ def test_what_is_kept_from_event_to_event_is_what_one_by_one_gives(seed):
             view = InterferenceView(interference(number, ["T4"], NAMES, arrays))
         query = Query(found.ledger.table, Demand(pod("q", memory_mib=1).shape, found.ledger.table))
         lasting = OverlapTime(query, remaining, view)
-        slow = dict(ends_one_by_one(found.stays, query, mean, mean + caution * 0.1))
+        slow = dict(ends_one_by_one(found.residencies, query, mean, mean + caution * 0.1))
         assert lasting.devices.tolist() == list(slow)
         later, _ = lasting.costs("fair", 500.0)
         for at, (device, before) in enumerate(slow.items()):
@@ -244,4 +244,4 @@ def test_nobody_looks_where_no_waiting_pod_says_how_long():
     assert policy._remaining is None
     found.handle(PodGone("r0"), 0)
     found.handle(PodGone("r1"), 0)
-    assert not found.stays.expected
+    assert not found.residencies.expected

@@ -39,8 +39,8 @@ def run(policy, nodes, *pods, seed=0, **options):
     """Where each pod goes: (node, GPUs) or None. A pod is a claim or a tuple of claims."""
     engine = Engine([Profile("weft", [built_in().create(policy, **options)])], nodes, seed=seed)
     found = []
-    for number, claims in enumerate(pods):
-        shape = Shape(claims if isinstance(claims, tuple) else (claims,))
+    for number, gpu_requests in enumerate(pods):
+        shape = Shape(gpu_requests if isinstance(gpu_requests, tuple) else (gpu_requests,))
         uid = f"pod-{number}"
         command = engine.handle(PodAdded(PodRequest(uid, uid, shape)), number)[0]
         if isinstance(command, Bind):

@@ -35,9 +35,11 @@ def engine(table=None, policy="interference", models=("T4",), **options):
     return found
 
 
-def asks(name, job_class=CRITICAL, slack=(), application="calm", mib=4_000, milli=0):
+def asks(name, job_class=CRITICAL, slowdown_limit=(), application="calm", mib=4_000, milli=0):
     new = pod(name, memory_mib=mib, milli=milli, application=application, job_class=job_class)
-    return msgspec.structs.replace(new, shape=msgspec.structs.replace(new.shape, slack=slack))
+    return msgspec.structs.replace(
+        new, shape=msgspec.structs.replace(new.shape, slowdown_limit=slowdown_limit)
+    )
 
 
 def comes(found, name, at_ns=0, **more):
@@ -50,12 +52,14 @@ def comes(found, name, at_ns=0, **more):
     return command.placement.node
 
 
-def is_there(found, name, node, job_class=CRITICAL, slack=(), application="calm", mib=4_000):
+def is_there(
+    found, name, node, job_class=CRITICAL, slowdown_limit=(), application="calm", mib=4_000
+):
     place = placement(name, node, 0, memory_mib=mib)
     found.handle(
         PodSeenBound(
             msgspec.structs.replace(
-                place, application=application, job_class=job_class, slack=slack
+                place, application=application, job_class=job_class, slowdown_limit=slowdown_limit
             )
         ),
         0,
@@ -82,12 +86,14 @@ BOTH = pytest.mark.parametrize("policy", ["interference", "auto"])
         ((("a100", 104), ("", 104)), False),
     ],
 )
-def test_its_own_bound_counts_on_either_side(policy, slack, fits) -> None:
+def test_its_own_bound_counts_on_either_side(policy, slowdown_limit, fits) -> None:
     found = engine(policy=policy)
     is_there(found, "old", "n0", "best-effort")
-    assert (comes(found, "new", slack=slack) is not None) == fits, "where it comes"
+    assert (comes(found, "new", slowdown_limit=slowdown_limit) is not None) == fits, (
+        "where it comes"
+    )
     found = engine(policy=policy)
-    is_there(found, "old", "n0", slack=slack)
+    is_there(found, "old", "n0", slowdown_limit=slowdown_limit)
     assert (comes(found, "new", job_class="best-effort") is not None) == fits, "where it is"
 
 
@@ -95,42 +101,42 @@ def test_its_own_bound_counts_on_either_side(policy, slack, fits) -> None:
 def test_it_never_allows_more_than_the_policy(policy) -> None:
     found = engine(told(1.2), policy)
     is_there(found, "old", "n0", "best-effort")
-    assert comes(found, "new", slack=(("", 500),)) is None
+    assert comes(found, "new", slowdown_limit=(("", 500),)) is None
 
 
 def test_the_options_bound_counts_up_to_the_slack() -> None:
-    for slack, fits in ((125, True), (115, False), (300, True)):
+    for slowdown_limit, fits in ((125, True), (115, False), (300, True)):
         found = engine(told(1.2), critical=1.3)
         is_there(found, "old", "n0", "best-effort")
-        assert (comes(found, "new", slack=(("", slack),)) is not None) == fits
+        assert (comes(found, "new", slowdown_limit=(("", slowdown_limit),)) is not None) == fits
 
 
 def test_it_counts_for_latency_critical_pods_alone() -> None:
     found = engine()
-    is_there(found, "old", "n0", "batch", slack=(("", 100),))
-    assert comes(found, "new", job_class="batch", slack=(("", 100),)) == "n0"
+    is_there(found, "old", "n0", "batch", slowdown_limit=(("", 100),))
+    assert comes(found, "new", job_class="batch", slowdown_limit=(("", 100),)) == "n0"
 
 
 def test_each_gpu_model_has_its_own() -> None:
     found = engine(models=("T4", "A100"))
     for at in (0, 1):
         is_there(found, f"old-{at}", f"n{at}", "best-effort")
-    slack = (("t4", 102), ("a100", 105))
-    assert comes(found, "one", slack=slack) == "n1"
-    assert comes(found, "two", slack=slack) is None
+    slowdown_limit = (("t4", 102), ("a100", 105))
+    assert comes(found, "one", slowdown_limit=slowdown_limit) == "n1"
+    assert comes(found, "two", slowdown_limit=slowdown_limit) is None
 
 
 def test_what_costs_nothing_may_be_beside_a_pod_without_slack() -> None:
     found = engine(told(1.0))
-    is_there(found, "old", "n0", slack=(("", 100),))
-    assert comes(found, "new", slack=(("", 100),)) == "n0"
+    is_there(found, "old", "n0", slowdown_limit=(("", 100),))
+    assert comes(found, "new", slowdown_limit=(("", 100),)) == "n0"
 
 
 def test_the_matching_keeps_it() -> None:
     """Two wait for two GPUs with a pod each; the one there with little slack takes none of them."""
     found = engine(models=("T4", "T4"), patience=0)
-    is_there(found, "tight", "n0", slack=(("", 103),))
-    is_there(found, "loose", "n1", slack=(("", 110),))
+    is_there(found, "tight", "n0", slowdown_limit=(("", 103),))
+    is_there(found, "loose", "n1", slowdown_limit=(("", 110),))
     places = [comes(found, f"new-{at}", at, job_class="best-effort") for at in range(2)]
     assert sorted(places, key=str) == [None, "n1"]
 
@@ -138,12 +144,12 @@ def test_the_matching_keeps_it() -> None:
 @BOTH
 def test_the_record_says_what_was_allowed(policy) -> None:
     found = engine(policy=policy)
-    is_there(found, "old", "n0", slack=(("", 107),))
+    is_there(found, "old", "n0", slowdown_limit=(("", 107),))
     (bound,) = found.handle(PodAdded(asks("new", job_class="best-effort")), 0)
     assert [one.allowed for one in bound.record.predicted] == [0.0, 1.07]
     found = engine(policy=policy)
     is_there(found, "old", "n0", "best-effort")
-    (bound,) = found.handle(PodAdded(asks("new", slack=(("", 300),))), 0)
+    (bound,) = found.handle(PodAdded(asks("new", slowdown_limit=(("", 300),))), 0)
     assert [one.allowed for one in bound.record.predicted] == [1.10, 0.0]
     for more in ({}, {"slack": (("a100", 107),)}, {"slack": (("", 107),), "job_class": "batch"}):
         found = engine(policy=policy)
@@ -157,9 +163,9 @@ def test_pods_that_say_much_of_other_models_are_alike(policy) -> None:
     """Each has a text of its own; decisions would slow down if each were company of its own."""
     found = engine(told(1.01), policy=policy, models=("T4",) * 8)
     for at in range(8):
-        is_there(found, f"old-{at}", f"n{at}", slack=((f"x{at}", 100), ("t4", 108)))
+        is_there(found, f"old-{at}", f"n{at}", slowdown_limit=((f"x{at}", 100), ("t4", 108)))
     assert len(found.ledger.table.residents.members) == 2, "nobody, and one such pod"
-    (bound,) = found.handle(PodAdded(asks("new", slack=(("y", 100), ("t4", 105)))), 0)
+    (bound,) = found.handle(PodAdded(asks("new", slowdown_limit=(("y", 100), ("t4", 105)))), 0)
     assert [one.allowed for one in bound.record.predicted] == [1.05, 1.08]
 
 
@@ -254,6 +260,6 @@ def test_all_bounds_hold_for_each_of_them_and_slowdowns_multiply() -> None:
     """1.04 · 1.04 is within 1.10, 1.04³ is not; beside one with less slack it is two."""
     assert crowd(engine(told(1.04)), mib=1_000) == 3
     found = engine(told(1.04))
-    assert comes(found, "tight", mib=1_000, slack=(("", 107),)) == "n0"
+    assert comes(found, "tight", mib=1_000, slowdown_limit=(("", 107),)) == "n0"
     assert crowd(found, mib=1_000) == 1
-    assert crowd(engine(told(1.04)), mib=1_000, slack=(("", 109),)) == 3
+    assert crowd(engine(told(1.04)), mib=1_000, slowdown_limit=(("", 109),)) == 3

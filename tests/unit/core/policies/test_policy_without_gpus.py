@@ -17,7 +17,7 @@ SHAPES = (
     shape(memory_mib=300, application="a", job_class="latency-critical"),
     shape(milli=300),
     shape(gpus=2),
-    shape(claims=[GpuRequest(memory=GpuMemoryRequest("mib", size)) for size in (300, 400)]),
+    shape(gpu_requests=[GpuRequest(memory=GpuMemoryRequest("mib", size)) for size in (300, 400)]),
 )
 MINUTE = 60_000_000_000
 CLUSTERS: dict[str, list[Node]] = {
@@ -37,7 +37,7 @@ def test_no_policy_needs_a_gpu_to_decide(policy, cluster):
         engine.handle(PodAdded(pod("early", asks=asks)), 2 * MINUTE)
         assert len(which_fit(engine, profile, late, ["a", "z"]).unknown) >= 1
         assert len(scores(engine, profile, late, ["a", "z"])) == 2
-        if asks.claims and cluster != "a card without memory":
+        if asks.gpu_requests and cluster != "a card without memory":
             assert "early" in engine.queue, number
             assert changes(engine, late) == []
 
@@ -47,7 +47,7 @@ def test_no_policy_needs_a_gpu_to_decide(policy, cluster):
         engine.handle(NodesChanged((node("a"),), ("b", "z")), 5 * MINUTE)
         engine.handle(SignalsChanged(snapshot(2, 0, [], {})), 6 * MINUTE)
         engine.handle(PodAdded(pod("after", asks=asks)), 7 * MINUTE)
-        assert ("after" in engine.queue) == bool(asks.claims or asks.needs_gpu_node)
-        if asks.claims:
+        assert ("after" in engine.queue) == bool(asks.gpu_requests or asks.needs_gpu_node)
+        if asks.gpu_requests:
             commands = engine.handle(BindOn(pod("bound", asks=asks), "a", "weft"), 8 * MINUTE)
             assert any(isinstance(command, BindOnRefused) for command in commands)

@@ -54,15 +54,15 @@ def told(width: float = 0.1) -> object:
     ],
 )
 def test_it_replays_and_says_what_was_predicted(
-    policy: str, expected_s: tuple[int, ...], slack: tuple[int, ...], tmp_path: Path
+    policy: str, expected_s: tuple[int, ...], slowdown_limit: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Latency-critical pods, small ones among them, say their slack where `slack` is given."""
+    """Latency-critical pods, some small, say their slack where `slowdown_limit` is given."""
     dice, out = random.Random(policy), io.BytesIO()
     engine = Engine([Profile("weft", [built_in().create(policy)])])
     uses = [ProfileUse("weft", [PolicyUse(policy)])]
     handle = Recorder(engine, Header(uses), DecisionsWriter(out).write).handle
     handle(NodesChanged(tuple(node(name, gpus=2, model="T4") for name in ("n0", "n1"))), 0)
-    handle(PolicyInput(INPUT, told(0.04 if slack else 0.1)), 0)
+    handle(PolicyInput(INPUT, told(0.04 if slowdown_limit else 0.1)), 0)
     there: list[str] = []
     shared = 0
     for step in range(120):
@@ -77,10 +77,15 @@ def test_it_replays_and_says_what_was_predicted(
                 job_class=dice.choice(["", "best-effort"]),
                 created_ns=now,
             )
-            if slack and dice.random() < 0.8:
-                own = (("t4", dice.choice(slack)), ("", 100))
-                small = replace(new.shape.claims[0], memory=GpuMemoryRequest("mib", 1000))
-                shape = replace(new.shape, job_class="latency-critical", slack=own, claims=(small,))
+            if slowdown_limit and dice.random() < 0.8:
+                own = (("t4", dice.choice(slowdown_limit)), ("", 100))
+                small = replace(new.shape.gpu_requests[0], memory=GpuMemoryRequest("mib", 1000))
+                shape = replace(
+                    new.shape,
+                    job_class="latency-critical",
+                    slowdown_limit=own,
+                    gpu_requests=(small,),
+                )
                 new = replace(new, shape=shape)
             if expected_s:
                 shape = replace(new.shape, expected_s=about_s(dice.choice(expected_s)))
@@ -104,7 +109,7 @@ def test_it_replays_and_says_what_was_predicted(
                 else:
                     assert place.application in [one.application for one in beside]
     assert shared > 5
-    if slack:
+    if slowdown_limit:
         assert b'"slack":[["t4",108],["",100]]' in out.getvalue()
     file = tmp_path / "decisions.jsonl"
     file.write_bytes(out.getvalue())

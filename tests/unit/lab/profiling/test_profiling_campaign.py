@@ -17,7 +17,7 @@ from weft.testing.bench import FakeBench, Played
 
 def speeds(found: Dataset, isolation: str = "time-slicing") -> dict[tuple[str, str], float]:
     return {
-        (one.victim, one.aggressors[0]): one.speed
+        (one.target, one.aggressors[0]): one.speed
         for one in found.corun
         if one.isolation == isolation
     }
@@ -220,7 +220,7 @@ def test_the_time_of_a_way_of_sharing_that_cannot_be_had_goes_to_the_others(
     assert 270 <= bench.time_s - 1_000 <= 302
     found = compiled(read(path))
     assert {one.runs for one in found.solo} == {3}
-    assert len({frozenset((one.victim, *one.aggressors)) for one in found.corun}) >= 10
+    assert len({frozenset((one.target, *one.aggressors)) for one in found.corun}) >= 10
 
 
 def test_who_never_gets_ready_costs_its_time_once_not_each_beside_the_others(

@@ -155,7 +155,7 @@ def test_the_clusters_word_on_names_models_and_company() -> None:
     (solo,) = found(server(), known=known).dataset.solo
     assert (solo.application, solo.gpu_model, solo.isolation) == ("bert", "T4-of-the-label", "mps")
     unseen = ProfiledStay(("d", "x"), card, NOW_S - 600)
-    (solo,) = found(server(), known=known._replace(stays=[own, unseen])).dataset.solo
+    (solo,) = found(server(), known=known._replace(residencies=[own, unseen])).dataset.solo
     assert solo.seconds == pytest.approx(500 - 40, abs=20)
 
 
@@ -225,6 +225,10 @@ def test_bindings_are_read_off_the_api() -> None:
             return await bindings(client)
 
     known = asyncio.run(asyncio.wait_for(story(), 30))
-    (stay,) = known.stays
-    assert (stay.pod, stay.card, stay.clues.name()) == (("d", "p"), ("a", "GPU-0"), "bert")
+    (residency,) = known.residencies
+    assert (residency.pod, residency.card, residency.clues.name()) == (
+        ("d", "p"),
+        ("a", "GPU-0"),
+        "bert",
+    )
     assert known.models == {("a", "GPU-0"): "T4"}

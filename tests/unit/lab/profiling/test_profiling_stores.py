@@ -211,11 +211,14 @@ def bound(name: str, gpu: int | None, phase: str = "Running", **meta: object) ->
 def test_a_binding_says_card_time_and_application() -> None:
     annotation = {"weft.dev/application": "bert", "weft.dev/isolation": "mps"}
     found = known([NODE], [bound("p", 0, **annotation), bound("q", 1)])
-    assert [(stay.pod, stay.card, stay.clues.name(), stay.isolation) for stay in found.stays] == [
+    assert [
+        (residency.pod, residency.card, residency.clues.name(), residency.isolation)
+        for residency in found.residencies
+    ] == [
         (("d", "p"), ("a", "GPU-0"), "bert", "mps"),
         (("d", "q"), ("a", "1"), "x", ""),
     ]
-    assert found.stays[0].since_s == 1_767_225_610
+    assert found.residencies[0].since_s == 1_767_225_610
     assert found.cards["gpu-0"] == found.cards["a/0"] == ("a", "GPU-0")
     assert found.models == {("a", "GPU-0"): "T4", ("a", "1"): "T4"}
 
@@ -228,18 +231,26 @@ def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
         for minute in (2, 5, 3)
     ]
     status = msgspec.convert({"phase": "Succeeded", "containerStatuses": when}, type(over.status))
-    (stay,) = known([NODE], [msgspec.structs.replace(over, status=status)]).stays
-    assert (stay.pod, stay.since_s, stay.until_s) == (("d", "over"), 1_767_225_610, 1_767_225_900)
-    (stay,) = known([NODE], [over]).stays
+    (residency,) = known([NODE], [msgspec.structs.replace(over, status=status)]).residencies
+    assert (residency.pod, residency.since_s, residency.until_s) == (
+        ("d", "over"),
+        1_767_225_610,
+        1_767_225_900,
+    )
+    (residency,) = known([NODE], [over]).residencies
     # Nobody says when: it may have been now, but no share of the GPU is accounted for by it.
-    assert (stay.pod, stay.card, stay.until_s) == (NOBODY_KNOWS, ("a", "GPU-0"), math.inf)
-    stays = known([NODE], [bound("p", None, "Failed")]).stays
-    assert {stay.pod for stay in stays} == {NOBODY_KNOWS}
+    assert (residency.pod, residency.card, residency.until_s) == (
+        NOBODY_KNOWS,
+        ("a", "GPU-0"),
+        math.inf,
+    )
+    residencies = known([NODE], [bound("p", None, "Failed")]).residencies
+    assert {residency.pod for residency in residencies} == {NOBODY_KNOWS}
 
 
 def test_a_pod_without_marks_may_be_anywhere_on_its_node() -> None:
     found = known([NODE], [bound("p", None)])
-    assert [(stay.pod, stay.card) for stay in found.stays] == [
+    assert [(residency.pod, residency.card) for residency in found.residencies] == [
         (NOBODY_KNOWS, ("a", "GPU-0")),
         (NOBODY_KNOWS, ("a", "1")),
     ]

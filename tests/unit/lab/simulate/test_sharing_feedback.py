@@ -185,7 +185,7 @@ def test_a_run_replays_out_of_its_file(jobs: tuple[Job, ...], tmp_path: Path) ->
 
 def with_slack(percent: int) -> tuple[Job, ...]:
     """The server with a bound of its own; the policy is told that "bad" costs it 1.05 at worst."""
-    return replace(SERVED[0], slack=(("v100", percent),)), SERVED[1]
+    return replace(SERVED[0], slowdown_limit=(("v100", percent),)), SERVED[1]
 
 
 def test_a_jobs_own_slack_decides_who_comes_and_who_goes() -> None:

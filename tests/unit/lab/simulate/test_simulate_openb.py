@@ -63,8 +63,8 @@ def test_pods_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_one_gpu_of_1000_milli_is_a_whole_card() -> None:
-    assert shape_of(0, 0, 1, 1000).claims == (GpuRequest(1, whole=True),)
-    assert shape_of(0, 0, 1, 999).claims == (GpuRequest(1, milli=999),)
+    assert shape_of(0, 0, 1, 1000).gpu_requests == (GpuRequest(1, whole=True),)
+    assert shape_of(0, 0, 1, 999).gpu_requests == (GpuRequest(1, milli=999),)
 
 
 def test_five_columns_are_enough_and_order_and_extra_columns_do_not_matter(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_rest_outlasts_the_room_that_comes_before_its_end() -> None:
 
 def test_pods_without_an_end_stay_and_who_finds_no_room_never_starts() -> None:
     world = one_card(
-        trace_pod("stays", times=(0, None, 0)),
+        trace_pod("residencies", times=(0, None, 0)),
         trace_pod("ends never either", 1, 500, times=(1, 9, None)),
     )
     found = run(world)

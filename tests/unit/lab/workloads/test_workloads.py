@@ -39,7 +39,7 @@ def test_what_is_declared_is_there(workload: Workload) -> None:
     """Without PyTorch the function can only be looked up in the source."""
     module, _, function = workload.build.partition(":")
     source = next(path for path in SOURCES if path.stem == module)
-    assert f"\ndef {function}(place: Place, sizes: Sizes) -> Step:" in source.read_text()
+    assert f"\ndef {function}(place: DevicePlace, sizes: Sizes) -> Step:" in source.read_text()
     assert {*workload.sizes, "batch"} == {*workload.tiny}
 
 

@@ -47,7 +47,7 @@ class _Mark(NamedTuple):
 
     started_ns: int
     worked_ns: int
-    company: tuple[str, ...]
+    co_residents: tuple[str, ...]
 
 
 class _Seen(NamedTuple):
@@ -91,7 +91,7 @@ class SimulatedProgress:
             job = one.container.job
             if job.job_class == LATENCY_CRITICAL:
                 self.looks += 1
-                bound = bound_on(job.slack, self._model[one.gpu], self._feedback.bound)
+                bound = bound_on(job.slowdown_limit, self._model[one.gpu], self._feedback.bound)
                 self.slow_looks += one.slowdown > bound
             slowdown = self._measured(one.slowdown)
             if slowdown is None:
@@ -129,7 +129,7 @@ class SimulatedProgress:
                 if last is None or last.started_ns != mark.started_ns or not passed:
                     continue
                 slowdown = min(passed / max(mark.worked_ns - last.worked_ns, 1), SLOWEST)
-                steady = last.company == uids and all(
+                steady = last.co_residents == uids and all(
                     uid in before and before[uid].started_ns == other.started_ns
                     for uid, other in ((each.job.uid, each) for each in at_work)
                 )

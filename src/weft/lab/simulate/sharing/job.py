@@ -27,7 +27,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
     binding and the container's start, `end_ns` between its exit and the job's completion.
     `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing,
-    `slack` is as in `Shape`.
+    `slowdown_limit` is as in `Shape`.
     """
 
     uid: str
@@ -39,7 +39,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     end_ns: int = 0
     job_class: str = ""
     expected_s: int = 0
-    slack: SlowdownLimit = ()
+    slowdown_limit: SlowdownLimit = ()
 
     @property
     def work_ns(self) -> int:

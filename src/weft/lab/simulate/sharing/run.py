@@ -362,14 +362,14 @@ def _job_uid(uid: str) -> str:
 def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
-    claim = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
+    gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
     expected_s = about_s(job.expected_s) if job.expected_s else 0
     shape = Shape(
-        (claim,),
+        (gpu_request,),
         application=job.kind,
         job_class=job.job_class,
         expected_s=expected_s,
-        slack=job.slack,
+        slowdown_limit=job.slowdown_limit,
     )
     return PodRequest(
         pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid

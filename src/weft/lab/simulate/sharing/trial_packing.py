@@ -31,7 +31,7 @@ class PackByTrial(Policy):
     name = "gandiva"
     summary = "an empty GPU, else a random partner; bad pairs are parted and remembered"
     source = "Gandiva (OSDI'18), its packing"
-    reads = frozenset({"occupants", "company"})
+    reads = frozenset({"occupants", "co_residents"})
 
     def __init__(self) -> None:
         self._bad: set[frozenset[str]] = set()
