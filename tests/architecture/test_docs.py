@@ -180,7 +180,9 @@ def test_reference_names_every_field_of_the_decisions_file() -> None:
     text = (ROOT / "docs" / "reference" / "decisions-file.md").read_text()
     kinds = (Header, ProfileUse, PolicyUse, DecisionLine, Record, Candidate, Share)
     fields = {field for kind in kinds for field in kind.__struct_encode_fields__}
-    events = {event.__struct_config__.tag: event.__struct_encode_fields__ for event in Event.__args__}
+    events = {
+        event.__struct_config__.tag: event.__struct_encode_fields__ for event in Event.__args__
+    }
     names = fields | set(events) | {field for found in events.values() for field in found}
     assert sorted(one for one in names if f"`{one}`" not in text) == []
     assert f"`{Header([]).schema}`" in text

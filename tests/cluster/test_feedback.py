@@ -20,7 +20,7 @@ from control_plane import ControlPlane
 from kube_api import ApiError, Object, Objects
 from processes import Server, free_ports
 from test_hollow_kubelet import hollow
-from test_looking import Scene, named, program, why  # noqa: F401
+from test_telemetry_live import Scene, named, program, why  # noqa: F401
 from weft_process import ALONE, GFD, GIB, resources, sigkill, weft
 
 from weft.core.policies.catalog import built_in

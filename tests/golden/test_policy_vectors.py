@@ -39,7 +39,7 @@ def percent(cores):
 
 
 @pytest.mark.parametrize(
-    ("cards", "used", "claims", "expected"),
+    ("cards", "used", "gpu_requests", "expected"),
     [
         ([15_109], [], [memory(256)], ([0], 0)),
         ([15_109, 15_109], [], [memory(256)], ([1], 6_400)),
@@ -53,7 +53,7 @@ def test_elastic_binpack_exact(cards, used, gpu_requests, expected):
 
 
 @pytest.mark.parametrize(
-    ("cards", "used", "claims", "gpus"),
+    ("cards", "used", "gpu_requests", "gpus"),
     [
         ([15_109], [], [memory(256)], [0]),
         ([15_109, 15_109], [], [memory(256)], [1]),

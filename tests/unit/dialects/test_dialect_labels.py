@@ -20,7 +20,7 @@ def mib(value):
 
 
 @pytest.mark.parametrize(
-    ("labels", "claims"),
+    ("labels", "gpu_requests"),
     [
         ({"gpu_number": 2}, (whole_cards(2),)),
         ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuRequest(2, mib(100), headroom_mib=1),)),
@@ -46,7 +46,7 @@ def test_what_the_labels_charge(labels, gpu_requests):
 
 
 @pytest.mark.parametrize(
-    ("labels", "claims"),
+    ("labels", "gpu_requests"),
     [
         ({"gpu_number": 2}, (GpuRequest(2),)),
         ({"gpu_number": 2, "gpu_memory_each": 100}, (GpuRequest(2, headroom_mib=101),)),

@@ -123,7 +123,7 @@ def test_all_its_shares_of_a_gpu_count_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slack", "percent"),
+    ("slowdown_limit", "percent"),
     [
         ((), 0),
         ((("t4", 110),), 110),

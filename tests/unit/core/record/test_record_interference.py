@@ -41,7 +41,7 @@ def told(width: float = 0.1) -> object:
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected_s", "slack"),
+    ("policy", "expected_s", "slowdown_limit"),
     [
         ("interference", (), ()),
         ("interference", (60, 300, 2000), ()),

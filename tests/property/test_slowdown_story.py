@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from relief_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
+from slowdown_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
 
 from weft.core.engine import Engine, PodProgress, ProgressSeen
 from weft.core.engine.eviction_limits import EvictionLimits

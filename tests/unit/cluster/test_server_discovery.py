@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from finding_world import DEVICES, USED, Clock, cluster, kinds, run, service
+from discovery_world import DEVICES, USED, Clock, cluster, kinds, run, service
 
 from weft.cluster.telemetry.server_discovery import AGAIN_S, Discovered, DiscoveryOptions
 from weft.kube.client import ApiClient

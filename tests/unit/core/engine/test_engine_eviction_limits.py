@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from relief_world import BATCH, BEST_EFFORT, CRITICAL, LOOK_S, Life
+from slowdown_world import BATCH, BEST_EFFORT, CRITICAL, LOOK_S, Life
 
 from weft.core.engine import NotEvicted
 from weft.core.engine.eviction_limits import held_back_in_words

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from observing_world import TABLE
+from slowdown_observer_world import TABLE
 from volume_world import Volume
 
 from weft.cli.interference_files import files_of

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from live_world import run, until
-from observing_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
+from slowdown_observer_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.dialects.shares import COPY, PLACEMENT

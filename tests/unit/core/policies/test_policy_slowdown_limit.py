@@ -74,7 +74,7 @@ BOTH = pytest.mark.parametrize("policy", ["interference", "auto"])
 
 @BOTH
 @pytest.mark.parametrize(
-    ("slack", "fits"),
+    ("slowdown_limit", "fits"),
     [
         ((), True),
         ((("", 105),), True),

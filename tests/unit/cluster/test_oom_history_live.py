@@ -3,8 +3,8 @@
 import logging
 
 import pytest
-from lessons_world import JOB, NAMED, entry, holders, made_by, scene, stored
 from live_world import api, bind, pod, run, until
+from oom_history_world import JOB, NAMED, entry, holders, made_by, scene, stored
 
 
 def test_the_next_pod_is_charged_more_and_so_it_is_after_a_restart() -> None:

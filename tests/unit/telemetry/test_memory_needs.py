@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from holds_slowly import Pod, Series, slow_holds
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from memory_needs_slowly import Pod, Series, slow_holds
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.core.ledger import Ledger

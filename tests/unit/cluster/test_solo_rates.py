@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from live_world import run
-from observing_world import api, scene
+from slowdown_observer_world import api, scene
 
 from weft.cluster.telemetry.solo_rates import solo_rate
 from weft.core.framework.signals import FRESH, snapshot

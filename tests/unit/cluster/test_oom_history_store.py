@@ -6,8 +6,19 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, NAMED, entry, holders, made_by, oom_record, put, scene, stored
 from live_world import api, bind, node, pod, run, until
+from oom_history_world import (
+    JOB,
+    KEY,
+    NAMED,
+    entry,
+    holders,
+    made_by,
+    oom_record,
+    put,
+    scene,
+    stored,
+)
 
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.core.engine import OomRecord

@@ -5,8 +5,8 @@ import logging
 
 import msgspec
 import pytest
-from lessons_world import JOB, KEY, Scene, oom_record, put, scene, stored
 from live_world import api, run, until
+from oom_history_world import JOB, KEY, Scene, oom_record, put, scene, stored
 
 from weft.cluster.stores import peak_usage
 from weft.core.engine import Command, Event, OomHistoryLearnt, PeakLearnt, SignalsChanged

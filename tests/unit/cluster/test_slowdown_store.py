@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from live_world import run, until
-from observing_world import NAMED, Ahead, Scene, api, scene, stored
+from slowdown_observer_world import NAMED, Ahead, Scene, api, scene, stored
 
 from weft.cluster.stores.slowdown_store import EVERY_S, KEY, MOST_BYTES, fitting, joined
 from weft.core.framework.interference import INPUT, InterferenceView

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from relief_world import LOOK_S, Life, Tolerant
+from slowdown_world import LOOK_S, Life, Tolerant
 
 from weft.core.engine import Engine, Evict, NodesChanged, NotEvicted, SignalsChanged
 from weft.core.engine.harvest import BEYOND, NEED

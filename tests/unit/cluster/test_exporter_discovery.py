@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from finding_world import USED, Clock, cluster, kinds, run
+from discovery_world import USED, Clock, cluster, kinds, run
 
 from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish, targets
 from weft.cluster.telemetry.server_discovery import AGAIN_S

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from live_world import run, until
-from observing_world import TABLE, Ahead, Scene, api, scene
+from slowdown_observer_world import TABLE, Ahead, Scene, api, scene
 from volume_world import Volume
 
 from weft.cli.interference_files import files_of

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joining_slowly import SlowJoining
+from sharing_cost_slowly import SlowJoining
 
 from weft.core.framework import Demand, Query
 from weft.core.framework.interference import InterferenceView, PredictionTier, interference

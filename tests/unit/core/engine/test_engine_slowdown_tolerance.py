@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from relief_world import BEST_EFFORT, CRITICAL, Life, Tolerant
+from slowdown_world import BEST_EFFORT, CRITICAL, Life, Tolerant
 
 from weft.core.engine import PodSeenBound
 from weft.core.framework import Policy
@@ -52,7 +52,7 @@ def test_what_counters_cannot_tell_sends_nobody_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slack", "gpus", "bound"),
+    ("slowdown_limit", "gpus", "bound"),
     [
         ((("t4", 106),), (0,), 1.06),
         ((("t4", 106),), (1,), 1.10),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from live_world import bind, run, until
-from observing_world import P99, Ahead, api, asks, scene, stored
+from slowdown_observer_world import P99, Ahead, api, asks, scene, stored
 
 from weft.cli.hosting import trusts_progress
 from weft.cluster.config.form import TelemetrySettings

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from relief_world import BATCH, BEST_EFFORT, CRITICAL, Life, S, Tolerant
+from slowdown_world import BATCH, BEST_EFFORT, CRITICAL, Life, S, Tolerant
 
 from weft.core.engine import NotEvicted, PodGone, PodSeenBound, SlowdownReason
 from weft.core.engine.slowdown_eviction import slowed_in_words
