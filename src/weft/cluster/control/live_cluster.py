@@ -194,7 +194,7 @@ class EngineCluster:
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -357,7 +357,7 @@ class EngineCluster:
         self._nodes_changed()
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
