@@ -9,7 +9,7 @@ pieces than that, however small."""
 
 
 class LoopTurns:
-    """For one stretch of work: `await turns.end()` after each piece of it. `clock` counts seconds."""
+    """For one stretch of work, timed by `clock`: `await turns.end()` after each piece of it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
