@@ -127,8 +127,7 @@ class EngineCluster:
         self._pods.on_bad = self._not_read
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self._pods.decided = self._decided
-        self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
-        self._pods.monotonic_ns = lambda: int(client.clock.monotonic() * 1e9)
+        self._pods.clock = client.clock
         self.guard = OverbookingGuard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
         self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
