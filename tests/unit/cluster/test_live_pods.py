@@ -40,6 +40,7 @@ def view(*, deciding: bool = True) -> PodView:
     assert [node.name for node in nodes.changed()[0]] == ["n"]
     found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
     found.deciding = deciding
+    found.clock = VirtualClock()
     return found
 
 
