@@ -28,7 +28,7 @@ class DecodeError(Exception):
 
 
 class Default(NamedTuple):
-    """What `field` gives: a default, or who makes it, and the field's name in JSON."""
+    """What `field` gives: a default, or who makes it; and another name in JSON."""
 
     default: Any = _REQUIRED
     default_factory: Any = _REQUIRED
@@ -36,7 +36,7 @@ class Default(NamedTuple):
 
 
 def field(*, default: Any = _REQUIRED, default_factory: Any = _REQUIRED, name: str = "") -> Any:
-    """A field's default, and its name in JSON where that is another."""
+    """A field's default."""
     return Default(default, default_factory, name)
 
 
