@@ -306,7 +306,7 @@ def test_an_event_that_is_no_more_is_an_error_with_a_place(tmp_path: Path) -> No
     path = tmp_path / "file"
     header = msgspec.json.encode(Header([ProfileUse("weft", [PolicyUse("fgd")])]))
     path.write_bytes(header + b'\n{"at_ns":5,"event":{"type":"Permit","uid":"x"}}\n')
-    with pytest.raises(BadInputError, match="line 2: .*'Permit'"):
+    with pytest.raises(BadInputError, match=r"line 2: .*'Permit'"):
         verdict_of(path)
 
 
