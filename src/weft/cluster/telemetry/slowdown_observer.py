@@ -25,7 +25,7 @@ from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, 
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.dialects.slo import SLO_MS
 from weft.interference.observed_slowdown import TELL_NS, Ban
@@ -374,7 +374,7 @@ class SlowdownObserver:
         self._told_s, self._bans = now_s, bans
         table = self.remembering.experience.due(self.remembering.now_ns())
         if table is not None:
-            self._live.handle(PolicyInput(INPUT, to_input(table)))
+            self._live.handle(PolicyInput(INTERFERENCE, to_input(table)))
         return table is not None
 
     def _bans_now(self) -> tuple[Ban, ...]:
