@@ -53,10 +53,18 @@ class Memory:
         cards = (node(name, gpus=8, memory_mib=CARD_MIB) for name in names)
         self.engine, self.names = Engine(profiles, cards), names
         self.settings, self.ready = DialectSettings(gpushare_unit="MiB"), True
-        self.leadership = Leadership(here=True)
+        self.leadership = Leadership(None, here=True)
         self.on_decision: list[OnDecision] = []
         self.faults = FaultLog()
-        self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
+        self.pods = PodView(
+            (),
+            NodeView(()),
+            VolumeView(),
+            self.engine.ledger,
+            DialectSettings(),
+            on_bad=lambda pod, why: None,
+            wall_ns=lambda: 0,
+        )
         self._now = itertools.count(1)
         chance = random.Random(1)
         for number in range(pods):

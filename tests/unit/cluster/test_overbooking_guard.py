@@ -4,6 +4,8 @@ import datetime
 
 from live_world import LONG_AGO, World, bind, gpus, node, pod, run, until, world
 
+from weft.testing.lease import LeaseStub
+
 
 def seconds_ago(seconds: float) -> str:
     moment = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
@@ -170,14 +172,13 @@ def test_who_has_run_for_long_is_left_alone() -> None:
 
 def test_nothing_is_evicted_without_the_lease() -> None:
     async def life() -> None:
-        async with world() as made:
-            asked: list[float] = []
+        asked: list[float] = []
 
-            def may_write(needs_s: float) -> bool:
-                asked.append(needs_s)
-                return False
+        def may_bind(needs_s: float) -> bool:
+            asked.append(needs_s)
+            return False
 
-            made.live.guard.may_write = may_write
+        async with world(lease=LeaseStub(may_bind)) as made:
             add(made, "first", "later")
             bind(made.server, "first", 0, seconds_ago(30))
             bind(made.server, "later", 0, seconds_ago(10))

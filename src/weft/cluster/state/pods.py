@@ -34,6 +34,7 @@ from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, s
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
+from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import CLASS
 from weft.dialects.shares import encode, keeps
@@ -42,36 +43,39 @@ from weft.model import BadInputError, Node, Placement, PodRequest
 
 log = logging.getLogger("weft.cluster")
 
-Occupants = Callable[[str, int], list[str]]
 Key = tuple[str, str]
 
 
 class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
-    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
+    each new reason, and "" when it is over. `ledger` is the engine's, and only read.
 
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words, `doubts` what is wrong with the marks
-    of bound pods. `occupants` are the UIDs that the engine charges on a GPU of a node. `deciding`
-    is off while another process decides: pending pods are then kept, not told. `wall_ns` is the
-    time of day, nanoseconds since 1970.
+    of bound pods. `deciding` is off while another process decides: pending pods are then kept, not
+    told. `wall_ns` is the time of day, nanoseconds since 1970.
     """
 
     def __init__(
-        self, names: Collection[str], nodes: NodeView, volumes: VolumeView, occupants: Occupants
+        self,
+        names: Collection[str],
+        nodes: NodeView,
+        volumes: VolumeView,
+        ledger: Ledger,
+        settings: DialectSettings,
+        *,
+        on_bad: Callable[[Pod, str], None],
+        wall_ns: Callable[[], int],
     ) -> None:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
-        self.settings = DialectSettings(gpushare_unit="node")
+        self.settings = settings
         self.deciding = False
-        self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
-        self.decided: Callable[[str], Placement | None] = lambda uid: None
-        self.wall_ns: Callable[[], int] = lambda: 0
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
-        self._occupants = occupants
+        self._ledger, self._on_bad, self._wall_ns = ledger, on_bad, wall_ns
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
@@ -84,6 +88,11 @@ class PodView:
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
         return self._by_uid.get(uid)
+
+    def decided(self, uid: str) -> Placement | None:
+        """What the engine holds for this pod."""
+        held = self._ledger.holdings.get(uid)
+        return held.placement if held is not None else None
 
     def unsure(self, uid: str) -> bool:
         """Whether the pod may hold less than is charged for it: its marks are in doubt."""
@@ -213,7 +222,7 @@ class PodView:
                 self.bad[uid] = told
         why = self.bad.get(uid, "")
         if why != before:
-            self.on_bad(pod, why)
+            self._on_bad(pod, why)
         return event
 
     def fault(self, pod: Pod, error: Exception) -> str:
@@ -276,7 +285,7 @@ class PodView:
         self._told[uid] = placement
         job_class = (pod.metadata.annotations or {}).get(CLASS, "")
         at_ns = bound_ns(pod)
-        held_ns = max(0, self.wall_ns() - at_ns) if at_ns else 0
+        held_ns = max(0, self._wall_ns() - at_ns) if at_ns else 0
         return PodSeenBound(placement, at_ns, job_class, held_ns, self.unsure(uid))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
@@ -332,7 +341,7 @@ class PodView:
             told = self._told.get(uid)
             if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
                 cards.known(told.shares)
-        engine_has = {uid for gpu in node.gpus for uid in self._occupants(name, gpu.index)}
+        engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
         for uid in engine_has - here.keys() - set(leaving):
             self._regard.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.connection import ServerOptions
 from weft.cluster.extender.server import ExtenderServer
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
+from weft.testing.lease import LeaseStub
 
 QUICK = ServerOptions(
     most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3, linger_s=0.1
@@ -178,8 +180,7 @@ def test_every_port_has_every_page_and_path() -> None:
 
 def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
     world = cluster()
-    world.leadership.end()
-    world.leadership.elsewhere = lambda: "weft-b_1"
+    world.leadership = Leadership(LeaseStub(other="weft-b_1"))
     world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
 
     async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:

@@ -9,15 +9,21 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cluster.scheduler.connection import HttpOptions
+from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.pages import StatusPages
 from weft.model import BadInputError
+from weft.testing.lease import LeaseStub
 
 QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
 
 
-def on_pages(check: Callable[[World], Awaitable[None]], options: HttpOptions | None = None) -> None:
+def on_pages(
+    check: Callable[[World], Awaitable[None]],
+    options: HttpOptions | None = None,
+    lease: LeaseStub | None = None,
+) -> None:
     async def main() -> None:
-        async with world(options) as it:
+        async with world(options, lease=lease) as it:
             await check(it)
 
     asyncio.run(asyncio.wait_for(main(), 30))
@@ -36,6 +42,8 @@ async def raw(port: int, data: bytes) -> bytes:
 
 
 def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
+    lease = LeaseStub()
+
     async def check(it: World) -> None:
         add_node(it.server, "n")
         assert (await it.get("/livez"))[0] == 200
@@ -52,9 +60,9 @@ def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert status == 503
         assert "[+]ready ok" in text
         assert "[-]leader failed: no Weft process leads yet" in text
-        it.live.leadership.elsewhere = lambda: "weft-b_1"
+        lease.other = "weft-b_1"
         assert await it.get("/readyz") == (200, "ok")
-        it.live.leadership.elsewhere = lambda: ""
+        lease.other = ""
         await it.live.lead()
         assert await it.get("/readyz") == (200, "ok")
         status, text = await it.get("/readyz?verbose")
@@ -63,7 +71,7 @@ def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert "[+]read-nodes ok" in text
         assert text.endswith("readyz check passed\n")
 
-    on_pages(check)
+    on_pages(check, lease=lease)
 
 
 def test_what_was_read_is_told_while_it_waits() -> None:
@@ -104,7 +112,9 @@ def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
 
 def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     async def check(it: World) -> None:
-        second = StatusPages(it.live, [], address="127.0.0.1", port=it.pages.port)
+        second = StatusPages(
+            it.live, Explainer(it.live, None), [], address="127.0.0.1", port=it.pages.port
+        )
         with pytest.raises(BadInputError, match=r"http\.port .*set http\.port"):
             await second.start()
         await second.close()
@@ -207,7 +217,7 @@ def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
 @pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
 def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
     async def check(it: World) -> None:
-        pages = StatusPages(it.live, [], address=address, port=0)
+        pages = StatusPages(it.live, Explainer(it.live, None), [], address=address, port=0)
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()
 
