@@ -35,6 +35,7 @@ from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.kube.bind import Bound, Outcome
+from weft.kube.clock import SystemClock
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 from weft.testing.builders import node, placement
@@ -63,7 +64,7 @@ class Memory:
             self.engine.ledger,
             DialectSettings(),
             on_bad=lambda pod, why: None,
-            wall_ns=lambda: 0,
+            clock=SystemClock(),
         )
         self._now = itertools.count(1)
         chance = random.Random(1)

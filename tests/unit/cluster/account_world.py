@@ -16,6 +16,7 @@ from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Node, Placement
+from weft.testing.api_clock import VirtualClock
 
 CARDS = 3
 
@@ -53,7 +54,7 @@ class Account:
             self.ledger,
             DialectSettings(gpushare_unit="node"),
             on_bad=lambda pod, why: None,
-            wall_ns=lambda: 0,
+            clock=VirtualClock(),
         )
         self.most_free = [0] * CARDS
 

@@ -16,6 +16,7 @@ from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, Share
+from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 # Less CPU than the pod asks: a pod that is read anew can be told from one that is not.
@@ -61,7 +62,7 @@ def view(ledger: Ledger) -> PodView:
         ledger,
         DialectSettings(gpushare_unit="node"),
         on_bad=lambda pod, why: None,
-        wall_ns=lambda: 0,
+        clock=VirtualClock(),
     )
     found.deciding = True
     assert isinstance(found.take(pod()), PodAdded)

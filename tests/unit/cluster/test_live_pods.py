@@ -11,9 +11,11 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
+from weft.kube.clock import Clock
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 
@@ -33,7 +35,7 @@ def view(
     deciding: bool = True,
     ledger: Ledger | None = None,
     heard: list[str] | None = None,
-    wall_ns: int = 0,
+    clock: Clock | None = None,
 ) -> PodView:
     nodes = NodeView()
     told = {
@@ -52,7 +54,7 @@ def view(
         ledger or Ledger(()),
         DialectSettings(gpushare_unit="node"),
         on_bad=lambda _, why: heard.append(why) if heard is not None else None,
-        wall_ns=lambda: wall_ns,
+        clock=clock or VirtualClock(),
     )
     found.deciding = deciding
     return found
@@ -191,9 +193,11 @@ def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> No
 def test_how_long_ago_a_pod_was_bound_is_by_the_time_of_day() -> None:
     """Never in the future, whatever the clocks say; 0 where nobody says when."""
     bound = pod(nodeName="n")
+    clock = VirtualClock()
+    clock.advance(700)  # since the year began
     whens = [("2026-01-01T00:00:00Z", 700), ("2026-01-01T00:20:00Z", 0), (None, 0)]
     for when, held_s in whens:
-        pods = view(wall_ns=(1_767_225_600 + 700) * 10**9)
+        pods = view(clock=clock)
         meta = replace(bound.metadata, creation_timestamp=when)
         seen = pods.take(replace(bound, metadata=meta))
         assert isinstance(seen, PodSeenBound)

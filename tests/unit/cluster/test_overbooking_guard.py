@@ -2,8 +2,23 @@
 
 import datetime
 
-from live_world import LONG_AGO, World, bind, gpus, node, pod, run, until, world
+from live_world import (
+    LONG_AGO,
+    World,
+    api,
+    bind,
+    client_of,
+    gpus,
+    living,
+    node,
+    pod,
+    run,
+    until,
+    world,
+)
 
+from weft.core.policies.fgd import Fgd
+from weft.kube.clock import SystemClock
 from weft.testing.lease import LeaseStub
 
 
@@ -159,13 +174,38 @@ def test_who_was_left_for_a_smaller_node_goes_when_it_is_as_large_as_before() ->
 
 def test_who_has_run_for_long_is_left_alone() -> None:
     async def life() -> None:
-        async with world() as made:
+        async with world(start=False) as made:
             add(made, "first", "later")
             bind(made.server, "first", 0, LONG_AGO)
             bind(made.server, "later", 0, seconds_ago(3_000))
+            await made.live.start()
+            await made.live.lead(afresh=False)
             (text,) = await until(lambda: made.told("DoubleBooked"))
             assert "It is not evicted: it was bound 50 minutes ago" in text
             assert "POST pods/eviction" not in made.server.requests
+
+    run(life())
+
+
+class Tomorrow(SystemClock):
+    """The time of day is wrong by a day."""
+
+    def wall(self) -> datetime.datetime:
+        return super().wall() + datetime.timedelta(days=1)
+
+
+def test_who_became_bound_before_our_eyes_is_as_old_as_that_whatever_the_time_of_day() -> None:
+    async def life() -> None:
+        async with api() as server, client_of(server, Tomorrow()) as client:
+            made = World(server, client, Fgd())
+            async with living(made):
+                add(made, "first", "later")
+                await until(lambda: made.live.pod("d", "later"))
+                bind(server, "first", 0, seconds_ago(30))
+                bind(server, "later", 0, seconds_ago(10))
+                (text,) = await until(lambda: made.told("DoubleBooked"))
+                assert text.startswith("evicted: ")
+                assert made.deleting("later")
 
     run(life())
 

@@ -116,24 +116,20 @@ class EngineCluster:
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
-        self.ready = False
-        self.leadership = Leadership(lease)
-        self.faults = FaultLog()
-        self.term = 0
+        self.ready, self.term = False, 0
+        self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
-        lends = max(limits) > 1000
-        self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
-        names = [profile.name for profile in profiles] if names is None else names
-        unit = "node" if gpushare_unit == "auto" else gpushare_unit
+        settings = _settings(gpushare_unit, limits, interference)
+        self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()
         self._pods = PodView(
-            names,
+            [profile.name for profile in profiles] if names is None else names,
             self._nodes,
             self._volumes,
             self.engine.ledger,
-            DialectSettings(gpushare_unit=unit, lends=lends, interference_table=interference),
+            settings,
             on_bad=self._unreadable,
-            wall_ns=self._wall_ns,
+            clock=client.clock,
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self.guard = OverbookingGuard(
@@ -200,7 +196,7 @@ class EngineCluster:
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -337,7 +333,8 @@ class EngineCluster:
     def _request(self, command: Bind, version: str) -> BindRequest:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
-        request = bind_request(command, node, self._wall_ns(), self.term, pod)
+        now_ns = int(self._client.clock.wall().timestamp() * 1e9)
+        request = bind_request(command, node, now_ns, self.term, pod)
         return msgspec.structs.replace(
             request,
             resource_version=version,
@@ -362,7 +359,7 @@ class EngineCluster:
         self._nodes_changed()
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
@@ -419,9 +416,14 @@ class EngineCluster:
     def _unreadable(self, pod: Pod, why: str) -> None:
         self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
-    def _wall_ns(self) -> int:
-        return int(self._client.clock.wall().timestamp() * 1e9)
-
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
+
+
+def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:
+    return DialectSettings(
+        gpushare_unit="node" if unit == "auto" else unit,
+        lends=max(limits) > 1000,
+        interference_table=interference,
+    )

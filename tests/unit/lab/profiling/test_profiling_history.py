@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.interference.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.lab.profiling import history
-from weft.lab.profiling.application import ApplicationClues
 from weft.lab.profiling.bindings import bindings
 from weft.lab.profiling.history import (
     ClusterRecord,
