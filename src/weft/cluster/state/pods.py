@@ -75,7 +75,7 @@ class PodView:
         self.faults = 0
         self.settings = settings
         self.deciding = False
-        self.clock = clock
+        self._clock = clock
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
@@ -109,9 +109,9 @@ class PodView:
         if pod.spec.node_name and meta.uid not in self._bound_ns:
             became = known is not None and known.metadata.uid == meta.uid
             at_ns = 0 if became else bound_ns(pod)
-            wall_ns = int(self.clock.wall().timestamp() * 1e9)
+            wall_ns = int(self._clock.wall().timestamp() * 1e9)
             held_ns = max(0, wall_ns - at_ns) if at_ns else 0
-            self._bound_ns[meta.uid] = int(self.clock.monotonic() * 1e9) - held_ns
+            self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
         self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
             if known is not pod and meta.uid in self._told and same(known, pod):
@@ -128,7 +128,7 @@ class PodView:
     def held_ns(self, uid: str) -> int:
         """How long ago the pod was bound. Of one that was bound before it was first shown, the time
         of day said so then; 0 where nobody knows."""
-        now_ns = int(self.clock.monotonic() * 1e9)
+        now_ns = int(self._clock.monotonic() * 1e9)
         return now_ns - self._bound_ns.get(uid, now_ns)
 
     def forget(self, pod: Pod) -> Event | None:
