@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.requests import timestamp_ns
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeObject
 from weft.lab.profiling.application import ApplicationClues
