@@ -15,6 +15,7 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, Share
 from weft.model.annotations import PLACEMENT
+from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 # Less CPU than the pod asks: a pod that is read anew can be told from one that is not.
@@ -50,6 +51,7 @@ def view() -> PodView:
     nodes.changed()
     found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
     found.deciding = True
+    found.clock = VirtualClock()
     assert isinstance(found.take(pod()), PodAdded)
     found.decided = {"u": DECIDED}.get
     return found

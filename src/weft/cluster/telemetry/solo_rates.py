@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from weft.dialects.slo import by_model, number, on_model
+from weft.interference.application import ApplicationClues
 from weft.interference.dataset import TIME_SLICING
 from weft.interference.records import SoloRun
 from weft.kube.pods import Pod
-from weft.lab.profiling.application import ApplicationClues
 from weft.model import PodRequest
 from weft.model.annotations import SLO_MS, SOLO_RATE
 

@@ -12,11 +12,11 @@ from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
 from weft.dialects.requests import timestamp_ns
+from weft.interference.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeObject
-from weft.lab.profiling.application import ApplicationClues
 from weft.lab.profiling.history import ClusterRecord, ProfiledStay
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, Card
 from weft.model import BadInputError, Gpu, Node

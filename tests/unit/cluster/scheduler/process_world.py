@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from weft.cluster.control.event_reporter import EventReporter
@@ -91,16 +91,6 @@ async def world() -> AsyncIterator[tuple[FakeApiServer, Callable[[str], Running]
             for one in started:
                 one.task.cancel()
             await asyncio.gather(*(one.task for one in started), return_exceptions=True)
-
-
-def plays(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """A test of an asynchronous story, which must end."""
-
-    def test() -> None:
-        asyncio.run(asyncio.wait_for(story(), 30))
-
-    test.__name__ = story.__name__
-    return test
 
 
 async def until(what: Callable[[], bool]) -> None:
