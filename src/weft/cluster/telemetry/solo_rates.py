@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from weft.dialects.application import ApplicationClues
 from weft.dialects.slo import by_model, number, on_model
-from weft.interference.application import ApplicationClues
 from weft.interference.dataset import TIME_SLICING
 from weft.interference.records import SoloRun
 from weft.kube.pods import Pod
