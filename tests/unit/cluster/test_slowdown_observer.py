@@ -8,7 +8,7 @@ from live_world import until
 from slowdown_observer_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
-from weft.dialects.shares import COPY, PLACEMENT
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 from weft.telemetry.sources.answers import TelemetryError
 
 
@@ -202,7 +202,7 @@ async def test_who_follows_tells_nobody() -> None:
 async def test_a_pod_that_weft_did_not_place_is_not_evicted() -> None:
     async with api() as server, scene(server) as made:
         marks = {"pod": "other", "node": "n", "shares": [[0, 0, 4_000, 0, ""]]}
-        copied = dict.fromkeys((PLACEMENT, COPY), json.dumps(marks))
+        copied = dict.fromkeys((PLACEMENT, PLACEMENT_COPY), json.dumps(marks))
         server.update("pods", "train", {"metadata": {"annotations": copied}}, "d")
         await made.slow()
         await made.idle()

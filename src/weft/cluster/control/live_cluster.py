@@ -64,6 +64,8 @@ from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -78,10 +80,8 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.sources import InventoryFallback
 from weft.model import Node, Placement, PodRequest
 
 T = TypeVar("T")

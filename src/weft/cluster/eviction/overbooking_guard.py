@@ -22,7 +22,6 @@ import msgspec
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.eviction.overbooking import (
-    TERM,
     BoundHolder,
     LatecomerPod,
     Overbooked,
@@ -40,6 +39,7 @@ from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
 from weft.model import Node
+from weft.model.annotations import TERM
 
 log = logging.getLogger("weft.cluster")
 

@@ -35,11 +35,11 @@ from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.requests import CLASS
 from weft.dialects.shares import encode, keeps
 from weft.kube.clock import Clock, SystemClock
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
+from weft.model.annotations import CLASS
 
 log = logging.getLogger("weft.cluster")
 
