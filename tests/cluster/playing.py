@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -289,10 +289,3 @@ async def scene(
             finally:
                 await source.close()
                 await live.stop()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(work, 3 * PATIENCE_S)
-
-    asyncio.run(limited())
