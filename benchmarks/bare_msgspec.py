@@ -28,15 +28,16 @@ class DecodeError(Exception):
 
 
 class Default(NamedTuple):
-    """What `field` gives: a default, or who makes it."""
+    """What `field` gives: a default, or who makes it; and another name in JSON."""
 
     default: Any = _REQUIRED
     default_factory: Any = _REQUIRED
+    name: str = ""
 
 
-def field(*, default: Any = _REQUIRED, default_factory: Any = _REQUIRED) -> Any:
+def field(*, default: Any = _REQUIRED, default_factory: Any = _REQUIRED, name: str = "") -> Any:
     """A field's default."""
-    return Default(default, default_factory)
+    return Default(default, default_factory, name)
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -112,6 +113,8 @@ def replace(struct: Any, /, **changes: Any) -> Any:
 
 def _name(kind: _StructMeta, key: str) -> str:
     """What a field is called in JSON."""
+    if kind.fields[key].name:
+        return kind.fields[key].name
     rename = kind.options.get("rename")
     if isinstance(rename, Mapping):
         return str(rename.get(key, key))

@@ -1,16 +1,47 @@
-"""What all tests share: Hypothesis' profile, and where the real traces lie."""
+"""What all tests share: Hypothesis' profile, the event loop, and where the real traces lie."""
 
+import asyncio
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from weft.testing.api_time import LeapingLoop
 
 settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=True)
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
 
 PROJECT = Path(__file__).resolve().parent.parent
+ASYNC_TEST_LIMIT_S = 60.0  # what an `async def` test waits for must come
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Time that leaps for tests marked `virtual_time`, asyncio's own loop for all others."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": LeapingLoop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """An `async def` test that hangs fails; in virtual time it fails by itself."""
+    test = getattr(item, "obj", None)
+    if not inspect.iscoroutinefunction(test) or item.get_closest_marker("virtual_time"):
+        return
+
+    @functools.wraps(test)
+    async def limited(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(ASYNC_TEST_LIMIT_S):
+            await test(*args, **kwargs)
+
+    item.obj = limited  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

@@ -93,3 +93,39 @@ def arrows_from(path: Path) -> set[tuple[str, str]]:
             modules.append(node.module or "")
     others = {module.split(".")[1] for module in modules if module.startswith("weft.")}
     return {(wing, other) for other in others - {wing}}
+
+
+NOT_KEYS = {
+    "weft.dev/v1",  # apiVersion of files
+    "weft.dev/decisions/v1",
+    "weft.dev/interference-model/v1",
+    "weft.dev/observed/v1",
+    "weft.dev/explain",  # the audience of tokens
+    "is empty; write apiVersion: weft.dev/v1 and what differs",
+}
+"""Texts with `weft.dev/` that name no annotation, label or resource."""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_every_weft_dev_key_is_spelled_in_model_annotations_alone(path: Path) -> None:
+    if path == ROOT / "src" / "weft" / "model" / "annotations.py":
+        return
+    tree = ast.parse(path.read_text())
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    spelled = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts
+        if "weft.dev/" in node.value or "weft\\.dev/" in node.value
+    }
+    assert spelled <= NOT_KEYS
+
+
+def test_every_weft_dev_key_is_another() -> None:
+    tree = ast.parse((ROOT / "src" / "weft" / "model" / "annotations.py").read_text())
+    keys = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and str(node.value).startswith("weft.dev/")
+    ]
+    assert len(keys) == len(set(keys)) > 20

@@ -22,13 +22,13 @@ from weft.core.engine import Bind, BindFailed, Command, Engine, Event, NodesChan
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.config import load
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.telemetry.forecast.kube_knots_rules import (
+from weft.testing.kube_knots import (
     PUBLISHED,
     KnotsDecision,
     KnotsRule,

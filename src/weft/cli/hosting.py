@@ -44,12 +44,12 @@ from weft.core.framework.interference import InterferenceTable
 from weft.core.framework.registry import Registry
 from weft.core.ledger import RequestLimits
 from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
-from weft.kube.sources import InventoryFallback
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -26,15 +26,6 @@ Json = dict[str, Any]
 
 CARD_MIB = 16_000
 LONG_AGO = "2020-01-01T00:00:00Z"
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, which must come."""
-
-    async def limited() -> T:
-        return await asyncio.wait_for(work, 20)
-
-    return asyncio.run(limited())
 
 
 async def until(wanted: Callable[[], T]) -> T:

@@ -9,11 +9,13 @@ from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodAdded, PodSeenBound
-from weft.dialects.shares import PLACEMENT, encode
+from weft.dialects.shares import encode
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, Share
+from weft.model.annotations import PLACEMENT
+from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 # Less CPU than the pod asks: a pod that is read anew can be told from one that is not.
@@ -49,6 +51,7 @@ def view() -> PodView:
     nodes.changed()
     found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
     found.deciding = True
+    found.clock = VirtualClock()
     assert isinstance(found.take(pod()), PodAdded)
     found.decided = {"u": DECIDED}.get
     return found

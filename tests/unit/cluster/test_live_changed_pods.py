@@ -11,7 +11,9 @@ from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
 EACH = "genius/gpu-memory-each"
@@ -53,5 +55,5 @@ async def shares(refused: int) -> list[int]:
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
-def test_a_binding_carries_the_version_that_was_decided_about(refused: int) -> None:
-    assert run(shares(refused)) == [2000]
+async def test_a_binding_carries_the_version_that_was_decided_about(refused: int) -> None:
+    assert await shares(refused) == [2000]

@@ -12,6 +12,7 @@ from weft.core.engine import PodAdded, PodGone, PodSeenBound
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 
@@ -39,6 +40,7 @@ def view(*, deciding: bool = True) -> PodView:
     assert [node.name for node in nodes.changed()[0]] == ["n"]
     found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
     found.deciding = deciding
+    found.clock = VirtualClock()
     return found
 
 
@@ -178,10 +180,12 @@ def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> No
 def test_how_long_ago_a_pod_was_bound_is_by_the_time_of_day() -> None:
     """Never in the future, whatever the clocks say; 0 where nobody says when."""
     bound = pod(nodeName="n")
+    clock = VirtualClock()
+    clock.advance(700)  # since the year began
     whens = [("2026-01-01T00:00:00Z", 700), ("2026-01-01T00:20:00Z", 0), (None, 0)]
     for when, held_s in whens:
         pods = view()
-        pods.wall_ns = lambda: (1_767_225_600 + 700) * 10**9
+        pods.clock = clock
         meta = replace(bound.metadata, creation_timestamp=when)
         seen = pods.take(replace(bound, metadata=meta))
         assert isinstance(seen, PodSeenBound)

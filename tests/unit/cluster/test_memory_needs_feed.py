@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from live_world import CARD_MIB, World, bind, node, pod, run, until, world
+from live_world import CARD_MIB, World, bind, node, pod, until, world
 
 from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed
 from weft.core.engine.harvest import BEYOND, NEED
@@ -94,241 +94,187 @@ async def looks(bound: str = BOUND, **marks: str) -> AsyncIterator[Looks]:
         yield Looks(it, uid)
 
 
-def test_a_pod_that_warmed_up_leaves_idle_what_it_never_used() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            made = one.until(120, used=4_200, own=4_000)
-            assert made.idle_mib == {one.uid: (ASKED - 4_200,)}  # the GPU itself uses more
-            assert one.column(made, NEED) == [4_200, 0]
-            made = one.at(130, used=4_600, own=4_500)  # its newest value counts at once
-            assert made.idle_mib == {one.uid: (ASKED - 4_600,)}
-            assert one.column(made, BEYOND) == [0, 0]
-
-    run(life())
+async def test_a_pod_that_warmed_up_leaves_idle_what_it_never_used() -> None:
+    async with looks() as one:
+        made = one.until(120, used=4_200, own=4_000)
+        assert made.idle_mib == {one.uid: (ASKED - 4_200,)}  # the GPU itself uses more
+        assert one.column(made, NEED) == [4_200, 0]
+        made = one.at(130, used=4_600, own=4_500)  # its newest value counts at once
+        assert made.idle_mib == {one.uid: (ASKED - 4_600,)}
+        assert one.column(made, BEYOND) == [0, 0]
 
 
-def test_a_pod_leaves_nothing_idle_before_it_was_bound_for_a_minute() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            made = one.until(50, used=4_000, own=4_000)
-            assert made.idle_mib == {}
-            assert one.column(made, NEED) == [ASKED, 0]
-            assert one.at(60, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
-
-    run(life())
+async def test_a_pod_leaves_nothing_idle_before_it_was_bound_for_a_minute() -> None:
+    async with looks() as one:
+        made = one.until(50, used=4_000, own=4_000)
+        assert made.idle_mib == {}
+        assert one.column(made, NEED) == [ASKED, 0]
+        assert one.at(60, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
 
 
-def test_a_pod_whose_binding_has_no_time_leaves_nothing_idle() -> None:
-    async def life() -> None:
-        async with looks(bound="") as one:
-            assert one.until(120, used=4_000, own=4_000).idle_mib == {}
-
-    run(life())
+async def test_a_pod_whose_binding_has_no_time_leaves_nothing_idle() -> None:
+    async with looks(bound="") as one:
+        assert one.until(120, used=4_000, own=4_000).idle_mib == {}
 
 
-def test_a_latency_critical_pod_lends_nothing() -> None:
-    async def life() -> None:
-        async with looks(**{"weft.dev/class": "latency-critical"}) as one:
-            made = one.until(120, used=4_000, own=4_000)
-            assert made.idle_mib == {}
-            assert one.column(made, NEED) == [ASKED, 0]
-
-    run(life())
+async def test_a_latency_critical_pod_lends_nothing() -> None:
+    async with looks(**{"weft.dev/class": "latency-critical"}) as one:
+        made = one.until(120, used=4_000, own=4_000)
+        assert made.idle_mib == {}
+        assert one.column(made, NEED) == [ASKED, 0]
 
 
-def test_one_that_becomes_latency_critical_lends_no_more() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            assert one.until(120, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
-            critical = {"metadata": {"annotations": {"weft.dev/class": "latency-critical"}}}
-            one.it.server.update("pods", "p", critical, "d")
-            ledger = one.it.live.engine.ledger
-            await until(lambda: ledger.holdings[one.uid].placement.job_class != "")
-            assert one.at(130, used=4_000, own=4_000).idle_mib == {}
-
-    run(life())
+async def test_one_that_becomes_latency_critical_lends_no_more() -> None:
+    async with looks() as one:
+        assert one.until(120, used=4_000, own=4_000).idle_mib == {one.uid: (6_000,)}
+        critical = {"metadata": {"annotations": {"weft.dev/class": "latency-critical"}}}
+        one.it.server.update("pods", "p", critical, "d")
+        ledger = one.it.live.engine.ledger
+        await until(lambda: ledger.holdings[one.uid].placement.job_class != "")
+        assert one.at(130, used=4_000, own=4_000).idle_mib == {}
 
 
-def test_a_latency_critical_pod_that_cannot_be_read_lends_nothing() -> None:
-    async def life() -> None:
-        marks = {"weft.dev/class": "latency-critical", "weft.dev/isolation": "wishes"}
-        async with looks(**marks) as one:
-            assert one.uid in one.it.live.pods.assumed
-            assert one.until(120, used=4_000, own=4_000).idle_mib == {}
-
-    run(life())
+async def test_a_latency_critical_pod_that_cannot_be_read_lends_nothing() -> None:
+    marks = {"weft.dev/class": "latency-critical", "weft.dev/isolation": "wishes"}
+    async with looks(**marks) as one:
+        assert one.uid in one.it.live.pods.assumed
+        assert one.until(120, used=4_000, own=4_000).idle_mib == {}
 
 
-def test_without_a_series_of_its_own_the_gpus_stands_for_the_only_pod() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            assert one.until(120, used=4_000).idle_mib == {one.uid: (6_000,)}
-
-    run(life())
+async def test_without_a_series_of_its_own_the_gpus_stands_for_the_only_pod() -> None:
+    async with looks() as one:
+        assert one.until(120, used=4_000).idle_mib == {one.uid: (6_000,)}
 
 
-def test_a_new_process_knows_what_the_gpus_did_before_it_and_when_pods_were_bound() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(120, used=4_000, own=4_000)
-            again = Looks(one.it, one.uid)
-            again.window = one.window  # as a metrics server tells it
-            assert again.at(130, used=4_000).idle_mib == {one.uid: (6_000,)}
-
-    run(life())
+async def test_a_new_process_knows_what_the_gpus_did_before_it_and_when_pods_were_bound() -> None:
+    async with looks() as one:
+        one.until(120, used=4_000, own=4_000)
+        again = Looks(one.it, one.uid)
+        again.window = one.window  # as a metrics server tells it
+        assert again.at(130, used=4_000).idle_mib == {one.uid: (6_000,)}
 
 
 @pytest.mark.parametrize(("own", "history"), [(4_000, True), (4_000, False), (None, False)])
-def test_a_new_process_that_does_not_know_lends_nothing_and_sends_nobody_away(
+async def test_a_new_process_that_does_not_know_lends_nothing_and_sends_nobody_away(
     own: float | None, history: bool
 ) -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(300, used=4_000, own=own)
-            again = Looks(one.it, one.uid)
-            if history:
-                again.window = one.window
-            for second in (310, 320):
-                made = again.at(second, used=4_000, own=own)
-                assert made.idle_mib == {}
-                assert again.ages(made, NEED) == [STALE, FRESH]
-                assert again.column(made, NEED) == [ASKED, 0]
-            made = again.at(330, used=4_000, own=own)
-            made = again.at(340, used=4_000, own=own)
-            assert made.idle_mib == {one.uid: (6_000,)}
-            assert again.ages(made, NEED) == [FRESH, FRESH]
-
-    run(life())
-
-
-def test_a_pod_of_before_that_never_settles_is_given_two_minutes() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.at(400, used=0, fresh=MISSING)  # nobody watches it yet
-            found = {
-                second: one.ages(one.at(second, used=uses, own=uses), NEED)[0]
-                for second in range(600, 740, 10)
-                for uses in [4_000 + second % 20 * 100]
-            }
-            assert [second for second, age in found.items() if age == FRESH] == [720, 730]
-
-    run(life())
-
-
-def test_a_pod_that_came_by_a_peak_that_a_restart_forgot_is_waited_for() -> None:
-    async def life() -> None:
-        async with looks() as one:  # bound 10 s before the first look: not seen to come
-            for second in range(10, 60, 10):
-                made = one.at(second, used=4_000, own=4_000)
-                assert one.ages(made, NEED) == [STALE, FRESH]
-            assert one.ages(one.at(60, used=4_000, own=4_000), NEED) == [FRESH, FRESH]
-
-    run(life())
-
-
-def test_a_pod_that_was_seen_to_come_is_held_at_what_it_asked() -> None:
-    async def life() -> None:
-        async with world() as it:
-            one = Looks(it, "")
-            one.at(-5, used=0)
-            it.server.add("pods", pod("p", ASKED, scheduler="other"))
-            one.uid = bind(it.server, "p", 0, BOUND, memory_mib=ASKED)
-            await until(lambda: one.uid in it.live.engine.ledger.holdings)
-            made = one.at(10, used=2_000, own=2_000)
-            assert one.ages(made, NEED) == [FRESH, FRESH]
-            assert one.column(made, NEED) == [ASKED, 0]
-
-    run(life())
-
-
-def test_pods_keep_their_series_when_rows_move_and_when_another_window_begins() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(120, used=9_000, own=4_000)
-            one.at(130, used=9_000, own=8_000)
-            one.at(140, used=9_000, own=4_000)
-            one.it.server.add("nodes", node("a", 1))
-            await until(lambda: "a" in one.it.live.engine.ledger.table.row_of)
-            one.devices = Devices(one.it.live.engine.ledger.table.nodes)
-            one.window.realign(np.array([-1, 0, 1]))
-            one.row = one.devices.row_of["n", 0]
-            one.at(160, used=9_000, own=4_000)
-            assert one.measuring.peak_mib(one.uid) == 8_000
-            one.window = MetricWindow([Metric.MEMORY_USED_MIB], 3, SAMPLES, STEP_S, T0_S + 167)
-            one.at(170, used=9_000, own=4_000)
-            assert one.measuring.peak_mib(one.uid) == 8_000
-            assert one.at(260, used=9_000, own=4_000).idle_mib
-            assert one.measuring.peak_mib(one.uid) == 4_000
-
-    run(life())
-
-
-def test_a_pod_whose_node_is_away_for_a_while_is_still_warm() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(120, used=4_000, own=4_000)
-            one.it.server.remove("nodes", "n")
-            await until(lambda: not one.it.live.engine.ledger.table.row_of)
-            one.devices, one.window = Devices([]), one.window
-            one.window.realign(np.array([], dtype=np.int64))
-            one.nothing_at(130)
-            one.it.server.add("nodes", node("n"))
-            await until(lambda: one.it.live.engine.ledger.table.row_of)
-            one.devices = Devices(one.it.live.engine.ledger.table.nodes)
-            one.window.realign(np.array([-1, -1]))
-            made = one.at(140, used=4_000, own=4_000)
-            assert made.idle_mib == {one.uid: (6_000,)}
-
-    run(life())
-
-
-def test_a_value_that_is_no_number_is_none() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(120, used=4_000, own=4_000)
-            one.at(130, used=4_000, own=float("nan"))
-            assert one.measuring.peak_mib(one.uid) == 4_000
-            again = Looks(one.it, one.uid)
-            again.at(140, used=4_000, own=float("nan"))
-            assert again.measuring.peak_mib(one.uid) == 0
-
-    run(life())
-
-
-def test_a_gpu_that_nobody_sees_leaves_nothing_idle() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            one.until(120, used=4_000, own=4_000)
-            made = one.at(130, used=0, fresh=MISSING)
+    async with looks() as one:
+        one.until(300, used=4_000, own=own)
+        again = Looks(one.it, one.uid)
+        if history:
+            again.window = one.window
+        for second in (310, 320):
+            made = again.at(second, used=4_000, own=own)
             assert made.idle_mib == {}
-            assert np.isnan(one.column(made, NEED)[0])
-
-    run(life())
-
-
-def test_what_the_gpu_uses_beyond_all_that_was_asked_is_told() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            made = one.until(120, used=ASKED + 500, own=ASKED + 400)
-            assert one.column(made, BEYOND) == [500, 0]
-            assert made.idle_mib == {}
-
-    run(life())
+            assert again.ages(made, NEED) == [STALE, FRESH]
+            assert again.column(made, NEED) == [ASKED, 0]
+        made = again.at(330, used=4_000, own=own)
+        made = again.at(340, used=4_000, own=own)
+        assert made.idle_mib == {one.uid: (6_000,)}
+        assert again.ages(made, NEED) == [FRESH, FRESH]
 
 
-def test_the_peak_of_a_pod_is_the_most_in_the_window_of_its_own_series() -> None:
-    async def life() -> None:
-        async with looks() as one:
-            assert one.measuring.peak_mib(one.uid) == 0
-            one.until(120, used=9_000, own=4_000)
-            one.at(130, used=9_000, own=5_200.5)
-            one.at(140, used=CARD_MIB, own=4_500)
-            assert one.measuring.peak_mib(one.uid) == 5_201
-            assert one.measuring.peak_mib("another") == 0
-            for second in range(150, 150 + SAMPLES * 10, 10):
-                one.at(second, used=9_000, own=4_000)
-            assert one.measuring.peak_mib(one.uid) == 4_000
-            one.at(400, used=9_000)  # nobody tells of it any more
-            assert one.measuring.peak_mib(one.uid) == 0
+async def test_a_pod_of_before_that_never_settles_is_given_two_minutes() -> None:
+    async with looks() as one:
+        one.at(400, used=0, fresh=MISSING)  # nobody watches it yet
+        found = {
+            second: one.ages(one.at(second, used=uses, own=uses), NEED)[0]
+            for second in range(600, 740, 10)
+            for uses in [4_000 + second % 20 * 100]
+        }
+        assert [second for second, age in found.items() if age == FRESH] == [720, 730]
 
-    run(life())
+
+async def test_a_pod_that_came_by_a_peak_that_a_restart_forgot_is_waited_for() -> None:
+    async with looks() as one:  # bound 10 s before the first look: not seen to come
+        for second in range(10, 60, 10):
+            made = one.at(second, used=4_000, own=4_000)
+            assert one.ages(made, NEED) == [STALE, FRESH]
+        assert one.ages(one.at(60, used=4_000, own=4_000), NEED) == [FRESH, FRESH]
+
+
+async def test_a_pod_that_was_seen_to_come_is_held_at_what_it_asked() -> None:
+    async with world() as it:
+        one = Looks(it, "")
+        one.at(-5, used=0)
+        it.server.add("pods", pod("p", ASKED, scheduler="other"))
+        one.uid = bind(it.server, "p", 0, BOUND, memory_mib=ASKED)
+        await until(lambda: one.uid in it.live.engine.ledger.holdings)
+        made = one.at(10, used=2_000, own=2_000)
+        assert one.ages(made, NEED) == [FRESH, FRESH]
+        assert one.column(made, NEED) == [ASKED, 0]
+
+
+async def test_pods_keep_their_series_when_rows_move_and_when_another_window_begins() -> None:
+    async with looks() as one:
+        one.until(120, used=9_000, own=4_000)
+        one.at(130, used=9_000, own=8_000)
+        one.at(140, used=9_000, own=4_000)
+        one.it.server.add("nodes", node("a", 1))
+        await until(lambda: "a" in one.it.live.engine.ledger.table.row_of)
+        one.devices = Devices(one.it.live.engine.ledger.table.nodes)
+        one.window.realign(np.array([-1, 0, 1]))
+        one.row = one.devices.row_of["n", 0]
+        one.at(160, used=9_000, own=4_000)
+        assert one.measuring.peak_mib(one.uid) == 8_000
+        one.window = MetricWindow([Metric.MEMORY_USED_MIB], 3, SAMPLES, STEP_S, T0_S + 167)
+        one.at(170, used=9_000, own=4_000)
+        assert one.measuring.peak_mib(one.uid) == 8_000
+        assert one.at(260, used=9_000, own=4_000).idle_mib
+        assert one.measuring.peak_mib(one.uid) == 4_000
+
+
+async def test_a_pod_whose_node_is_away_for_a_while_is_still_warm() -> None:
+    async with looks() as one:
+        one.until(120, used=4_000, own=4_000)
+        one.it.server.remove("nodes", "n")
+        await until(lambda: not one.it.live.engine.ledger.table.row_of)
+        one.devices, one.window = Devices([]), one.window
+        one.window.realign(np.array([], dtype=np.int64))
+        one.nothing_at(130)
+        one.it.server.add("nodes", node("n"))
+        await until(lambda: one.it.live.engine.ledger.table.row_of)
+        one.devices = Devices(one.it.live.engine.ledger.table.nodes)
+        one.window.realign(np.array([-1, -1]))
+        made = one.at(140, used=4_000, own=4_000)
+        assert made.idle_mib == {one.uid: (6_000,)}
+
+
+async def test_a_value_that_is_no_number_is_none() -> None:
+    async with looks() as one:
+        one.until(120, used=4_000, own=4_000)
+        one.at(130, used=4_000, own=float("nan"))
+        assert one.measuring.peak_mib(one.uid) == 4_000
+        again = Looks(one.it, one.uid)
+        again.at(140, used=4_000, own=float("nan"))
+        assert again.measuring.peak_mib(one.uid) == 0
+
+
+async def test_a_gpu_that_nobody_sees_leaves_nothing_idle() -> None:
+    async with looks() as one:
+        one.until(120, used=4_000, own=4_000)
+        made = one.at(130, used=0, fresh=MISSING)
+        assert made.idle_mib == {}
+        assert np.isnan(one.column(made, NEED)[0])
+
+
+async def test_what_the_gpu_uses_beyond_all_that_was_asked_is_told() -> None:
+    async with looks() as one:
+        made = one.until(120, used=ASKED + 500, own=ASKED + 400)
+        assert one.column(made, BEYOND) == [500, 0]
+        assert made.idle_mib == {}
+
+
+async def test_the_peak_of_a_pod_is_the_most_in_the_window_of_its_own_series() -> None:
+    async with looks() as one:
+        assert one.measuring.peak_mib(one.uid) == 0
+        one.until(120, used=9_000, own=4_000)
+        one.at(130, used=9_000, own=5_200.5)
+        one.at(140, used=CARD_MIB, own=4_500)
+        assert one.measuring.peak_mib(one.uid) == 5_201
+        assert one.measuring.peak_mib("another") == 0
+        for second in range(150, 150 + SAMPLES * 10, 10):
+            one.at(second, used=9_000, own=4_000)
+        assert one.measuring.peak_mib(one.uid) == 4_000
+        one.at(400, used=9_000)  # nobody tells of it any more
+        assert one.measuring.peak_mib(one.uid) == 0

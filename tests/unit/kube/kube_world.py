@@ -1,27 +1,15 @@
 """A fake API server and a client on it, for the tests of this room."""
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
-
-T = TypeVar("T")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, which must come."""
-
-    async def limited() -> T:
-        return await asyncio.wait_for(work, 20)
-
-    return asyncio.run(limited())
 
 
 def client_of(

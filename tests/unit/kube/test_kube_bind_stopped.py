@@ -10,7 +10,9 @@ from weft.kube.bind import Binder, BindRequest, Bound, Outcome, Refused, Unknown
 from weft.testing.api_http import Request
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 STOPPED_S = 8.0
 
@@ -41,7 +43,7 @@ async def bind(*, versioned: bool) -> tuple[Outcome, str]:
 
 
 @pytest.mark.parametrize(("versioned", "outcome"), [(False, Bound), (True, Refused)])
-def test_what_is_said_of_it_is_what_becomes_of_it(versioned: bool, outcome: type) -> None:
-    said, node = run(bind(versioned=versioned))
+async def test_what_is_said_of_it_is_what_becomes_of_it(versioned: bool, outcome: type) -> None:
+    said, node = await bind(versioned=versioned)
     assert isinstance(said, outcome)
     assert node == ("n" if outcome is Bound else "")

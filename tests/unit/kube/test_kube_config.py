@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_world import run
 
 from weft.kube.config import Endpoint, in_cluster, load
 from weft.kube.credentials import REREAD_S, TokenFile
@@ -25,21 +24,21 @@ def kubeconfig(path: Path, user: Any = None, cluster: Any = None, **top: Any) ->
     return path
 
 
-def header(endpoint: Endpoint) -> str:
-    return run(endpoint.credentials.authorization())
+async def header(endpoint: Endpoint) -> str:
+    return await endpoint.credentials.authorization()
 
 
-def test_a_context_gives_server_namespace_and_token(tmp_path: Path) -> None:
+async def test_a_context_gives_server_namespace_and_token(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "config", {"token": "t"})
     endpoint = load(env={"KUBECONFIG": str(path)})
     assert (endpoint.url, endpoint.namespace) == ("http://127.0.0.1:8001", "ns")
-    assert header(endpoint) == "Bearer t"
+    assert await header(endpoint) == "Bearer t"
     endpoint.credentials.refused()
-    assert header(endpoint) == "Bearer t"
+    assert await header(endpoint) == "Bearer t"
     assert endpoint.source == f"context dev of {path}"
 
 
-def test_the_first_of_several_files_to_say_something_wins(tmp_path: Path) -> None:
+async def test_the_first_of_several_files_to_say_something_wins(tmp_path: Path) -> None:
     one = kubeconfig(tmp_path / "one", {"token": "first"})
     (tmp_path / "sub").mkdir()
     two = kubeconfig(tmp_path / "sub" / "two", {"token": "second"}, **{"current-context": "x"})
@@ -49,23 +48,23 @@ def test_the_first_of_several_files_to_say_something_wins(tmp_path: Path) -> Non
     user = {"name": "v", "user": {"tokenFile": "token"}}
     three.write_text(json.dumps({"contexts": [other], "users": [user]}))
     env = {"KUBECONFIG": f"{tmp_path / 'absent'}:{one}:{two}:{three}"}
-    assert header(load(env=env)) == "Bearer first"
-    assert header(load("x", env=env)) == "Bearer from beside"
+    assert await header(load(env=env)) == "Bearer first"
+    assert await header(load("x", env=env)) == "Bearer from beside"
     assert load("x", env=env).namespace == "default"
 
 
-def test_user_and_password_and_nobody(tmp_path: Path) -> None:
+async def test_user_and_password_and_nobody(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "config", {"username": "me", "password": "pw"})
-    assert header(load(paths=(path,))) == "Basic " + base64.b64encode(b"me:pw").decode()
+    assert await header(load(paths=(path,))) == "Basic " + base64.b64encode(b"me:pw").decode()
     nobody = kubeconfig(tmp_path / "n", contexts=[{"name": "dev", "context": {"cluster": "c"}}])
-    assert header(load(paths=(nobody,))) == ""
+    assert await header(load(paths=(nobody,))) == ""
 
 
-def test_home_is_the_last_resort_and_a_pod_comes_before_it(tmp_path: Path) -> None:
+async def test_home_is_the_last_resort_and_a_pod_comes_before_it(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     kubeconfig(tmp_path / ".kube" / "config", {"token": "home"})
     env = {"HOME": str(tmp_path)}
-    assert header(load(env=env)) == "Bearer home"
+    assert await header(load(env=env)) == "Bearer home"
     with pytest.raises(BadInputError, match=r"service account: ca\.crt"):
         load(env={**env, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     with pytest.raises(BadInputError, match="set KUBECONFIG"):
@@ -144,7 +143,7 @@ def plugin(tmp_path: Path, script: str, **more: Any) -> Path:
     return kubeconfig(tmp_path / "config", {"exec": told})
 
 
-def test_an_exec_plugin_is_run_once_while_its_token_holds(tmp_path: Path) -> None:
+async def test_an_exec_plugin_is_run_once_while_its_token_holds(tmp_path: Path) -> None:
     script = (
         f"echo run >> {tmp_path}/runs\n"
         f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\n'
@@ -156,21 +155,18 @@ def test_an_exec_plugin_is_run_once_while_its_token_holds(tmp_path: Path) -> Non
     clock = VirtualClock()
     credentials = load(paths=(path,), clock=clock).credentials
 
-    async def scene() -> None:
-        def runs() -> int:
-            return len((tmp_path / "runs").read_text().split())
+    def runs() -> int:
+        return len((tmp_path / "runs").read_text().split())
 
-        assert await credentials.authorization() == "Bearer well-hello"
-        assert await credentials.authorization() == "Bearer well-hello"
-        assert runs() == 1
-        credentials.refused()
-        await credentials.authorization()
-        assert runs() == 2
-        clock.advance(595)  # its ten minutes are nearly over
-        await credentials.authorization()
-        assert runs() == 3
-
-    run(scene())
+    assert await credentials.authorization() == "Bearer well-hello"
+    assert await credentials.authorization() == "Bearer well-hello"
+    assert runs() == 1
+    credentials.refused()
+    await credentials.authorization()
+    assert runs() == 2
+    clock.advance(595)  # its ten minutes are nearly over
+    await credentials.authorization()
+    assert runs() == 3
     info = json.loads((tmp_path / "info").read_text())
     assert info["apiVersion"] == V1
     assert info["spec"] == {"interactive": False, "cluster": {"server": "http://127.0.0.1:8001"}}
@@ -185,42 +181,39 @@ def test_an_exec_plugin_is_run_once_while_its_token_holds(tmp_path: Path) -> Non
         ('echo \'{"status":{"clientCertificateData":"x"}}\'', "is not https"),
     ],
 )
-def test_an_exec_plugin_that_fails_is_named(script: str, words: str, tmp_path: Path) -> None:
+async def test_an_exec_plugin_that_fails_is_named(script: str, words: str, tmp_path: Path) -> None:
     endpoint = load(paths=(plugin(tmp_path, script),))
     with pytest.raises(BadInputError, match=words) as info:
-        header(endpoint)
+        await header(endpoint)
     assert "users[dev].user.exec" in str(info.value)
 
 
-def test_an_exec_plugin_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_an_exec_plugin_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = plugin(tmp_path, "", command="./absent")
     with pytest.raises(BadInputError, match="cannot run"):
-        header(load(paths=(path,)))
+        await header(load(paths=(path,)))
 
 
 # --- in a pod ------------------------------------------------------------------------------------
 
 
-def test_a_renewed_token_is_read_again(tmp_path: Path) -> None:
+async def test_a_renewed_token_is_read_again(tmp_path: Path) -> None:
     clock = VirtualClock()
     path = tmp_path / "token"
     path.write_text("one\n")
     tokens = TokenFile(path, clock, "here")
 
-    async def scene() -> None:
-        assert await tokens.authorization() == "Bearer one"
-        path.write_text("two\n")
-        assert await tokens.authorization() == "Bearer one"
-        clock.advance(REREAD_S)
-        assert await tokens.authorization() == "Bearer two"
-        path.write_text("three\n")
-        tokens.refused()
-        assert await tokens.authorization() == "Bearer three"
-        path.unlink()  # between two files: the old one still holds
-        tokens.refused()
-        assert await tokens.authorization() == "Bearer three"
-
-    run(scene())
+    assert await tokens.authorization() == "Bearer one"
+    path.write_text("two\n")
+    assert await tokens.authorization() == "Bearer one"
+    clock.advance(REREAD_S)
+    assert await tokens.authorization() == "Bearer two"
+    path.write_text("three\n")
+    tokens.refused()
+    assert await tokens.authorization() == "Bearer three"
+    path.unlink()  # between two files: the old one still holds
+    tokens.refused()
+    assert await tokens.authorization() == "Bearer three"
 
 
 def test_an_empty_token_file_is_named(tmp_path: Path) -> None:
@@ -229,13 +222,13 @@ def test_an_empty_token_file_is_named(tmp_path: Path) -> None:
         TokenFile(tmp_path / "token", VirtualClock(), "here")
 
 
-def test_a_pods_service_account(tmp_path: Path) -> None:
+async def test_a_pods_service_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     (tmp_path / "ca.crt").write_text("")
     (tmp_path / "namespace").write_text("kube-system\n")
     env = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
     endpoint = in_cluster(env, VirtualClock(), tmp_path)
     assert (endpoint.url, endpoint.namespace) == ("https://[fd00::1]:6443", "kube-system")
-    assert header(endpoint) == "Bearer t"
+    assert await header(endpoint) == "Bearer t"
     with pytest.raises(BadInputError, match="this is no pod"):
         in_cluster({}, VirtualClock(), tmp_path)

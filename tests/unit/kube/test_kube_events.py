@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from kube_world import client_of, pod, run, world
+from kube_world import client_of, pod, world
 
 from weft.kube.codec import PODS
 from weft.kube.conditions import ConditionOptions, ConditionWriter
@@ -98,153 +98,132 @@ async def ended(writer: EventWriter) -> None:
     await writer.drained()
 
 
-def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
-    async def scene() -> None:
-        async with writing(gives_way_s=3) as (server, writer, clock):
-            urgent = [True]
-            writer.busy = lambda: bool(urgent)
+async def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
+    async with writing(gives_way_s=3) as (server, writer, clock):
+        urgent = [True]
+        writer.busy = lambda: bool(urgent)
+        writer.tell(note("no room"))
+        await clock.asleep(2)
+        assert events(server) == []
+        urgent.clear()
+        clock.advance(1)
+        await ended(writer)
+        assert len(events(server)) == 1
+        urgent.append(True)
+        for reason in ("A", "B", "C"):
+            writer.tell(note("no room", reason))
+        await clock.asleep(2)
+        assert len(events(server)) == 1
+        clock.advance(3)
+        await ended(writer)  # it goes on being urgent, and all of them are written
+        assert len(events(server)) == 4
+
+
+async def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> None:
+    async with writing() as (server, writer, clock):
+        writer.tell(note("no room"))
+        await ended(writer)
+        (event,) = events(server)
+        assert event["reportingController"] == "weft.dev/scheduler"
+        assert event["reportingInstance"] == "weft-0"
+        assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
+        assert event["regarding"] == {
+            "kind": "Pod",
+            "namespace": "default",
+            "name": "a",
+            "uid": "u",
+            "apiVersion": "v1",
+        }
+        assert (event["reason"], event["note"], event["type"], event["action"]) == (
+            "FailedScheduling",
+            "no room",
+            "Warning",
+            "Scheduling",
+        )
+        for _ in range(4):
             writer.tell(note("no room"))
-            await clock.asleep(2)
-            assert events(server) == []
-            urgent.clear()
-            clock.advance(1)
-            await ended(writer)
-            assert len(events(server)) == 1
-            urgent.append(True)
-            for reason in ("A", "B", "C"):
-                writer.tell(note("no room", reason))
-            await clock.asleep(2)
-            assert len(events(server)) == 1
-            clock.advance(3)
-            await ended(writer)  # it goes on being urgent, and all of them are written
-            assert len(events(server)) == 4
-
-    run(scene())
+        await clock.asleep()
+        clock.advance(60)
+        await clock.asleep()
+        await ended(writer)
+        (event,) = events(server)
+        assert event["series"]["count"] == 5
+        assert writer.written == 2
 
 
-def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> None:
-    async def scene() -> None:
-        async with writing() as (server, writer, clock):
-            writer.tell(note("no room"))
-            await ended(writer)
-            (event,) = events(server)
-            assert event["reportingController"] == "weft.dev/scheduler"
-            assert event["reportingInstance"] == "weft-0"
-            assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
-            assert event["regarding"] == {
-                "kind": "Pod",
-                "namespace": "default",
-                "name": "a",
-                "uid": "u",
-                "apiVersion": "v1",
-            }
-            assert (event["reason"], event["note"], event["type"], event["action"]) == (
-                "FailedScheduling",
-                "no room",
-                "Warning",
-                "Scheduling",
-            )
-            for _ in range(4):
-                writer.tell(note("no room"))
-            await clock.asleep()
-            clock.advance(60)
-            await clock.asleep()
-            await ended(writer)
-            (event,) = events(server)
-            assert event["series"]["count"] == 5
-            assert writer.written == 2
-
-    run(scene())
+async def test_a_series_whose_event_is_gone_begins_anew() -> None:
+    async with writing() as (server, writer, clock):
+        writer.tell(note("no room"))
+        await ended(writer)
+        server.remove("events", events(server)[0]["metadata"]["name"])
+        clock.advance(60)
+        writer.tell(note("no room"))
+        await ended(writer)
+        assert [event["note"] for event in events(server)] == ["no room"]
 
 
-def test_a_series_whose_event_is_gone_begins_anew() -> None:
-    async def scene() -> None:
-        async with writing() as (server, writer, clock):
-            writer.tell(note("no room"))
-            await ended(writer)
-            server.remove("events", events(server)[0]["metadata"]["name"])
-            clock.advance(60)
-            writer.tell(note("no room"))
-            await ended(writer)
-            assert [event["note"] for event in events(server)] == ["no room"]
-
-    run(scene())
+async def test_events_of_cluster_wide_objects_are_in_default() -> None:
+    async with writing() as (server, writer, _):
+        writer.tell(note("x", about=ObjectReference(kind="Node", name="n")))
+        await ended(writer)
+        assert events(server)[0]["metadata"]["name"].startswith("n.")
 
 
-def test_events_of_cluster_wide_objects_are_in_default() -> None:
-    async def scene() -> None:
-        async with writing() as (server, writer, _):
-            writer.tell(note("x", about=ObjectReference(kind="Node", name="n")))
-            await ended(writer)
-            assert events(server)[0]["metadata"]["name"].startswith("n.")
-
-    run(scene())
-
-
-def test_what_cannot_be_written_is_dropped_counted_and_told_once(
+async def test_what_cannot_be_written_is_dropped_counted_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene() -> None:
-        async with writing(waiting=2) as (server, writer, _):
-            server.fault("status", path="events", times=9)
-            for number in range(4):
-                writer.tell(note("x", about=ObjectReference(name=str(number), uid=str(number))))
-            await ended(writer)
-            assert writer.dropped == 4  # two found no room in the queue
-            assert events(server) == []
-
-    run(scene())
+    async with writing(waiting=2) as (server, writer, _):
+        server.fault("status", path="events", times=9)
+        for number in range(4):
+            writer.tell(note("x", about=ObjectReference(name=str(number), uid=str(number))))
+        await ended(writer)
+        assert writer.dropped == 4  # two found no room in the queue
+        assert events(server) == []
     assert len(caplog.records) == 1
 
 
 # --- the condition -------------------------------------------------------------------------------
 
 
-def test_the_condition_is_written_when_it_is_news() -> None:
-    async def scene() -> None:
-        clock = VirtualClock()
-        async with world(clock) as (server, client):
-            server.add("pods", pod("a"))
-            writer = ConditionWriter(client, ConditionOptions(interval_s=60))
+async def test_the_condition_is_written_when_it_is_news() -> None:
+    clock = VirtualClock()
+    async with world(clock) as (server, client):
+        server.add("pods", pod("a"))
+        writer = ConditionWriter(client, ConditionOptions(interval_s=60))
 
-            async def tell(message: str) -> bool:
-                return await writer.unschedulable(await client.get(PODS, "default", "a"), message)
+        async def tell(message: str) -> bool:
+            return await writer.unschedulable(await client.get(PODS, "default", "a"), message)
 
-            assert await tell("0/3 nodes")
-            (condition,) = server.get("pods", "a")["status"]["conditions"]
-            since = "2026-01-01T00:00:00Z"
-            assert condition == {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "0/3 nodes",
-                "lastTransitionTime": since,
-            }
-            assert not await tell("0/3 nodes")
-            assert not await tell("0/4 nodes")  # too soon
-            clock.advance(60)
-            assert await tell("0/4 nodes")
-            (condition,) = server.get("pods", "a")["status"]["conditions"]
-            assert condition["message"] == "0/4 nodes"
-            assert condition["lastTransitionTime"] == since
-            assert (writer.written, writer.spared) == (2, 2)
-
-    run(scene())
+        assert await tell("0/3 nodes")
+        (condition,) = server.get("pods", "a")["status"]["conditions"]
+        since = "2026-01-01T00:00:00Z"
+        assert condition == {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes",
+            "lastTransitionTime": since,
+        }
+        assert not await tell("0/3 nodes")
+        assert not await tell("0/4 nodes")  # too soon
+        clock.advance(60)
+        assert await tell("0/4 nodes")
+        (condition,) = server.get("pods", "a")["status"]["conditions"]
+        assert condition["message"] == "0/4 nodes"
+        assert condition["lastTransitionTime"] == since
+        assert (writer.written, writer.spared) == (2, 2)
 
 
-def test_a_pod_that_is_gone_or_another_is_no_error() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            old = await client.get(PODS, "default", "a")
-            server.remove("pods", "a")
-            writer = ConditionWriter(client, ConditionOptions(remembered=1))
-            assert not await writer.unschedulable(old, "x")
-            server.add("pods", pod("a"))
-            writer.forget(old.metadata.uid)
-            assert not await writer.unschedulable(old, "x")
-            now = await client.get(PODS, "default", "a")
-            assert await writer.unschedulable(now, "x")
-            assert writer.written == 1
-
-    run(scene())
+async def test_a_pod_that_is_gone_or_another_is_no_error() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        old = await client.get(PODS, "default", "a")
+        server.remove("pods", "a")
+        writer = ConditionWriter(client, ConditionOptions(remembered=1))
+        assert not await writer.unschedulable(old, "x")
+        server.add("pods", pod("a"))
+        writer.forget(old.metadata.uid)
+        assert not await writer.unschedulable(old, "x")
+        now = await client.get(PODS, "default", "a")
+        assert await writer.unschedulable(now, "x")
+        assert writer.written == 1

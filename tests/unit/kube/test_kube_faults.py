@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from kube_world import pod, run, world
+from kube_world import pod, world
 
 from weft.kube.bind import AlreadyBound, Binder, BindRequest, Bound, Outcome, Unknown, encode
 from weft.kube.client import ApiClient
@@ -40,42 +40,39 @@ async def settle(binder: Binder, request: BindRequest, unknowns: list[Unknown]) 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_a_binding_says_is_what_the_cluster_holds(seed: int) -> None:
+async def test_what_a_binding_says_is_what_the_cluster_holds(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def scene() -> None:
-        async with world(VirtualClock(auto=True)) as (server, client):
-            requests = []
-            for number in range(PODS_A_SCENE):
-                meta = server.add("pods", pod(f"p{number}"))["metadata"]
-                version = meta["resourceVersion"] if rng.random() < 0.8 else ""
-                requests.append(
-                    BindRequest(
-                        "default",
-                        meta["name"],
-                        meta["uid"],
-                        f"n{number}",
-                        {"weft.dev/placement": str(number)},
-                        resource_version=version,
-                        unchanged=lambda pod: not pod.metadata.labels,
-                    )
+    async with world(VirtualClock(auto=True)) as (server, client):
+        requests = []
+        for number in range(PODS_A_SCENE):
+            meta = server.add("pods", pod(f"p{number}"))["metadata"]
+            version = meta["resourceVersion"] if rng.random() < 0.8 else ""
+            requests.append(
+                BindRequest(
+                    "default",
+                    meta["name"],
+                    meta["uid"],
+                    f"n{number}",
+                    {"weft.dev/placement": str(number)},
+                    resource_version=version,
+                    unchanged=lambda pod: not pod.metadata.labels,
                 )
-            plan_faults(server, rng)
-            server.on_request = lambda _: disturb(server, rng)
-            unknowns: list[Unknown] = []
-            binder = Binder(client)
-            outcomes = await asyncio.gather(*(settle(binder, r, unknowns) for r in requests))
-            server.on_request = None
-            server.faults.forget()
-            before = [bound_to(server, request) for request in requests]
-            for request, outcome, node in zip(requests, outcomes, before, strict=True):
-                assert not isinstance(outcome, Unknown)
-                assert (node == request.node) is isinstance(outcome, Bound), outcome
-                assert (node == "elsewhere") >= isinstance(outcome, AlreadyBound), outcome
-            await replay(client, unknowns)
-            assert [bound_to(server, request) for request in requests] == before
-
-    run(scene())
+            )
+        plan_faults(server, rng)
+        server.on_request = lambda _: disturb(server, rng)
+        unknowns: list[Unknown] = []
+        binder = Binder(client)
+        outcomes = await asyncio.gather(*(settle(binder, r, unknowns) for r in requests))
+        server.on_request = None
+        server.faults.forget()
+        before = [bound_to(server, request) for request in requests]
+        for request, outcome, node in zip(requests, outcomes, before, strict=True):
+            assert not isinstance(outcome, Unknown)
+            assert (node == request.node) is isinstance(outcome, Bound), outcome
+            assert (node == "elsewhere") >= isinstance(outcome, AlreadyBound), outcome
+        await replay(client, unknowns)
+        assert [bound_to(server, request) for request in requests] == before
 
 
 def disturb(server: FakeApiServer, rng: random.Random) -> None:
@@ -112,35 +109,32 @@ async def replay(client: ApiClient, unknowns: list[Unknown]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_list_watch_ends_up_knowing_the_truth(seed: int) -> None:
+async def test_a_list_watch_ends_up_knowing_the_truth(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def scene() -> None:
-        async with world(VirtualClock(auto=True), attempts=2) as (server, client):
-            mirror: dict[str, str] = {}
-            options = WatchOptions(page_size=3)
-            watch = ListWatch(client, PODS, options=options)
-            for _ in range(5):
-                act(server, rng)
-            async with aclosing(watch.batches()) as batches:
-                async for batch in batches:
-                    for change in batch:
-                        follow(mirror, change)
-                    if "last" in mirror:
-                        break
-                    if server.store.version > 150:
-                        server.faults.forget()
-                        if not server.store.has(server.kind("pods"), ("default", "last")):
-                            server.add("pods", pod("last"))
-                        continue
-                    for _ in range(rng.randrange(1, 6)):
-                        act(server, rng)
-                        trouble(server, rng)
-            found = [one["metadata"] for one in server.store.all(server.kind("pods"))]
-            assert mirror == {meta["name"]: meta["uid"] for meta in found}
-            assert {key[1] for key in watch.known.objects} == set(mirror)
-
-    run(scene())
+    async with world(VirtualClock(auto=True), attempts=2) as (server, client):
+        mirror: dict[str, str] = {}
+        options = WatchOptions(page_size=3)
+        watch = ListWatch(client, PODS, options=options)
+        for _ in range(5):
+            act(server, rng)
+        async with aclosing(watch.batches()) as batches:
+            async for batch in batches:
+                for change in batch:
+                    follow(mirror, change)
+                if "last" in mirror:
+                    break
+                if server.store.version > 150:
+                    server.faults.forget()
+                    if not server.store.has(server.kind("pods"), ("default", "last")):
+                        server.add("pods", pod("last"))
+                    continue
+                for _ in range(rng.randrange(1, 6)):
+                    act(server, rng)
+                    trouble(server, rng)
+        found = [one["metadata"] for one in server.store.all(server.kind("pods"))]
+        assert mirror == {meta["name"]: meta["uid"] for meta in found}
+        assert {key[1] for key in watch.known.objects} == set(mirror)
 
 
 def follow(mirror: dict[str, str], change: Any) -> None:

@@ -3,7 +3,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from kube_world import client_of, run
+from kube_world import client_of
 
 from weft.kube.lease import Elector, LeaseObservation, LeaseOptions
 from weft.kube.structs import Lease, LeaseSpec
@@ -47,252 +47,210 @@ class Scene:
         await self.clock.asleep(sleepers)
 
 
-def test_a_free_lease_is_taken_at_once_with_a_new_term() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            elector = await s.candidate("one")
-            assert not elector.leading
-            assert not elector.may_bind(0)
-            assert await elector.acquire() == 5
-            assert elector.leading
-            assert s.spec()["holderIdentity"] == "one"
-            assert s.spec()["leaseDurationSeconds"] == 10
-            assert s.spec()["renewTime"] == "2026-01-01T00:00:00.000000Z"
-            with pytest.raises(RuntimeError, match="never comes back"):
-                await elector.acquire()
-
-    run(scene())
-
-
-def test_a_missing_lease_may_have_a_leader_who_does_not_know_yet() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            elector = await s.candidate("one")
-            acquiring = asyncio.create_task(elector.acquire())
-            await s.pass_time(10)
-            assert not acquiring.done()
-            s.clock.advance(1)
-            await asyncio.wait([acquiring], timeout=0.05)
-            while not acquiring.done():
-                await s.clock.asleep()
-                s.clock.advance(0.5)
-                await asyncio.sleep(0.001)
-            assert acquiring.result() == 1
-
-    run(scene())
-
-
-def test_may_bind_counts_from_the_send_of_the_last_renewal() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            slow = s.server.fault("delay-answer", method="PATCH")
-            elector = await s.candidate("one")
-            acquiring = asyncio.create_task(elector.acquire())
-            await slow.struck.wait()
-            s.clock.advance(1.5)  # the answer takes its time
-            slow.gate.set()
-            await acquiring
-            assert elector.may_bind(7.9)  # 10 - 1.5 - margin of 0.5
-            assert not elector.may_bind(8.1)
-            s.clock.advance(8.4)
-            assert elector.leading
-            assert not elector.may_bind(0)
-            s.clock.advance(0.2)
-            assert not elector.leading
-
-    run(scene())
-
-
-def test_a_slow_renewal_counts_from_its_send_too() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            elector = await s.candidate("one")
+async def test_a_free_lease_is_taken_at_once_with_a_new_term() -> None:
+    async with Scene() as s:
+        s.free()
+        elector = await s.candidate("one")
+        assert not elector.leading
+        assert not elector.may_bind(0)
+        assert await elector.acquire() == 5
+        assert elector.leading
+        assert s.spec()["holderIdentity"] == "one"
+        assert s.spec()["leaseDurationSeconds"] == 10
+        assert s.spec()["renewTime"] == "2026-01-01T00:00:00.000000Z"
+        with pytest.raises(RuntimeError, match="never comes back"):
             await elector.acquire()
-            slow = s.server.fault("delay-answer", method="PATCH")
-            holding = asyncio.create_task(elector.hold())
+
+
+async def test_a_missing_lease_may_have_a_leader_who_does_not_know_yet() -> None:
+    async with Scene() as s:
+        elector = await s.candidate("one")
+        acquiring = asyncio.create_task(elector.acquire())
+        await s.pass_time(10)
+        assert not acquiring.done()
+        s.clock.advance(1)
+        await asyncio.wait([acquiring], timeout=0.05)
+        while not acquiring.done():
             await s.clock.asleep()
-            s.clock.advance(2)
-            await slow.struck.wait()
-            s.clock.advance(1.5)
-            slow.gate.set()
-            await s.clock.asleep()
-            assert elector.may_bind(7.9)
-            assert not elector.may_bind(8.1)
-            holding.cancel()
-
-    run(scene())
+            s.clock.advance(0.5)
+            await asyncio.sleep(0.001)
+        assert acquiring.result() == 1
 
 
-def test_the_leader_renews_and_the_candidate_waits() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one, two = await s.candidate("one"), await s.candidate("two")
-            await one.acquire()
-            holding = asyncio.create_task(one.hold())
-            waiting = asyncio.create_task(two.acquire())
-            await s.pass_time(40, sleepers=2)
-            assert one.may_bind(3)
-            assert not waiting.done()
-            assert two.holder == "one"
-            waiting.cancel()
-            holding.cancel()
-
-    run(scene())
-
-
-def test_a_dead_leader_is_waited_out_and_the_next_term_begins() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one, two = await s.candidate("one"), await s.candidate("two")
-            await one.acquire()  # and never renews
-            began = s.clock.monotonic()
-            waiting = asyncio.create_task(two.acquire())
-            while not waiting.done():
-                assert not (one.may_bind(0) and two.may_bind(0))
-                if s.clock.sleepers:
-                    s.clock.advance(0.1)
-                await asyncio.sleep(0.0005)
-            assert waiting.result() == 6
-            assert 10.5 <= s.clock.monotonic() - began < 13
-            assert not one.leading
-
-    run(scene())
+async def test_may_bind_counts_from_the_send_of_the_last_renewal() -> None:
+    async with Scene() as s:
+        s.free()
+        slow = s.server.fault("delay-answer", method="PATCH")
+        elector = await s.candidate("one")
+        acquiring = asyncio.create_task(elector.acquire())
+        await slow.struck.wait()
+        s.clock.advance(1.5)  # the answer takes its time
+        slow.gate.set()
+        await acquiring
+        assert elector.may_bind(7.9)  # 10 - 1.5 - margin of 0.5
+        assert not elector.may_bind(8.1)
+        s.clock.advance(8.4)
+        assert elector.leading
+        assert not elector.may_bind(0)
+        s.clock.advance(0.2)
+        assert not elector.leading
 
 
-def test_a_leader_whose_lease_was_taken_is_told_who_has_it() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one = await s.candidate("one")
-            await one.acquire()
-            taken = {"spec": {"holderIdentity": "thief"}}
-            s.server.update("leases", "weft", taken, "kube-system")
-            holding = asyncio.create_task(one.hold())
-            await s.clock.asleep()
-            s.clock.advance(2)
-            assert await holding == "thief took the lease"
-            assert not one.leading
-            assert not one.may_bind(0)
-
-    run(scene())
-
-
-def test_a_leader_that_cannot_renew_ends_before_its_lease_does() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one = await s.candidate("one")
-            await one.acquire()
-            s.server.fault("status", path="leases", times=1000)
-            holding = asyncio.create_task(one.hold())
-            while not holding.done():
-                if s.clock.sleepers:
-                    s.clock.advance(0.25)
-                await asyncio.sleep(0.0005)
-            assert "planned fault 500" in await holding
-
-    run(scene())
+async def test_a_slow_renewal_counts_from_its_send_too() -> None:
+    async with Scene() as s:
+        s.free()
+        elector = await s.candidate("one")
+        await elector.acquire()
+        slow = s.server.fault("delay-answer", method="PATCH")
+        holding = asyncio.create_task(elector.hold())
+        await s.clock.asleep()
+        s.clock.advance(2)
+        await slow.struck.wait()
+        s.clock.advance(1.5)
+        slow.gate.set()
+        await s.clock.asleep()
+        assert elector.may_bind(7.9)
+        assert not elector.may_bind(8.1)
+        holding.cancel()
 
 
-def test_a_process_that_was_held_up_does_not_renew_when_it_wakes() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one = await s.candidate("one")
-            await one.acquire()
-            holding = asyncio.create_task(one.hold())
-            await s.clock.asleep()
-            before = dict(s.server.requests)
-            s.clock.advance(11)
-            assert "held up" in await holding
-            assert s.server.requests == before
+async def test_the_leader_renews_and_the_candidate_waits() -> None:
+    async with Scene() as s:
+        s.free()
+        one, two = await s.candidate("one"), await s.candidate("two")
+        await one.acquire()
+        holding = asyncio.create_task(one.hold())
+        waiting = asyncio.create_task(two.acquire())
+        await s.pass_time(40, sleepers=2)
+        assert one.may_bind(3)
+        assert not waiting.done()
+        assert two.holder == "one"
+        waiting.cancel()
+        holding.cancel()
 
-    run(scene())
+
+async def test_a_dead_leader_is_waited_out_and_the_next_term_begins() -> None:
+    async with Scene() as s:
+        s.free()
+        one, two = await s.candidate("one"), await s.candidate("two")
+        await one.acquire()  # and never renews
+        began = s.clock.monotonic()
+        waiting = asyncio.create_task(two.acquire())
+        while not waiting.done():
+            assert not (one.may_bind(0) and two.may_bind(0))
+            if s.clock.sleepers:
+                s.clock.advance(0.1)
+            await asyncio.sleep(0.0005)
+        assert waiting.result() == 6
+        assert 10.5 <= s.clock.monotonic() - began < 13
+        assert not one.leading
+
+
+async def test_a_leader_whose_lease_was_taken_is_told_who_has_it() -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one")
+        await one.acquire()
+        taken = {"spec": {"holderIdentity": "thief"}}
+        s.server.update("leases", "weft", taken, "kube-system")
+        holding = asyncio.create_task(one.hold())
+        await s.clock.asleep()
+        s.clock.advance(2)
+        assert await holding == "thief took the lease"
+        assert not one.leading
+        assert not one.may_bind(0)
+
+
+async def test_a_leader_that_cannot_renew_ends_before_its_lease_does() -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one")
+        await one.acquire()
+        s.server.fault("status", path="leases", times=1000)
+        holding = asyncio.create_task(one.hold())
+        while not holding.done():
+            if s.clock.sleepers:
+                s.clock.advance(0.25)
+            await asyncio.sleep(0.0005)
+        assert "planned fault 500" in await holding
+
+
+async def test_a_process_that_was_held_up_does_not_renew_when_it_wakes() -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one")
+        await one.acquire()
+        holding = asyncio.create_task(one.hold())
+        await s.clock.asleep()
+        before = dict(s.server.requests)
+        s.clock.advance(11)
+        assert "held up" in await holding
+        assert s.server.requests == before
 
 
 @pytest.mark.parametrize("fault", ["lose-answer", "lose-request"])
-def test_a_renewal_whose_answer_was_lost_is_found_out(fault: str) -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one = await s.candidate("one")
-            await one.acquire()
-            s.server.fault(fault, method="PATCH")
-            holding = asyncio.create_task(one.hold())
-            await s.pass_time(30)
-            assert one.may_bind(3)
-            assert one.term == 5
-            holding.cancel()
-
-    run(scene())
+async def test_a_renewal_whose_answer_was_lost_is_found_out(fault: str) -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one")
+        await one.acquire()
+        s.server.fault(fault, method="PATCH")
+        holding = asyncio.create_task(one.hold())
+        await s.pass_time(30)
+        assert one.may_bind(3)
+        assert one.term == 5
+        holding.cancel()
 
 
-def test_an_acquisition_whose_answer_was_lost_keeps_its_term() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            s.server.fault("lose-answer", method="PATCH")
-            one = await s.candidate("one")
-            acquiring = asyncio.create_task(one.acquire())
-            await s.clock.asleep()
-            s.clock.advance(2)
-            assert await acquiring == 5
-
-    run(scene())
+async def test_an_acquisition_whose_answer_was_lost_keeps_its_term() -> None:
+    async with Scene() as s:
+        s.free()
+        s.server.fault("lose-answer", method="PATCH")
+        one = await s.candidate("one")
+        acquiring = asyncio.create_task(one.acquire())
+        await s.clock.asleep()
+        s.clock.advance(2)
+        assert await acquiring == 5
 
 
-def test_a_lease_deleted_under_its_leader_is_made_again_in_the_same_term() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one = await s.candidate("one")
-            await one.acquire()
-            holding = asyncio.create_task(one.hold())
-            await s.clock.asleep()
-            s.server.remove("leases", "weft", "kube-system")
-            await s.pass_time(4)
-            assert s.spec()["leaseTransitions"] == 5
-            assert one.may_bind(3)
-            holding.cancel()
-
-    run(scene())
+async def test_a_lease_deleted_under_its_leader_is_made_again_in_the_same_term() -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one")
+        await one.acquire()
+        holding = asyncio.create_task(one.hold())
+        await s.clock.asleep()
+        s.server.remove("leases", "weft", "kube-system")
+        await s.pass_time(4)
+        assert s.spec()["leaseTransitions"] == 5
+        assert one.may_bind(3)
+        holding.cancel()
 
 
-def test_a_released_lease_is_free_at_once() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one, two = await s.candidate("one"), await s.candidate("two")
-            await one.acquire()
-            await one.release()
-            await one.release()
-            assert not one.leading
-            assert await two.acquire() == 6
-            s.server.fault("status", path="leases")
-            await two.release()  # best effort
-            assert not two.leading
-
-    run(scene())
+async def test_a_released_lease_is_free_at_once() -> None:
+    async with Scene() as s:
+        s.free()
+        one, two = await s.candidate("one"), await s.candidate("two")
+        await one.acquire()
+        await one.release()
+        await one.release()
+        assert not one.leading
+        assert await two.acquire() == 6
+        s.server.fault("status", path="leases")
+        await two.release()  # best effort
+        assert not two.leading
 
 
-def test_only_one_of_two_gets_a_free_lease() -> None:
-    async def scene() -> None:
-        async with Scene() as s:
-            s.free()
-            one, two = await s.candidate("one"), await s.candidate("two")
-            tasks = [asyncio.create_task(e.acquire()) for e in (one, two)]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await s.clock.asleep()
-            assert one.leading != two.leading
-            for task in tasks:
-                task.cancel()
-
-    run(scene())
+async def test_only_one_of_two_gets_a_free_lease() -> None:
+    async with Scene() as s:
+        s.free()
+        one, two = await s.candidate("one"), await s.candidate("two")
+        tasks = [asyncio.create_task(e.acquire()) for e in (one, two)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await s.clock.asleep()
+        assert one.leading != two.leading
+        for task in tasks:
+            task.cancel()
 
 
 def test_a_foreign_holders_own_duration_counts() -> None:
@@ -313,23 +271,20 @@ def test_settings_that_cannot_be_safe_are_refused(options: LeaseOptions) -> None
         options.check()
 
 
-def test_a_lease_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lease_that_may_not_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """A process that never leads must say why."""
 
-    async def play() -> None:
-        async with Scene() as scene:
-            scene.free()
-            scene.server.fault("status", path="/leases/", code=403, times=3)
-            elector = await scene.candidate("a")
-            acquiring = asyncio.ensure_future(elector.acquire())
-            for _ in range(3):
-                await scene.clock.asleep()
-                assert "403" in elector.failing or "planned" in elector.failing
-                scene.clock.advance(2.1)
-            assert await asyncio.wait_for(acquiring, 5) == 5
-            assert elector.failing == ""
-
-    run(play())
+    async with Scene() as scene:
+        scene.free()
+        scene.server.fault("status", path="/leases/", code=403, times=3)
+        elector = await scene.candidate("a")
+        acquiring = asyncio.ensure_future(elector.acquire())
+        for _ in range(3):
+            await scene.clock.asleep()
+            assert "403" in elector.failing or "planned" in elector.failing
+            scene.clock.advance(2.1)
+        assert await asyncio.wait_for(acquiring, 5) == 5
+        assert elector.failing == ""
     told = [record.getMessage() for record in caplog.records if "lease" in record.getMessage()]
     assert len(told) == 1
     assert "kube-system/weft" in told[0]

@@ -15,6 +15,8 @@ from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, NothingLeftError, run
 
+pytestmark = pytest.mark.virtual_time
+
 
 @asynccontextmanager
 async def world() -> AsyncIterator[tuple[FakeApiServer, MemoryClient]]:
@@ -24,27 +26,21 @@ async def world() -> AsyncIterator[tuple[FakeApiServer, MemoryClient]]:
         yield server, client
 
 
-def test_it_answers_as_over_sockets() -> None:
-    async def scene() -> None:
-        async with world() as (_, client):
-            for behaviour in BEHAVIOURS:
-                assert await check(client, behaviour, "default") == "", behaviour.name
-
-    run(scene())
+async def test_it_answers_as_over_sockets() -> None:
+    async with world() as (_, client):
+        for behaviour in BEHAVIOURS:
+            assert await check(client, behaviour, "default") == "", behaviour.name
 
 
-def test_a_server_that_is_not_there_was_sent_nothing() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.reachable = False
-            with pytest.raises(NotSentError):
-                await client.send("GET", PODS.of("default"))
-
-    run(scene())
+async def test_a_server_that_is_not_there_was_sent_nothing() -> None:
+    async with world() as (server, client):
+        server.reachable = False
+        with pytest.raises(NotSentError):
+            await client.send("GET", PODS.of("default"))
 
 
 @pytest.mark.parametrize("kind", ["lose-request", "lose-answer"])
-def test_a_reset_is_a_lost_answer(kind: str) -> None:
+async def test_a_reset_is_a_lost_answer(kind: str) -> None:
     async def scene() -> bool:
         async with world() as (server, client):
             server.add("pods", pod())
@@ -53,46 +49,40 @@ def test_a_reset_is_a_lost_answer(kind: str) -> None:
                 await client.call("DELETE", PODS.of("default", "a"))
             return server.store.has(server.kind("pods"), ("default", "a"))
 
-    assert run(scene()) == (kind == "lose-request")
+    assert await scene() == (kind == "lose-request")
 
 
-def test_a_request_that_was_given_up_arrives_all_the_same() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
+async def test_a_request_that_was_given_up_arrives_all_the_same() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod())
+        late = server.fault("delay", method="DELETE")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(LostError):
+            await client.call("DELETE", PODS.of("default", "a"), timeout_s=3)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(3)
+        assert server.store.has(server.kind("pods"), ("default", "a"))
+        late.gate.set()
+        await asyncio.sleep(0.1)
+        assert not server.store.has(server.kind("pods"), ("default", "a"))
+
+
+async def test_a_watch_tells_until_it_is_cut_or_falls_silent() -> None:
+    async with world() as (server, client):
+        query = {"watch": "1", "resourceVersion": "1"}
+        async with client.stream(PODS.of(""), query, 60) as content:
             server.add("pods", pod())
-            late = server.fault("delay", method="DELETE")
-            began = asyncio.get_running_loop().time()
-            with pytest.raises(LostError):
-                await client.call("DELETE", PODS.of("default", "a"), timeout_s=3)
-            assert asyncio.get_running_loop().time() - began == pytest.approx(3)
-            assert server.store.has(server.kind("pods"), ("default", "a"))
-            late.gate.set()
-            await asyncio.sleep(0.1)
-            assert not server.store.has(server.kind("pods"), ("default", "a"))
-
-    run(scene())
-
-
-def test_a_watch_tells_until_it_is_cut_or_falls_silent() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            query = {"watch": "1", "resourceVersion": "1"}
+            assert b'"ADDED"' in await content.readany()
+            server.watches("pods")[0].silence()
+            server.add("pods", pod("b"))
+            with pytest.raises(TimeoutError):
+                await content.readany()
+        told = b""
+        with pytest.raises(LostError):  # noqa: PT012 - raised where the stream is left
             async with client.stream(PODS.of(""), query, 60) as content:
-                server.add("pods", pod())
-                assert b'"ADDED"' in await content.readany()
-                server.watches("pods")[0].silence()
-                server.add("pods", pod("b"))
-                with pytest.raises(TimeoutError):
-                    await content.readany()
-            told = b""
-            with pytest.raises(LostError):  # noqa: PT012 - raised where the stream is left
-                async with client.stream(PODS.of(""), query, 60) as content:
-                    told = await content.readany()
-                    server.cut_watches()
-                    await content.readany()
-            assert b'"b"' in told
-
-    run(scene())
+                told = await content.readany()
+                server.cut_watches()
+                await content.readany()
+        assert b'"b"' in told
 
 
 def test_waiting_for_what_nobody_does_is_an_error() -> None:

@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from kube_world import node, pod, run, world
+from kube_world import node, pod, world
 
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
@@ -58,138 +58,117 @@ async def watched(server: FakeApiServer, follower: Follower) -> "asyncio.Task[li
     return task
 
 
-def test_the_list_comes_first_in_pages_and_then_what_happens() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            for name in "abcde":
-                server.add("pods", pod(name))
-            options = WatchOptions(page_size=2)
-            async with following(client, options=options) as (watch, follower):
-                assert await follower.next(6) == ["+a", "+b", "+c", "+d", "+e", "="]
-                assert server.requests["GET pods"] == 3
-                server.add("pods", pod("f"))
-                server.update("pods", "a", {"metadata": {"labels": {"x": "y"}}})
-                server.remove("pods", "b")
-                assert await follower.next(3) == ["+f", "~a", "-b"]
-                assert watch.plan.lists == 1
-                assert watch.last_error == ""
-
-    run(scene())
+async def test_the_list_comes_first_in_pages_and_then_what_happens() -> None:
+    async with world() as (server, client):
+        for name in "abcde":
+            server.add("pods", pod(name))
+        options = WatchOptions(page_size=2)
+        async with following(client, options=options) as (watch, follower):
+            assert await follower.next(6) == ["+a", "+b", "+c", "+d", "+e", "="]
+            assert server.requests["GET pods"] == 3
+            server.add("pods", pod("f"))
+            server.update("pods", "a", {"metadata": {"labels": {"x": "y"}}})
+            server.remove("pods", "b")
+            assert await follower.next(3) == ["+f", "~a", "-b"]
+            assert watch.plan.lists == 1
+            assert watch.last_error == ""
 
 
-def test_modified_carries_what_was_before() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            watch = ListWatch(client, PODS)
-            async with aclosing(watch.batches()) as batches:
-                await anext(batches)
-                server.update("pods", "a", {"spec": {"nodeName": "n"}})
-                (change,) = await anext(batches)
-                assert isinstance(change, Modified)
-                assert (change.old.spec.node_name, change.object.spec.node_name) == ("", "n")
-
-    run(scene())
+async def test_modified_carries_what_was_before() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        watch = ListWatch(client, PODS)
+        async with aclosing(watch.batches()) as batches:
+            await anext(batches)
+            server.update("pods", "a", {"spec": {"nodeName": "n"}})
+            (change,) = await anext(batches)
+            assert isinstance(change, Modified)
+            assert (change.old.spec.node_name, change.object.spec.node_name) == ("", "n")
 
 
-def test_a_cut_watch_resumes_where_it_was() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            async with following(client) as (watch, follower):
-                await follower.next(2)
-                task = await watched(server, follower)
-                server.cut_watches()
-                server.add("pods", pod("b"))
-                assert await task == ["+b"]
-                assert (watch.plan.lists, watch.plan.resumes) == (1, 1)
-
-    run(scene())
+async def test_a_cut_watch_resumes_where_it_was() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        async with following(client) as (watch, follower):
+            await follower.next(2)
+            task = await watched(server, follower)
+            server.cut_watches()
+            server.add("pods", pod("b"))
+            assert await task == ["+b"]
+            assert (watch.plan.lists, watch.plan.resumes) == (1, 1)
 
 
-def test_after_compaction_it_lists_again_and_no_deletion_is_lost() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            for name in "abc":
-                server.add("pods", pod(name))
-            async with following(client) as (watch, follower):
-                await follower.next(4)
-                task = await watched(server, follower)
-                server.cut_watches()
-                server.remove("pods", "a")
-                server.remove("pods", "b")
-                server.add("pods", pod("b"))  # another b
-                server.update("pods", "c", {"metadata": {"labels": {"x": "y"}}})
-                server.add("pods", pod("d"))
+async def test_after_compaction_it_lists_again_and_no_deletion_is_lost() -> None:
+    async with world() as (server, client):
+        for name in "abc":
+            server.add("pods", pod(name))
+        async with following(client) as (watch, follower):
+            await follower.next(4)
+            task = await watched(server, follower)
+            server.cut_watches()
+            server.remove("pods", "a")
+            server.remove("pods", "b")
+            server.add("pods", pod("b"))  # another b
+            server.update("pods", "c", {"metadata": {"labels": {"x": "y"}}})
+            server.add("pods", pod("d"))
+            server.compact()
+            assert await task == ["-b", "+b", "~c", "+d", "-a", "="]
+            assert watch.plan.lists == 2
+
+
+async def test_a_bookmark_moves_the_version_so_that_compaction_does_no_harm() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        async with following(client) as (watch, follower):
+            await follower.next(2)
+            task = await watched(server, follower)
+            server.add("nodes", node())  # versions move on without pods
+            server.bookmark()
+            while watch.plan.version != str(server.store.version):
+                await asyncio.sleep(0)
+            server.compact()
+            server.cut_watches()
+            server.add("pods", pod("b"))
+            assert await task == ["+b"]
+            assert watch.plan.lists == 1
+
+
+async def test_pages_that_expire_on_the_way_are_read_again() -> None:
+    async with world() as (server, client):
+        for name in "abc":
+            server.add("pods", pod(name))
+        seen: list[str] = []
+
+        def compact_once(request: Any) -> None:
+            if "continue" in request.query and not seen:
+                seen.append("")
                 server.compact()
-                assert await task == ["-b", "+b", "~c", "+d", "-a", "="]
-                assert watch.plan.lists == 2
 
-    run(scene())
-
-
-def test_a_bookmark_moves_the_version_so_that_compaction_does_no_harm() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            async with following(client) as (watch, follower):
-                await follower.next(2)
-                task = await watched(server, follower)
-                server.add("nodes", node())  # versions move on without pods
-                server.bookmark()
-                while watch.plan.version != str(server.store.version):
-                    await asyncio.sleep(0)
-                server.compact()
-                server.cut_watches()
-                server.add("pods", pod("b"))
-                assert await task == ["+b"]
-                assert watch.plan.lists == 1
-
-    run(scene())
+        server.on_request = compact_once
+        async with following(client, options=WatchOptions(page_size=2)) as (_, follower):
+            assert await follower.next(4) == ["+a", "+b", "+c", "="]
+            assert seen == [""]
 
 
-def test_pages_that_expire_on_the_way_are_read_again() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            for name in "abc":
-                server.add("pods", pod(name))
-            seen: list[str] = []
-
-            def compact_once(request: Any) -> None:
-                if "continue" in request.query and not seen:
-                    seen.append("")
-                    server.compact()
-
-            server.on_request = compact_once
-            async with following(client, options=WatchOptions(page_size=2)) as (_, follower):
-                assert await follower.next(4) == ["+a", "+b", "+c", "="]
-                assert seen == [""]
-
-    run(scene())
-
-
-def test_unreadable_objects_are_counted_told_once_and_skipped(
+async def test_unreadable_objects_are_counted_told_once_and_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            server.add("pods", pod("bad", containers="none"))
-            async with following(client) as (watch, follower):
-                assert await follower.next(2) == ["+a", "="]
-                task = await watched(server, follower)
-                (stream,) = server.watches("pods")
-                stream.write(b'{"type":"NOVELTY","object":{}}\n')
-                stream.write(b"not even JSON\n")
-                server.update("pods", "a", {"spec": {"containers": 7}})  # a is as it was
-                server.add("pods", pod("c"))
-                server.update("pods", "bad", {"metadata": {"labels": {"x": "y"}}})
-                assert await task == ["+c"]
-                server.remove("pods", "a")
-                assert await follower.next() == ["-a"]
-                assert watch.skips.counts == {"pods": 6}
-
-    run(scene())
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        server.add("pods", pod("bad", containers="none"))
+        async with following(client) as (watch, follower):
+            assert await follower.next(2) == ["+a", "="]
+            task = await watched(server, follower)
+            (stream,) = server.watches("pods")
+            stream.write(b'{"type":"NOVELTY","object":{}}\n')
+            stream.write(b"not even JSON\n")
+            server.update("pods", "a", {"spec": {"containers": 7}})  # a is as it was
+            server.add("pods", pod("c"))
+            server.update("pods", "bad", {"metadata": {"labels": {"x": "y"}}})
+            assert await task == ["+c"]
+            server.remove("pods", "a")
+            assert await follower.next() == ["-a"]
+            assert watch.skips.counts == {"pods": 6}
     assert [r.getMessage().split(":")[0] for r in caplog.records] == [
         "skipped pods default/bad",
         "skipped pods (no name)",
@@ -197,81 +176,66 @@ def test_unreadable_objects_are_counted_told_once_and_skipped(
     ]
 
 
-def test_an_unreadable_successor_of_the_same_name_ends_the_one_before() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            async with following(client) as (_, follower):
-                await follower.next(2)
-                task = await watched(server, follower)
-                server.cut_watches()
-                server.remove("pods", "a")
-                server.add("pods", pod("a", containers=1))
-                server.compact()
-                assert await task == ["-a", "="]
-
-    run(scene())
+async def test_an_unreadable_successor_of_the_same_name_ends_the_one_before() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        async with following(client) as (_, follower):
+            await follower.next(2)
+            task = await watched(server, follower)
+            server.cut_watches()
+            server.remove("pods", "a")
+            server.add("pods", pod("a", containers=1))
+            server.compact()
+            assert await task == ["-a", "="]
 
 
-def test_a_server_that_is_away_is_waited_for_with_growing_delays() -> None:
-    async def scene() -> None:
-        clock = VirtualClock(auto=True)
-        async with world(clock, attempts=1) as (server, client):
-            server.add("pods", pod("a"))
-            server.fault("status", path="pods", code=503, times=4)
-            async with following(client) as (watch, follower):
-                assert await follower.next(2) == ["+a", "="]
-                delays = clock.slept
-                assert len(delays) == 4
-                for step, delay in zip((0.2, 0.4, 0.8, 1.6), delays, strict=True):
-                    assert step / 2 <= delay <= step
-                assert watch.plan.failures == 0
-
-    run(scene())
+async def test_a_server_that_is_away_is_waited_for_with_growing_delays() -> None:
+    clock = VirtualClock(auto=True)
+    async with world(clock, attempts=1) as (server, client):
+        server.add("pods", pod("a"))
+        server.fault("status", path="pods", code=503, times=4)
+        async with following(client) as (watch, follower):
+            assert await follower.next(2) == ["+a", "="]
+            delays = clock.slept
+            assert len(delays) == 4
+            for step, delay in zip((0.2, 0.4, 0.8, 1.6), delays, strict=True):
+                assert step / 2 <= delay <= step
+            assert watch.plan.failures == 0
 
 
-def test_a_silent_watch_is_taken_for_dead() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a"))
-            options = WatchOptions(inactivity_s=0.05)
-            async with following(client, options=options) as (watch, follower):
-                await follower.next(2)
-                task = asyncio.create_task(follower.next())
-                while watch.plan.resumes == 0:
-                    await asyncio.sleep(0.01)
-                server.add("pods", pod("b"))
-                assert await task == ["+b"]
-
-    run(scene())
-
-
-def test_selectors_and_namespaces_choose() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("pods", pod("a", nodeName="n"))
+async def test_a_silent_watch_is_taken_for_dead() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a"))
+        options = WatchOptions(inactivity_s=0.05)
+        async with following(client, options=options) as (watch, follower):
+            await follower.next(2)
+            task = asyncio.create_task(follower.next())
+            while watch.plan.resumes == 0:
+                await asyncio.sleep(0.01)
             server.add("pods", pod("b"))
-            server.add("pods", pod("c", nodeName="n"), "other")
-            chosen = {"fieldSelector": "spec.nodeName=n"}
-            how = {"namespace": "default", "selectors": chosen}
-            async with following(client, **how) as (_, follower):
-                assert await follower.next(2) == ["+a", "="]
-                server.update("pods", "b", {"spec": {"nodeName": "n"}})
-                server.update("pods", "a", {"spec": {"nodeName": "m"}})
-                server.remove("pods", "b")
-                assert await follower.next(3) == ["+b", "-a", "-b"]
-
-    run(scene())
+            assert await task == ["+b"]
 
 
-def test_cluster_wide_objects_are_followed_too() -> None:
-    async def scene() -> None:
-        async with world() as (server, client):
-            server.add("nodes", node("n"))
-            async with following(client, NODES) as (_, follower):
-                assert await follower.next(2) == ["+n", "="]
+async def test_selectors_and_namespaces_choose() -> None:
+    async with world() as (server, client):
+        server.add("pods", pod("a", nodeName="n"))
+        server.add("pods", pod("b"))
+        server.add("pods", pod("c", nodeName="n"), "other")
+        chosen = {"fieldSelector": "spec.nodeName=n"}
+        how = {"namespace": "default", "selectors": chosen}
+        async with following(client, **how) as (_, follower):
+            assert await follower.next(2) == ["+a", "="]
+            server.update("pods", "b", {"spec": {"nodeName": "n"}})
+            server.update("pods", "a", {"spec": {"nodeName": "m"}})
+            server.remove("pods", "b")
+            assert await follower.next(3) == ["+b", "-a", "-b"]
 
-    run(scene())
+
+async def test_cluster_wide_objects_are_followed_too() -> None:
+    async with world() as (server, client):
+        server.add("nodes", node("n"))
+        async with following(client, NODES) as (_, follower):
+            assert await follower.next(2) == ["+n", "="]
 
 
 # --- the pure parts ------------------------------------------------------------------------------

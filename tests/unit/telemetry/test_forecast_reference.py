@@ -13,8 +13,8 @@ import pytest
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, residencies_bounded
-from weft.telemetry.forecast.kube_knots_rules import decide
 from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
+from weft.testing.kube_knots import decide
 
 STEPS = 6
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from weft.telemetry.forecast import kube_knots_rules
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED, KnotsRule, Rules, decide
 from weft.telemetry.forecast.rank_correlation import ranks, spearman
+from weft.testing import kube_knots
+from weft.testing.kube_knots import PUBLISHED, KnotsRule, Rules, decide
 
 STEADY = [20_000.0] * 30
 USED = [12_509.0] * 30
@@ -39,7 +39,7 @@ def by_hand(values: list[float], lag: int) -> tuple[float, float, float, float]:
 
 
 def test_a_request_within_what_was_not_requested_looks_at_no_series() -> None:
-    assert decide(100, 100, [], []) == kube_knots_rules.KnotsDecision(KnotsRule.REQUESTS)
+    assert decide(100, 100, [], []) == kube_knots.KnotsDecision(KnotsRule.REQUESTS)
     assert decide(101, 100, [], []).why is KnotsRule.FEW_SAMPLES
 
 
@@ -121,9 +121,9 @@ def test_a_free_series_of_zeros_divides_by_zero_and_admits_nothing() -> None:
 
 
 def test_truncation_is_towards_zero_and_of_the_impossible_the_least_integer() -> None:
-    assert [kube_knots_rules.truncate(v) for v in (2.9, -2.9, 0.0)] == [2, -2, 0]
+    assert [kube_knots.truncate(v) for v in (2.9, -2.9, 0.0)] == [2, -2, 0]
     for value in (math.nan, math.inf, -math.inf, 1e19):
-        assert kube_knots_rules.truncate(value) == -(2**63)
+        assert kube_knots.truncate(value) == -(2**63)
 
 
 def test_a_regression_on_equal_samples_predicts_nothing() -> None:
@@ -135,8 +135,8 @@ def test_a_regression_on_equal_samples_predicts_nothing() -> None:
 
 
 def test_window_reaches_to_the_last_bind_but_at_least_twenty_seconds() -> None:
-    assert kube_knots_rules.window_start(1_000, 900) == 900
-    assert kube_knots_rules.window_start(1_000, 995) == 980
+    assert kube_knots.window_start(1_000, 900) == 900
+    assert kube_knots.window_start(1_000, 995) == 980
     assert PUBLISHED.least_window_s == 20
 
 

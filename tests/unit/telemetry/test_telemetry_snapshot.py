@@ -6,8 +6,8 @@ from telemetry_world import CARD_MIB, NOW_S, Scene, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.telemetry.feed.snapshot import SnapshotSettings
-from weft.telemetry.forecast import kube_knots_rules
 from weft.telemetry.meaning.metric_names import Metric
+from weft.testing import kube_knots
 
 USED, FREE, SM = Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO
 
@@ -37,8 +37,8 @@ def test_the_kube_knots_columns_are_those_of_the_rules() -> None:
     scene = Scene(node(gpus=1))
     filled(scene, FREE, free)
     view = scene.look(filled(scene, USED, used))
-    told = kube_knots_rules.decide(
-        15_000, 0, free, used, kube_knots_rules.Rules(CARD_MIB, 0.0, trend_above=-2.0)
+    told = kube_knots.decide(
+        15_000, 0, free, used, kube_knots.Rules(CARD_MIB, 0.0, trend_above=-2.0)
     )
 
     def only(column: str) -> float:

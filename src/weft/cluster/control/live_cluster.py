@@ -64,6 +64,8 @@ from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -78,10 +80,8 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.sources import InventoryFallback
 from weft.model import Node, Placement, PodRequest
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class EngineCluster:
         self._pods.on_bad = self._not_read
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self._pods.decided = self._decided
-        self._pods.wall_ns = lambda: int(client.clock.wall().timestamp() * 1e9)
+        self._pods.clock = client.clock
         self.guard = OverbookingGuard(client, self.engine, self._pods, self._nodes, self._notice)
         self.guard.may_write = may_bind
         self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
@@ -194,7 +194,7 @@ class EngineCluster:
         self.recall.leading = True
         self.guard.lead()
         self.units.lead()
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
                 self._tell(self._pods.take(pod))
@@ -357,7 +357,7 @@ class EngineCluster:
         self._nodes_changed()
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        turns = LoopTurns()
+        turns = LoopTurns(self._client.clock.monotonic)
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)

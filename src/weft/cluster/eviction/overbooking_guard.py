@@ -22,7 +22,6 @@ import msgspec
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.eviction.overbooking import (
-    TERM,
     BoundHolder,
     LatecomerPod,
     Overbooked,
@@ -40,6 +39,7 @@ from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
 from weft.model import Node
+from weft.model.annotations import TERM
 
 log = logging.getLogger("weft.cluster")
 
@@ -335,10 +335,10 @@ class OverbookingGuard:
             return "its node must have had larger GPUs when it was placed"
         bound_at = next(one.bound_at for one in holders if one.uid == victim.uid)
         try:
-            moment = datetime.datetime.fromisoformat(bound_at)
-            age_s = (self._client.clock.wall() - moment).total_seconds()
-        except (ValueError, TypeError):
+            datetime.datetime.fromisoformat(bound_at)
+        except ValueError:
             return "nobody says when it was bound"
+        age_s = self._pods.held_ns(victim.uid) / 1e9
         if age_s > self.options.recent_s:
             return f"it was bound {int(age_s // 60)} minutes ago, and has been left running since"
         return ""

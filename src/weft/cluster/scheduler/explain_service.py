@@ -39,7 +39,7 @@ from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
 from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
-from weft.dialects import registry
+from weft.dialects.catalog import RESOURCES
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code, PodRequest, Share
 
@@ -378,7 +378,7 @@ def _beyond_advertised(
     """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
     notes = []
     for lacks in summary.reasons:
-        if lacks.code != Code.EXTENDED or lacks.unit not in registry.RESOURCES:
+        if lacks.code != Code.EXTENDED or lacks.unit not in RESOURCES:
             continue
         column, rows = table.extended[lacks.unit], np.flatnonzero(known.codes == Code.EXTENDED)
         best = int(rows[column.take(rows).argmax()])

@@ -6,16 +6,15 @@ from weft.core.framework import Query
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_amounts import standing
 from weft.core.policies.gpu_readings import SnapshotCache, asked_mib, room_by_requests
-from weft.core.policies.memory_trend import MemoryTrend
+from weft.core.policies.memory_trend import STEADY_BELOW, TREND_ABOVE, MemoryTrend
 from weft.core.policies.smallest_first import SmallestFirst
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED
 
 TIER = 1_000_000_000
 """More than any GPU has free."""
 
 
 class Ferikoglou(SmallestFirst):
-    """`signals.knots.decide` for every GPU at once, on the snapshot's columns.
+    """`weft.testing.kube_knots.decide` for every GPU at once, on the snapshot's columns.
 
     It believes old samples, keeps no reserve and knows nothing of pods that still warm up. What
     the ledger lets it promise is the cluster's declared overcommit.
@@ -34,9 +33,9 @@ class Ferikoglou(SmallestFirst):
         """The published decision for each GPU, [d]."""
         trend = self._trend.of(self.signals, query.table)
         asked = asked_mib(query)
-        steady = query.take_devices(trend.cov) < PUBLISHED.steady_below
+        steady = query.take_devices(trend.cov) < STEADY_BELOW
         beside = query.device_memory_total - query.take_devices(trend.used_p80_mib)
-        trending = query.take_devices(trend.autocorrelation) > PUBLISHED.trend_above
+        trending = query.take_devices(trend.autocorrelation) > TREND_ABOVE
         forecast = query.take_devices(trend.predicted_mib)
         by_trend = (steady & (asked <= beside)) | (trending & (asked <= forecast))
         return np.asarray(_fits_card(query) | (query.take_devices(self._trusted(trend)) & by_trend))

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from weft.core.framework import Policy, Query
+from weft.core.framework.signals import CORRELATION
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_amounts import standing
 from weft.core.policies.gpu_readings import (
@@ -15,14 +16,15 @@ from weft.core.policies.gpu_readings import (
     may_borrow,
     room_by_requests,
 )
-from weft.core.policies.memory_trend import MemoryTrend
+from weft.core.policies.memory_trend import STEADY_BELOW, MemoryTrend
 from weft.core.policies.res_ag import largest_first
 from weft.model import BadInputError, PodRequest
-from weft.telemetry.feed.load_correlation import CORRELATION, TOGETHER
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED
 
 TIER = 1_000_000_000
 """More than any GPU has free: keeps one kind of GPU before the next."""
+
+TOGETHER = 0.5
+"""From this correlation on two peak together, and are kept apart (Kube-Knots IV-C)."""
 
 Reading = Literal["correlation", "cov"]
 
@@ -66,7 +68,7 @@ class KubeKnotsCbp(Policy):
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
         """Where the trend is known: may the pod share the GPU, [d]."""
-        steady = query.take_devices(trend.cov) < PUBLISHED.steady_below
+        steady = query.take_devices(trend.cov) < STEADY_BELOW
         if not self.by_correlation:
             return np.asarray(steady)
         if is_critical(query):

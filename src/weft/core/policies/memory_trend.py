@@ -4,8 +4,13 @@ import numpy as np
 
 from weft.core.framework.signals import FRESH, Floats, SignalsView
 from weft.core.ledger.table import Bools, LedgerTable
-from weft.telemetry.forecast.kube_knots_rules import PUBLISHED
 
+STEADY_BELOW = 0.5
+"""A coefficient of variation of free memory below this is steady (as published)."""
+TREND_ABOVE = 0.35
+"""Free memory trends where its autocorrelation is above this (as published)."""
+LEAST_SAMPLES = 20
+"""Fewer samples say nothing (as published)."""
 SERIES = ("memory_free_mib.cov", "window.samples")
 """Without these nothing is known of the window."""
 
@@ -26,7 +31,7 @@ class MemoryTrend:
         self.next_sm = view.over(table, "sm_active_ratio.next")[0]
         with np.errstate(invalid="ignore"):
             samples = view.over(table, "window.samples")[0]
-            self.long: Bools = samples >= PUBLISHED.least_samples
+            self.long: Bools = samples >= LEAST_SAMPLES
         now = [view.over(table, column)[1] == FRESH for column in SERIES]
         self.fresh: Bools = self.long & now[0] & now[1]
 

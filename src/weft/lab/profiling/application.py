@@ -1,15 +1,10 @@
-"""Which application a pod is. Pure.
-
-In this order: Weft's annotation, the container names that Co-scheML knows, whose pod it is (the
-workload that makes pods like it), the image. What nobody can name is no application.
-"""
+"""Reads from Prometheus' answers which application each pod runs. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
-from weft.dialects.coscheml import APPLICATIONS
+from weft.dialects.application import ApplicationClues
 from weft.lab.profiling.solo_samples import Pod
 from weft.telemetry.sources.answers import QueryResult
 
@@ -23,26 +18,6 @@ QUESTIONS = (
 """What kube-state-metrics says of pods; the first needs its --metric-annotations-allowlist."""
 
 _labels = msgspec.json.Decoder(dict[str, str])
-
-
-class ApplicationClues(NamedTuple):
-    """What is known of one pod; "" where nothing is. `workload` is namespace/Kind/name."""
-
-    application: str = ""
-    containers: tuple[str, ...] = ()
-    workload: str = ""
-    image: str = ""
-
-    def name(self) -> str:
-        """The application; "" where nobody can tell."""
-        known = next((APPLICATIONS[one] for one in self.containers if one in APPLICATIONS), "")
-        return self.application or known or self.workload or image_name(self.image)
-
-
-def image_name(image: str) -> str:
-    """The image without registry, tag and digest: what stays when it is moved or built anew."""
-    path = image.partition("@")[0].rpartition("/")[2]
-    return path.partition(":")[0]
 
 
 def clues_of(

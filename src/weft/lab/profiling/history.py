@@ -12,8 +12,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from weft.dialects.application import ApplicationClues
 from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, SoloProfile
-from weft.lab.profiling.application import QUESTIONS, ApplicationClues, clues_of
+from weft.lab.profiling.application import QUESTIONS, clues_of
 from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid, windows
 from weft.telemetry.meaning.metric_names import Floats, Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError

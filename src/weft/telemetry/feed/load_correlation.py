@@ -16,10 +16,6 @@ import numpy as np
 from weft.telemetry.forecast.rank_correlation import spearman
 from weft.telemetry.forecast.statistics import Floats
 
-CORRELATION = "correlation"
-"""`correlation.<application>` is a column of the snapshot."""
-TOGETHER = 0.5
-"""From this on two peak together, and are kept apart (Kube-Knots IV-C)."""
 SAMPLES = 20
 """So many of the newest are compared; fewer say nothing (as for Kube-Knots' other numbers)."""
 MOST_APPLICATIONS = 32

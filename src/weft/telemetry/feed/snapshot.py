@@ -10,10 +10,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.core.framework.signals import MISSING, Bytes, SignalsSnapshot, snapshot
+from weft.core.framework.signals import CORRELATION, MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.core.ledger.table import Ints
 from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.feed.load_correlation import CORRELATION, LoadCorrelation
+from weft.telemetry.feed.load_correlation import LoadCorrelation
 from weft.telemetry.feed.promised_memory import PromisedMemory
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector

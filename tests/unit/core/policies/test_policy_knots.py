@@ -17,10 +17,9 @@ from weft.core.policies.genius import GeniusPolicy
 from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
 from weft.core.policies.kube_knots_pp import KubeKnotsPp
 from weft.model import BadInputError, Placement, Share
-from weft.telemetry.forecast import kube_knots_rules
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
-from weft.testing import node, pod, shape
+from weft.testing import kube_knots, node, pod, shape
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 COV, SAMPLES = "memory_free_mib.cov", "window.samples"
@@ -200,10 +199,10 @@ def test_ferikoglou_is_the_published_decision_for_every_gpu():
         policy = Ferikoglou()
         policy.signals = SignalsView(readings({A0: columns_of(free, used)}))
         query = Query(ledger.table, Demand(shape(memory_mib=asked), ledger.table))
-        verdict = kube_knots_rules.decide(asked, 32_510 - promised, free, used)
+        verdict = kube_knots.decide(asked, 32_510 - promised, free, used)
         assert bool(policy.filter_devices(query)[0]) == verdict.admits, verdict
         seen.add(verdict.why)
-    assert seen == set(kube_knots_rules.KnotsRule)
+    assert seen == set(kube_knots.KnotsRule)
 
 
 # --- genius --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from weft.core.policies.memory_trend import LEAST_SAMPLES, STEADY_BELOW, TREND_ABOVE
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
 from weft.telemetry.forecast.statistics import PackedSeries
@@ -27,7 +28,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     capacity_mib: int = 32510
     """The whole card."""
-    steady_below: float = 0.5
+    steady_below: float = STEADY_BELOW
     """CBP: coefficient of variation of free memory must be below this."""
     used_share: float = 0.8
     """CBP: which percentile of used memory residents are taken to need."""
@@ -35,9 +36,9 @@ class Rules(msgspec.Struct, frozen=True):
     """PP: samples between what is regressed and what it is regressed on."""
     steps: int = 1
     """PP: how often the regression is applied; the forecast lies lag · steps samples ahead."""
-    trend_above: float = 0.35
+    trend_above: float = TREND_ABOVE
     """PP: autocorrelation at `lag` must be above this."""
-    least_samples: int = 20
+    least_samples: int = LEAST_SAMPLES
     """Fewer samples of either series admit nothing."""
     least_window_s: int = 20
     """The window reaches back to the last bind, but at least so far."""
