@@ -144,7 +144,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
         if source is not None:
             how = options_of(config.telemetry, config.limits)
             looking = TelemetryLoop(live, source, how, aliases_of(config.telemetry))
-            live.ends.peak_mib = looking.measuring.peak_mib
+            live.ends.peak_mib = looking.peak_mib
             pages.collectors.append(TelemetryMetrics(looking))
             looking.observing = _observing(live, source, config, reloading)
             if looking.observing is not None:
