@@ -102,7 +102,7 @@ class TelemetryFeed:
         found, gpus = self._now, len(self.devices)
         warm = found.keys.gpu[found.age_s >= self.settings.warm_up.warm_s]
         pods, warm = (np.bincount(rows, minlength=gpus) for rows in (found.keys.gpu, warm))
-        residents = GpuPods(pods, warm, found.promised_mib)
+        residents = GpuPods(pods, warm)
         now = SnapshotTime(found.now_s, at_ns, residents, self._alone)
         made = self._builder.refresh(now, version=version, why=why)
         return (
