@@ -1,6 +1,5 @@
 """The recorded requests of a real kube-scheduler 1.36, byte for byte, and the recorded answers."""
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -96,13 +95,13 @@ def test_prioritize(recorded: Path, cached: str, number: int) -> None:
 
 @pytest.mark.parametrize("cached", CASES)
 @pytest.mark.parametrize("number", [1, 2])
-def test_bind(recorded: Path, cached: str, number: int) -> None:
+async def test_bind(recorded: Path, cached: str, number: int) -> None:
     filtered = Recorded(recorded, f"nodeCacheCapable-{cached}-filter-{number}")
     case = Recorded(recorded, f"nodeCacheCapable-{cached}-bind-{number}")
     cluster = roomy()
     extender = Extender(cluster)
     extender.filter(WEFT, filtered.body)
-    reply = asyncio.run(extender.bind(WEFT, case.body))
+    reply = await extender.bind(WEFT, case.body)
     assert (reply.status, json.loads(reply.body)) == (200, case.answer)
     assert reply.body == b'{"Error":""}'
     assert [one.placement.node for one in cluster.bound] == [case.asked["Node"]]

@@ -178,7 +178,7 @@ class Live:
         self.server = server
         self.cluster = EngineCluster(client, [Profile("weft", [Fgd()])])
         options = TelemetryLoopOptions(SCRAPE_S, 300.0, SCRAPE_S, 4.0 * SCRAPE_S, metrics=METRICS)
-        self.telemetry = TelemetryLoop(self.cluster, source, options)
+        self.telemetry = TelemetryLoop(self.cluster, source, None, options)
 
     async def bind(self, pod: Guest) -> None:
         limits = {"weft.dev/gpu-memory": str(pod.asks_mib)}

@@ -14,7 +14,6 @@ from weft.core.engine import (
     Engine,
     Event,
     NodesChanged,
-    Permit,
     PodAdded,
     PodBound,
     PodGone,
@@ -31,7 +30,6 @@ from weft.core.ledger.audit import differences
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.first_fit import FirstFit
 from weft.core.policies.random_choice import Random as RandomPolicy
 from weft.core.policies.spread import SpreadPolicy
 from weft.model import Node, Placement, PodRequest, Shape
@@ -50,33 +48,14 @@ SMALL = (
 )
 
 
-class Gate(FirstFit):
-    """Holds every pod at permit for three seconds, and counts what it is told."""
-
-    name = "gate"
-
-    def __init__(self) -> None:
-        self.held: Counter[str] = Counter()
-
-    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
-        return 3 * SECOND
-
-    def reserved(self, pod: PodRequest, node: str) -> None:
-        self.held[pod.uid] += 1
-
-    def unreserved(self, pod: PodRequest, node: str) -> None:
-        self.held[pod.uid] -= 1
-
-
 def profiles() -> list[Profile]:
-    """Every way to decide: by node, by device, at random, weighed, exclusively, held at permit."""
+    """Every way to decide: by node, by device, at random, weighed, exclusively."""
     return [
         Profile("best-fit", [BestFit()]),
         Profile("fgd", [Fgd()]),
         Profile("random", [RandomPolicy()]),
         Profile("weighed", [Plugin(BestFit(), 2), Plugin(SpreadPolicy(), 3)]),
         Profile("exclusive", [Exclusive()]),
-        Profile("gate", [Gate()]),
     ]
 
 
@@ -174,12 +153,6 @@ class World:
         else:
             self.tell(PodBound(uid))
 
-    def permit(self, uid: str, allow: bool) -> None:
-        placed = self.engine.placed.get(uid)
-        if placed is not None and placed.waits:
-            self.hits[f"permit {'given' if allow else 'denied'}"] += 1
-        self.tell(Permit(uid, allow))
-
     def pass_time(self, seconds: int) -> None:
         self.now += seconds * SECOND
         self.tell(Tick())
@@ -210,19 +183,11 @@ class World:
         assert [s for s in sentences if not any(fact in s for fact in facts)] == []
         assert self.facts or not sentences
         waiting = {one.pod.uid for one in self.engine.queue.waiting()}
-        at_permit = {uid for uid, placed in self.engine.placed.items() if placed.waits}
         holds = set(self.engine.ledger.holdings)
-        assert holds == self.bound.keys() | self.flying.keys() | at_permit
+        assert holds == self.bound.keys() | self.flying.keys()
         assert waiting.isdisjoint(holds)
         assert waiting | holds == self.pods.keys(), "a pod is forgotten, or remembered for ever"
-        self._check_permits(at_permit)
         self._check_nobody_waits_in_vain()
-
-    def _check_permits(self, at_permit: set[str]) -> None:
-        gate = self.engine.profiles["gate"].lead
-        assert isinstance(gate, Gate)
-        assert set(gate.held.values()) <= {0, 1}, "reserved and unreserved do not pair"
-        assert all(gate.held[uid] for uid in at_permit)
 
     def _check_nobody_waits_in_vain(self) -> None:
         """Who is parked fits nowhere, unless one of its kind has been woken and will try."""
@@ -281,11 +246,9 @@ class World:
 
     def _count_fault_points(self) -> None:
         queue = [one.state for one in self.engine.queue.waiting()]
-        at_permit = any(placed.waits for placed in self.engine.placed.values())
         for what, is_so in (
             ("pods resting", "backoff" in queue),
             ("pods parked", "parked" in queue),
-            ("pods held at permit", at_permit),
             ("bindings on their way", bool(self.flying)),
             (
                 "pods on absent nodes",
@@ -337,7 +300,6 @@ def step(world: World, random: Random) -> None:
         ("answer", 8),
         ("gone", 4),
         ("time", 4),
-        ("permit", 3),
         ("repeat", 2),
         ("change", 2),
         ("foreign", 1),
@@ -357,9 +319,6 @@ def step(world: World, random: Random) -> None:
             world.gone(random.choice(pods))
         case "time":
             world.pass_time(random.choice((0, 1, 2, 5, 20)))
-        case "permit":
-            held = [uid for uid, placed in world.engine.placed.items() if placed.waits]
-            world.permit(random.choice(held or pods or ["nobody"]), random.random() < 0.6)
         case "repeat" if pods:
             world.repeat(random.choice(pods))
         case "change" if pods:

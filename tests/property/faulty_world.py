@@ -132,6 +132,10 @@ class World:
         name = f"weft-{number}-{len(self.instances)}"
         self.instances.append(Instance(self, name, self.random.getrandbits(32)))
 
+    def behind_s(self) -> float:
+        """How much longer what the watches tell is on its way to somebody."""
+        return max((one.behind_s() for one in self.living()), default=0.0)
+
     def living(self) -> list[Instance]:
         return [one for one in self.instances if not one.dead]
 

@@ -106,7 +106,7 @@ class Instance:
     def leads(self) -> bool:
         return not self.dead and self.live is not None and self.live.leadership.here
 
-    def _behind_s(self) -> float:
+    def behind_s(self) -> float:
         """How much longer what the watches tell is on its way."""
         return max(0, self.behind_until - asyncio.get_running_loop().time())
 
@@ -147,14 +147,14 @@ class Instance:
         line = MemoryLine(
             self.world.server,
             delay=lambda: random.choice((0, 0, 0.001, 0.02, 0.2)),
-            lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)) + self._behind_s(),
+            lag=lambda: random.choice((0, 0.001, 0.05, 0.5, 1.5)) + self.behind_s(),
         )
         line.leaving, line.answered, line.over = self._leaving, self._answered, self._ended
         try:
             async with MemoryClient(line, self.name, clock=self.clock, rng=random) as client:
                 elector = Elector(client, self.name)
                 live = self.live = EngineCluster(
-                    client, profiles(), names=NAMES, seed=1, may_bind=elector.may_bind
+                    client, profiles(), names=NAMES, seed=1, lease=elector
                 )
                 self.extender = Extender(live)
                 teller = EventReporter(live, client, self.name)

@@ -1,6 +1,7 @@
 """One schedule: chaos for a while, then quiet, then everything must be in order."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ from weft.core.ledger.audit import differences
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_time import LoopClock, run
 
-QUIET_S, SILENT_S = 60, 90  # a silent watch is given up after 120 s
+QUIET_S, SILENT_S = 60, 90  # a watch is given up 120 s after the last that came, maybe late
 
 
 def schedule(seed: int, *, slips: bool = False, steps: int = 60) -> Counter[str]:
@@ -277,8 +278,8 @@ async def quiet(world: World) -> None:
     world.calm = True
     for instance in world.instances:
         instance.wake()
-    longer = SILENT_S if world.hits["watch silent"] else 0
-    for _ in range((QUIET_S + longer) // 10):
+    longer = SILENT_S + world.behind_s() if world.hits["watch silent"] else 0
+    for _ in range(math.ceil((QUIET_S + longer) / 10)):
         await asyncio.sleep(10)
         world.server.bookmark()
         while _node_comes(world):

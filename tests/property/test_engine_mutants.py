@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from engine_world import random_world, step
 
-from weft.core.engine.engine import Engine, PlacedPod
+from weft.core.engine.engine import Engine
 from weft.core.engine.queue import Queue
 from weft.core.engine.waiting_pods import FreedNode, ParkedGroup
 from weft.core.ledger import Ledger
@@ -75,10 +75,6 @@ def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def policies_not_told_of_a_loss(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlacedPod, "tell_lost", nothing)
-
-
 def a_stale_answer_from_the_cache(patch: pytest.MonkeyPatch) -> None:
     once = Ledger._book
 
@@ -107,7 +103,6 @@ MUTANTS = [
     a_chain_that_breaks,
     too_choosy_about_whom_to_wake,
     seen_pods_stay_in_the_queue,
-    policies_not_told_of_a_loss,
     a_stale_answer_from_the_cache,
     added_pods_decided_though_they_are_bound,
 ]

@@ -37,13 +37,10 @@ def test_every_fault_point_is_hit_at_least_twenty_times() -> None:
         "binding seen first",
         "binding thought refused",
         "gone while its binding was on its way",
-        "permit given",
-        "permit denied",
         "crash before the answer: it was bound",
         "crash before the binding arrived",
         "crash with pods resting",
         "crash with pods parked",
-        "crash with pods held at permit",
         "crash with bindings on their way",
         "crash with pods on absent nodes",
     )

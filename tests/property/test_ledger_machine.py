@@ -144,11 +144,6 @@ class LedgerMachine(RuleBasedStateMachine):
     def expire(self, now_ns: int) -> None:
         assert sorted(self.live.expire(now_ns)) == sorted(self.slow.expire(now_ns))
 
-    @rule(uid=uids, deadline_ns=times)
-    def hold_until(self, uid: str, deadline_ns: int) -> None:
-        self.live.hold_until(uid, deadline_ns)
-        self.slow.hold_until(uid, deadline_ns)
-
     # --- what nodes do ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.open is None)

@@ -200,7 +200,7 @@ def broken(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda change: pytest.param(method, change, id=change.__name__)
 
 
-@broken("_company")
+@broken("_co_residents")
 def any_company(self: SlowdownEviction, held: Any) -> Any:
     return (), ()
 

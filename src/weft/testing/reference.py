@@ -151,11 +151,6 @@ class ReferenceLedger:
         self.held[uid] = ReferenceHolding(self.held[uid].placement, "committed")
         return True
 
-    def hold_until(self, uid: str, deadline_ns: int) -> None:
-        """Move a reservation's deadline."""
-        if uid in self.held and self.held[uid].state == "reserved":
-            self.held[uid] = ReferenceHolding(self.held[uid].placement, "reserved", deadline_ns)
-
     def adopt(self, placement: Placement) -> bool:
         """A fact: whatever was held before, this is held now. True if that is news."""
         now = ReferenceHolding(placement, "committed")

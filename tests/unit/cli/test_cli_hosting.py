@@ -77,7 +77,7 @@ async def until(what: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("schedules", [True, False], ids=["scheduler", "extender alone"])
-def test_a_table_that_changes_while_it_runs_decides_from_then_on(
+async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     tmp_path: Path, schedules: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the decisions file has it, so that what was decided replays."""
@@ -90,7 +90,7 @@ def test_a_table_that_changes_while_it_runs_decides_from_then_on(
         extender=ExtenderSettings(enabled=not schedules, address=ADDRESS, port=0),
     )
 
-    async def life() -> None:
+    with caplog.at_level("INFO", "weft"):
         async with FakeApiServer() as server:
             add_node(server)
             hosting = Hosting(
@@ -120,9 +120,6 @@ def test_a_table_that_changes_while_it_runs_decides_from_then_on(
                 process.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await process
-
-    with caplog.at_level("INFO", "weft"):
-        asyncio.run(asyncio.wait_for(life(), 60))
     header, lines = read(decisions)
     verdict = replay(header, lines, built_in().create)
     assert verdict.identical, verdict

@@ -227,7 +227,7 @@ def kubeconfig(tmp_path: Path, url: str) -> Path:
     return path
 
 
-def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any) -> Said:
+async def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any) -> Said:
     """What is said beside a cluster with these nodes, of two GPUs each, on 127.0.0.1."""
 
     async def story() -> Said:
@@ -244,22 +244,22 @@ def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any
             access = kubeconfig(tmp_path, api.url)
             return await asyncio.to_thread(weft, "metrics", *words, "--kubeconfig", access)
 
-    return asyncio.run(story())
+    return await story()
 
 
-def test_with_a_cluster_nodes_without_metrics_are_told(
+async def test_with_a_cluster_nodes_without_metrics_are_told(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    said = in_a_cluster(weft, tmp_path, ("a", "silent"), "check", "--url", prometheus.url)
+    said = await in_a_cluster(weft, tmp_path, ("a", "silent"), "check", "--url", prometheus.url)
     assert said.code == 1
     assert "wrong   node silent: 2 GPUs without metrics" in said.out
     assert "memory_used_mib: 2 of 4 GPUs, not silent/0, silent/1" in said.out
 
 
-def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
+async def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    said = in_a_cluster(weft, tmp_path, ("gpu-1",), "check", "--url", prometheus.url)
+    said = await in_a_cluster(weft, tmp_path, ("gpu-1",), "check", "--url", prometheus.url)
     assert said.code == 1
     assert "4 series belong to no GPU (node): they say Hostname=a; the nodes are called gpu-1," in (
         said.out
@@ -267,13 +267,15 @@ def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
     assert "→ label them with the node's name" in said.out
 
 
-def test_without_a_server_one_is_looked_for_in_the_cluster(weft: Weft, tmp_path: Path) -> None:
-    said = in_a_cluster(weft, tmp_path, ("a",), "check")
+async def test_without_a_server_one_is_looked_for_in_the_cluster(
+    weft: Weft, tmp_path: Path
+) -> None:
+    said = await in_a_cluster(weft, tmp_path, ("a",), "check")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert "no metrics server was found: no Service looks like one" in said.err
 
 
-def test_exporters_are_asked_at_the_nodes_addresses(
+async def test_exporters_are_asked_at_the_nodes_addresses(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
     page = prometheus.url.replace("127.0.0.1", "{address}") + "/metrics"
@@ -281,10 +283,10 @@ def test_exporters_are_asked_at_the_nodes_addresses(
     config.write_text(
         f"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ntelemetry: {{exporters: '{page}'}}\n"
     )
-    said = in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    said = await in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
     assert "good    asked: exporters" in said.out
     assert "memory_used_mib: 1 of 2 GPUs, not a/1" in said.out
     prometheus.status = 500
-    said = in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    said = await in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
     assert (said.code, said.out) == (1, "")
     assert "/metrics: 500" in said.err

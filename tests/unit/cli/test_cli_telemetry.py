@@ -1,7 +1,5 @@
 """From the configuration to a source: nobody, a server, or the nodes' own exporters."""
 
-import asyncio
-
 from weft.cli.telemetry import SourceContext, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
@@ -20,7 +18,7 @@ def test_nobody_is_asked_unless_configured() -> None:
     )
 
 
-def test_exporters_are_found_by_the_nodes_addresses() -> None:
+async def test_exporters_are_found_by_the_nodes_addresses() -> None:
     async def story(port: str) -> SourceReading:
         found = TelemetrySettings(exporters=f"http://{{address}}:{port}/metrics")
         source = source_of(found, SourceContext(lambda: {"a": "127.0.0.1"}))
@@ -31,7 +29,7 @@ def test_exporters_are_found_by_the_nodes_addresses() -> None:
             await source.close()
 
     with FakeExporter([PlayedGpu("a", 0, used_mib=700)]) as exporter:
-        reading = asyncio.run(story(exporter.address.rpartition(":")[2]))
+        reading = await story(exporter.address.rpartition(":")[2])
     assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
 
 

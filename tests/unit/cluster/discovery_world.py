@@ -1,8 +1,7 @@
 """Metrics servers and exporters behind an API server's proxy; fakes, over real HTTP."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -111,10 +110,6 @@ def service(servers: FakeServers, name: str, annotated: bool = False, at: str = 
         },
         at,
     )
-
-
-def run(work: Awaitable[None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 20))
 
 
 def kinds(reading: SourceReading) -> set[str]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import Clock
@@ -26,15 +25,6 @@ Json = dict[str, Any]
 
 CARD_MIB = 16_000
 LONG_AGO = "2020-01-01T00:00:00Z"
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, which must come."""
-
-    async def limited() -> T:
-        return await asyncio.wait_for(work, 20)
-
-    return asyncio.run(limited())
 
 
 async def until(wanted: Callable[[], T]) -> T:
@@ -182,11 +172,11 @@ async def living(
 
 @asynccontextmanager
 async def world(
-    *nodes: Json, start: bool = True, policy: Policy | None = None, limits: RequestLimits = STRICT
+    *nodes: Json, start: bool = True, policy: Policy | None = None, **how: Any
 ) -> AsyncIterator[World]:
     """A leading cluster over these nodes."""
     async with api(*nodes) as server, client_of(server) as client:
-        made = World(server, client, policy or Fgd(), limits=limits)
+        made = World(server, client, policy or Fgd(), **how)
         async with living(made, start=start):
             yield made
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from live_world import Json, World, bind, node, pod, run, until, world
+from live_world import Json, World, bind, node, pod, until, world
 
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 
@@ -44,110 +44,87 @@ def mixed(name: str) -> Json:
     return pod(name, containers=[{"name": "c", "resources": asks}])
 
 
-def test_a_pod_that_contradicts_itself_says_so_until_it_changes() -> None:
-    async def life() -> None:
-        async with telling() as made:
-            made.server.add("pods", mixed("a"))
-            text = await until(lambda: condition(made, "a"))
-            assert "keep one system and remove the others" in text
-            assert await until(lambda: events(made, "a")) == [("FailedScheduling", text)]
-            made.server.update("pods", "a", {"metadata": {"labels": {"x": "y"}}}, "d")
-            await until(lambda: (p := made.live.pod("d", "a")) and p.metadata.labels)
-            assert made.told("FailedScheduling") == [text]  # once
-            one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "99000"}}}]
-            made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
-            await until(lambda: "asked 99,000" in condition(made, "a"))
-
-    run(life())
+async def test_a_pod_that_contradicts_itself_says_so_until_it_changes() -> None:
+    async with telling() as made:
+        made.server.add("pods", mixed("a"))
+        text = await until(lambda: condition(made, "a"))
+        assert "keep one system and remove the others" in text
+        assert await until(lambda: events(made, "a")) == [("FailedScheduling", text)]
+        made.server.update("pods", "a", {"metadata": {"labels": {"x": "y"}}}, "d")
+        await until(lambda: (p := made.live.pod("d", "a")) and p.metadata.labels)
+        assert made.told("FailedScheduling") == [text]  # once
+        one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "99000"}}}]
+        made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
+        await until(lambda: "asked 99,000" in condition(made, "a"))
 
 
-def test_a_contradiction_that_is_mended_gets_a_place() -> None:
-    async def life() -> None:
-        async with telling() as made:
-            made.server.add("pods", mixed("a"))
-            await until(lambda: condition(made, "a"))
-            one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "10"}}}]
-            made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
-            await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
-            assert condition(made, "a") == ""
-            await until(lambda: "Scheduled" in dict(events(made, "a")))
-
-    run(life())
+async def test_a_contradiction_that_is_mended_gets_a_place() -> None:
+    async with telling() as made:
+        made.server.add("pods", mixed("a"))
+        await until(lambda: condition(made, "a"))
+        one = [{"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "10"}}}]
+        made.server.update("pods", "a", {"spec": {"containers": one}}, "d")
+        await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
+        assert condition(made, "a") == ""
+        await until(lambda: "Scheduled" in dict(events(made, "a")))
 
 
-def test_bindings_may_go_without_events() -> None:
-    async def life() -> None:
-        async with telling(scheduled=False) as made:
-            made.server.add("pods", pod("a", 9_000_000))
-            made.server.add("pods", pod("b"))
-            await until(lambda: made.server.get("pods", "b", "d")["spec"].get("nodeName"))
-            await until(lambda: events(made, "a"))
-        assert events(made, "b") == []
-
-    run(life())
+async def test_bindings_may_go_without_events() -> None:
+    async with telling(scheduled=False) as made:
+        made.server.add("pods", pod("a", 9_000_000))
+        made.server.add("pods", pod("b"))
+        await until(lambda: made.server.get("pods", "b", "d")["spec"].get("nodeName"))
+        await until(lambda: events(made, "a"))
+    assert events(made, "b") == []
 
 
-def test_what_is_queued_at_the_end_is_written() -> None:
-    async def life() -> None:
-        async with world() as made:
-            teller = EventReporter(made.live, made.client, "here")
-            slow = made.server.fault("delay", path="events")
-            task = asyncio.create_task(teller.run())
-            for number in range(5):
-                made.server.add("pods", pod(f"p{number}", 9_000_000))
-            await asyncio.wait_for(slow.struck.wait(), 5)
-            await until(lambda: all(made.live.pod("d", f"p{number}") for number in range(5)))
-            task.cancel()
-            slow.gate.set()
-            await asyncio.gather(task, return_exceptions=True)
-            for number in range(5):
-                assert condition(made, f"p{number}")
-                assert [reason for reason, _ in events(made, f"p{number}")] == ["FailedScheduling"]
-
-    run(life())
+async def test_what_is_queued_at_the_end_is_written() -> None:
+    async with world() as made:
+        teller = EventReporter(made.live, made.client, "here")
+        slow = made.server.fault("delay", path="events")
+        task = asyncio.create_task(teller.run())
+        for number in range(5):
+            made.server.add("pods", pod(f"p{number}", 9_000_000))
+        await asyncio.wait_for(slow.struck.wait(), 5)
+        await until(lambda: all(made.live.pod("d", f"p{number}") for number in range(5)))
+        task.cancel()
+        slow.gate.set()
+        await asyncio.gather(task, return_exceptions=True)
+        for number in range(5):
+            assert condition(made, f"p{number}")
+            assert [reason for reason, _ in events(made, f"p{number}")] == ["FailedScheduling"]
 
 
-def test_the_end_is_not_waited_for_for_ever() -> None:
-    async def life() -> None:
-        async with world() as made:
-            teller = EventReporter(
-                made.live, made.client, "here", EventReporterOptions(drain_s=0.05)
-            )
-            stuck = made.server.fault("delay", path="events")
-            task = asyncio.create_task(teller.run())
-            made.server.add("pods", pod("a", 9_000_000))
-            await asyncio.wait_for(stuck.struck.wait(), 5)
-            task.cancel()
-            await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 2)
-            stuck.gate.set()
-
-    run(life())
+async def test_the_end_is_not_waited_for_for_ever() -> None:
+    async with world() as made:
+        teller = EventReporter(made.live, made.client, "here", EventReporterOptions(drain_s=0.05))
+        stuck = made.server.fault("delay", path="events")
+        task = asyncio.create_task(teller.run())
+        made.server.add("pods", pod("a", 9_000_000))
+        await asyncio.wait_for(stuck.struck.wait(), 5)
+        task.cancel()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 2)
+        stuck.gate.set()
 
 
-def test_a_reason_that_was_held_back_is_said_in_the_end() -> None:
+async def test_a_reason_that_was_held_back_is_said_in_the_end() -> None:
     """The second try comes a second after the first, which is too soon; there is no third."""
 
-    async def life() -> None:
-        async with telling(node("n", 1), interval_s=1.6) as made:
-            made.server.add("pods", pod("a", 17_000))
-            first = await until(lambda: condition(made, "a"))
-            made.server.update("nodes", "n", {"spec": {"unschedulable": True}})
-            second = await until(lambda: (said := condition(made, "a")) != first and said)
-            assert "cordon" in second
-
-    run(life())
+    async with telling(node("n", 1), interval_s=1.6) as made:
+        made.server.add("pods", pod("a", 17_000))
+        first = await until(lambda: condition(made, "a"))
+        made.server.update("nodes", "n", {"spec": {"unschedulable": True}})
+        second = await until(lambda: (said := condition(made, "a")) != first and said)
+        assert "cordon" in second
 
 
-def test_gpus_of_dead_nodes_are_named_in_the_reason() -> None:
-    async def life() -> None:
-        since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=3, minutes=1)
-        down = node("n", ready="Unknown", since=since.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        async with telling(down) as made:
-            made.server.add("pods", pod("lost", scheduler="other"))
-            bind(made.server, "lost", 1, "2020-01-01T00:00:00Z")
-            await until(made.live.stuck)
-            made.server.add("pods", pod("a"))
-            text = await until(lambda: condition(made, "a"))
-            assert text.endswith("; 1 GPU held by pods of dead nodes: d/lost for 3 h")
-
-    run(life())
+async def test_gpus_of_dead_nodes_are_named_in_the_reason() -> None:
+    since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=3, minutes=1)
+    down = node("n", ready="Unknown", since=since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    async with telling(down) as made:
+        made.server.add("pods", pod("lost", scheduler="other"))
+        bind(made.server, "lost", 1, "2020-01-01T00:00:00Z")
+        await until(made.live.stuck)
+        made.server.add("pods", pod("a"))
+        text = await until(lambda: condition(made, "a"))
+        assert text.endswith("; 1 GPU held by pods of dead nodes: d/lost for 3 h")

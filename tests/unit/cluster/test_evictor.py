@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-from live_world import World, api, bind, client_of, living, node, pod, run, until
+from live_world import World, api, bind, client_of, living, node, pod, until
 
 from weft.core.engine import SignalsChanged
 from weft.core.engine.harvest import NEED
@@ -59,89 +59,74 @@ async def lent(*, lead: bool = True) -> AsyncIterator[Lent]:
             yield made
 
 
-def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:
-    async def life() -> None:
-        async with lent() as made:
-            record = made.live.engine.placed[made.uid("borrower")].record
-            assert [one.harvested_mib for one in record.harvested] == [5_000]
-            made.look(lender=9_000)
-            assert not made.deleting("borrower")  # 12,000 of 15,488 MiB
-            made.look(lender=5_000)
-            await until(lambda: made.deleting("borrower"))
-            (text,) = await until(lambda: made.told("BorrowedMemoryNeeded"))
-            assert text == (
-                "evicted: the pods of GPU 0 need 16,000 MiB of its 16,000, of which 512 stay free; "
-                "d/lender grew from 6,000 to 10,000 MiB; it had borrowed 5,000 MiB, and goes first"
-            )
-            assert not made.deleting("lender")
-            made.look(lender=4_000)
-            assert made.live.recall.counts == {"evicted": 1, "blocked": 0, "failed": 0}
-            made.server.remove("pods", "borrower", "d")
-            await until(lambda: len(made.live.engine.ledger.holdings) == 1)
-
-    run(life())
+async def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:
+    async with lent() as made:
+        record = made.live.engine.placed[made.uid("borrower")].record
+        assert [one.harvested_mib for one in record.harvested] == [5_000]
+        made.look(lender=9_000)
+        assert not made.deleting("borrower")  # 12,000 of 15,488 MiB
+        made.look(lender=5_000)
+        await until(lambda: made.deleting("borrower"))
+        (text,) = await until(lambda: made.told("BorrowedMemoryNeeded"))
+        assert text == (
+            "evicted: the pods of GPU 0 need 16,000 MiB of its 16,000, of which 512 stay free; "
+            "d/lender grew from 6,000 to 10,000 MiB; it had borrowed 5,000 MiB, and goes first"
+        )
+        assert not made.deleting("lender")
+        made.look(lender=4_000)
+        assert made.live.recall.counts == {"evicted": 1, "blocked": 0, "failed": 0}
+        made.server.remove("pods", "borrower", "d")
+        await until(lambda: len(made.live.engine.ledger.holdings) == 1)
 
 
-def test_a_disruption_budget_is_asked_again_at_the_next_look() -> None:
-    async def life() -> None:
-        async with lent() as made:
-            made.server.fault("status", path="eviction", code=429, times=1_000)
-            made.look(lender=0)
-            await until(lambda: made.told("EvictionBlocked"))
-            await until(lambda: made.live.recall.counts["blocked"] == 1)
-            made.server.faults.forget()
-            assert not made.deleting("borrower")
-            made.look(lender=12_000)  # needed no more
-            assert not made.deleting("borrower")
-            made.look(lender=0)
-            await until(lambda: made.deleting("borrower"))
-            assert not made.deleting("lender")
-
-    run(life())
+async def test_a_disruption_budget_is_asked_again_at_the_next_look() -> None:
+    async with lent() as made:
+        made.server.fault("status", path="eviction", code=429, times=1_000)
+        made.look(lender=0)
+        await until(lambda: made.told("EvictionBlocked"))
+        await until(lambda: made.live.recall.counts["blocked"] == 1)
+        made.server.faults.forget()
+        assert not made.deleting("borrower")
+        made.look(lender=12_000)  # needed no more
+        assert not made.deleting("borrower")
+        made.look(lender=0)
+        await until(lambda: made.deleting("borrower"))
+        assert not made.deleting("lender")
 
 
-def test_an_api_server_without_an_answer_is_asked_again_at_the_next_look() -> None:
-    async def life() -> None:
-        async with lent() as made:
-            made.server.fault("status", path="eviction", code=500, times=1_000)
-            made.look(lender=0)
-            await until(lambda: made.live.recall.counts["failed"] == 1)
-            made.server.faults.forget()
-            made.look(lender=0)
-            await until(lambda: made.deleting("borrower"))
-
-    run(life())
+async def test_an_api_server_without_an_answer_is_asked_again_at_the_next_look() -> None:
+    async with lent() as made:
+        made.server.fault("status", path="eviction", code=500, times=1_000)
+        made.look(lender=0)
+        await until(lambda: made.live.recall.counts["failed"] == 1)
+        made.server.faults.forget()
+        made.look(lender=0)
+        await until(lambda: made.deleting("borrower"))
 
 
-def test_who_follows_evicts_nobody_and_knows_after_a_restart_who_borrowed() -> None:
-    async def life() -> None:
-        async with lent(lead=False) as made:
-            for name, mib in (("lender", 15_000), ("borrower", 6_000)):
-                made.server.add("pods", pod(name, mib))
-            bind(made.server, "borrower", 0, "2026-01-01T00:00:09Z", memory_mib=6_000)
-            bind(made.server, "lender", 0, "2026-01-01T00:00:01Z", memory_mib=15_000)
-            await until(lambda: len(made.live.engine.ledger.holdings) == 2)
-            made.look(lender=0)
-            await until(lambda: not made.live.recall._tasks)
-            assert "POST pods/eviction" not in made.server.requests
-            await made.live.lead(afresh=False)
-            made.look(lender=0)
-            await until(lambda: made.deleting("borrower"))
-            assert not made.deleting("lender")
-
-    run(life())
+async def test_who_follows_evicts_nobody_and_knows_after_a_restart_who_borrowed() -> None:
+    async with lent(lead=False) as made:
+        for name, mib in (("lender", 15_000), ("borrower", 6_000)):
+            made.server.add("pods", pod(name, mib))
+        bind(made.server, "borrower", 0, "2026-01-01T00:00:09Z", memory_mib=6_000)
+        bind(made.server, "lender", 0, "2026-01-01T00:00:01Z", memory_mib=15_000)
+        await until(lambda: len(made.live.engine.ledger.holdings) == 2)
+        made.look(lender=0)
+        await until(lambda: not made.live.recall._tasks)
+        assert "POST pods/eviction" not in made.server.requests
+        await made.live.lead(afresh=False)
+        made.look(lender=0)
+        await until(lambda: made.deleting("borrower"))
+        assert not made.deleting("lender")
 
 
-def test_a_pod_that_weft_did_not_place_is_never_evicted() -> None:
-    async def life() -> None:
-        async with lent() as made:
-            made.server.add("pods", pod("foreign", 1_000, scheduler="other"))
-            bind(made.server, "foreign", None, "2099-01-01T00:00:00Z")
-            await until(lambda: len(made.live.engine.ledger.holdings) == 3)
-            made.look(lender=0)
-            await until(lambda: not made.live.recall._tasks)
-            made.look(lender=0)
-            await until(lambda: made.deleting("borrower"))
-            assert not made.deleting("foreign")
-
-    run(life())
+async def test_a_pod_that_weft_did_not_place_is_never_evicted() -> None:
+    async with lent() as made:
+        made.server.add("pods", pod("foreign", 1_000, scheduler="other"))
+        bind(made.server, "foreign", None, "2099-01-01T00:00:00Z")
+        await until(lambda: len(made.live.engine.ledger.holdings) == 3)
+        made.look(lender=0)
+        await until(lambda: not made.live.recall._tasks)
+        made.look(lender=0)
+        await until(lambda: made.deleting("borrower"))
+        assert not made.deleting("foreign")

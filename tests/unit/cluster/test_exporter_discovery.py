@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from discovery_world import USED, Clock, cluster, kinds, run
+from discovery_world import USED, Clock, cluster, kinds
 
 from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish, targets
 from weft.cluster.telemetry.server_discovery import AGAIN_S
@@ -85,43 +85,37 @@ def test_many_pods_that_no_daemonset_made_displace_none_that_one_made() -> None:
     assert found["n"] == "http://10.0.0.1:9400/metrics"
 
 
-def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
+async def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
     devices = Devices(
         [Node("a", (Gpu(0, 16_000, uuid="GPU-a"),)), Node("b", (Gpu(0, 16_000, uuid="GPU-b"),))]
     )
 
-    async def story() -> None:
-        async with cluster() as (servers, client):
-            servers.api.add("pods", exporter("e", "a"), "gpu")
-            servers.pages["e"] = page([PlayedGpu("b", 0, uuid="GPU-b", used_mib=9000)])
-            wish = ExporterWish(proxied=True, known=NameIndex(devices=lambda: devices))
-            source = DiscoveredExporters(client, wish, Clock())
-            reading = await source.read([USED], 45)
-            assert [SeriesJoiner(devices).join(answer) for answer in reading.answers] == [[]]
-            await source.close()
-
-    run(story())
+    async with cluster() as (servers, client):
+        servers.api.add("pods", exporter("e", "a"), "gpu")
+        servers.pages["e"] = page([PlayedGpu("b", 0, uuid="GPU-b", used_mib=9000)])
+        wish = ExporterWish(proxied=True, known=NameIndex(devices=lambda: devices))
+        source = DiscoveredExporters(client, wish, Clock())
+        reading = await source.read([USED], 45)
+        assert [SeriesJoiner(devices).join(answer) for answer in reading.answers] == [[]]
+        await source.close()
 
 
-def test_exporters_are_found_by_their_pods_and_looked_for_again() -> None:
-    async def story() -> None:
-        async with cluster() as (servers, client):
-            clock = Clock()
-            source = DiscoveredExporters(client, ExporterWish(proxied=True), clock)
-            assert kinds(await source.read([USED], 45)) == {"nobody"}
-            servers.api.add("pods", exporter("e", "a"), "gpu")
-            servers.pages["e"] = page([PlayedGpu("a", 1, used_mib=700)])
-            assert kinds(await source.read([USED], 45)) == {"nobody"}
-            clock.now += AGAIN_S
-            reading = await source.read([USED], 45)
-            assert kinds(reading) == set()
-            assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
-            assert json.loads(reading.answers[0].labels[0])["node"] == "a"
-            servers.api.fault("status", method="GET", path="pods", code=403)
-            clock.now += AGAIN_S
-            reading = await source.read([USED], 45)
-            assert kinds(reading) == {"nobody"}  # told, but those that are known are asked
-            assert len(reading.answers) == 1
-            await source.close()
-
-    run(story())
+async def test_exporters_are_found_by_their_pods_and_looked_for_again() -> None:
+    async with cluster() as (servers, client):
+        clock = Clock()
+        source = DiscoveredExporters(client, ExporterWish(proxied=True), clock)
+        assert kinds(await source.read([USED], 45)) == {"nobody"}
+        servers.api.add("pods", exporter("e", "a"), "gpu")
+        servers.pages["e"] = page([PlayedGpu("a", 1, used_mib=700)])
+        assert kinds(await source.read([USED], 45)) == {"nobody"}
+        clock.now += AGAIN_S
+        reading = await source.read([USED], 45)
+        assert kinds(reading) == set()
+        assert [answer.values.tolist() for answer in reading.answers] == [[700.0]]
+        assert json.loads(reading.answers[0].labels[0])["node"] == "a"
+        servers.api.fault("status", method="GET", path="pods", code=403)
+        clock.now += AGAIN_S
+        reading = await source.read([USED], 45)
+        assert kinds(reading) == {"nobody"}  # told, but those that are known are asked
+        assert len(reading.answers) == 1
+        await source.close()

@@ -11,7 +11,10 @@ from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+from weft.testing.lease import LeaseStub
+
+pytestmark = pytest.mark.virtual_time
 
 GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
 EACH = "genius/gpu-memory-each"
@@ -36,7 +39,7 @@ async def shares(refused: int) -> list[int]:
 
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 1)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], may_bind=may_bind)
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=LeaseStub(may_bind))
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(1)
@@ -53,5 +56,5 @@ async def shares(refused: int) -> list[int]:
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
-def test_a_binding_carries_the_version_that_was_decided_about(refused: int) -> None:
-    assert run(shares(refused)) == [2000]
+async def test_a_binding_carries_the_version_that_was_decided_about(refused: int) -> None:
+    assert await shares(refused) == [2000]

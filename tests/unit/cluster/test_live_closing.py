@@ -15,7 +15,9 @@ from weft.core.policies.best_fit import BestFit
 from weft.kube.bind import BindOptions
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 Scene = Callable[[FakeApiServer, EngineCluster], Any]
 HARD = {"key": "gpu", "value": "broken", "effect": "NoSchedule"}
@@ -66,51 +68,45 @@ CLOSINGS = [cordoned, tainted, deleted, not_ready]
 
 
 @pytest.mark.parametrize("close", CLOSINGS)
-def test_a_pod_made_right_after_a_node_was_closed_does_not_go_there(
+async def test_a_pod_made_right_after_a_node_was_closed_does_not_go_there(
     close: Callable[[FakeApiServer], None],
 ) -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node())
-        async with cluster(server):
-            await asyncio.sleep(5)
-            close(server)
-            server.add("pods", pod("late"), "d")
-            await asyncio.sleep(60)
-            assert on(server, "late") == ""
-
-    run(scene())
+    server = FakeApiServer()
+    server.add("nodes", node())
+    async with cluster(server):
+        await asyncio.sleep(5)
+        close(server)
+        server.add("pods", pod("late"), "d")
+        await asyncio.sleep(60)
+        assert on(server, "late") == ""
 
 
 @pytest.mark.parametrize("close", CLOSINGS)
-def test_pods_in_hand_when_a_node_is_closed_do_not_go_there(
+async def test_pods_in_hand_when_a_node_is_closed_do_not_go_there(
     close: Callable[[FakeApiServer], None],
 ) -> None:
     """Neither those still to be decided, though their watch was first, nor those decided and not
     yet bound."""
 
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node(count=BURST))
-        async with cluster(server, in_flight=1) as live:
-            await asyncio.sleep(5)
-            for number in range(BURST):
-                server.add("pods", pod(f"p{number}"), "d")
-            seen, decided = live.pods.pods, live.engine.ledger.holdings
-            while not decided:
-                await asyncio.sleep(0)
-            close(server)
-            while open_to_all(live):
-                await asyncio.sleep(0)
-            assert len(decided) <= len(seen) < BURST
-            was = [name for _, name in seen if on(server, name)]
-            assert len(was) < len(decided)
-            await asyncio.sleep(60)
-            now = [name for _, name in seen if on(server, name)]
-            assert len(now) - len(was) <= 1  # one binding was under way
-            assert len(live.engine.ledger.holdings) == len(now)
-
-    run(scene())
+    server = FakeApiServer()
+    server.add("nodes", node(count=BURST))
+    async with cluster(server, in_flight=1) as live:
+        await asyncio.sleep(5)
+        for number in range(BURST):
+            server.add("pods", pod(f"p{number}"), "d")
+        seen, decided = live.pods.pods, live.engine.ledger.holdings
+        while not decided:
+            await asyncio.sleep(0)
+        close(server)
+        while open_to_all(live):
+            await asyncio.sleep(0)
+        assert len(decided) <= len(seen) < BURST
+        was = [name for _, name in seen if on(server, name)]
+        assert len(was) < len(decided)
+        await asyncio.sleep(60)
+        now = [name for _, name in seen if on(server, name)]
+        assert len(now) - len(was) <= 1  # one binding was under way
+        assert len(live.engine.ledger.holdings) == len(now)
 
 
 def open_to_all(live: EngineCluster) -> bool:
@@ -118,86 +114,71 @@ def open_to_all(live: EngineCluster) -> bool:
     return told.schedulable and not told.taints
 
 
-def test_a_pod_that_tolerates_what_closed_the_node_goes_there() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node())
-        async with cluster(server):
-            await asyncio.sleep(5)
-            tainted(server)
-            server.add("pods", pod("residencies", tolerations=[{"operator": "Exists"}]), "d")
-            await asyncio.sleep(0.01)
-            assert on(server, "residencies") == "n"
-
-    run(scene())
-
-
-def test_a_node_that_opens_again_takes_who_waited() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node())
-        async with cluster(server):
-            await asyncio.sleep(5)
-            cordoned(server)
-            server.add("pods", pod("waits"), "d")
-            await asyncio.sleep(5)
-            assert on(server, "waits") == ""
-            server.update("nodes", "n", {"spec": {"unschedulable": False}})
-            await asyncio.sleep(1)
-            assert on(server, "waits") == "n"
-
-    run(scene())
-
-
-def test_one_taint_in_place_of_another_lets_in_who_tolerates_the_new_one() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node())
+async def test_a_pod_that_tolerates_what_closed_the_node_goes_there() -> None:
+    server = FakeApiServer()
+    server.add("nodes", node())
+    async with cluster(server):
+        await asyncio.sleep(5)
         tainted(server)
-        other = {**HARD, "key": "other"}
-        async with cluster(server):
-            server.add("pods", pod("waits", **tolerates(other)), "d")
-            await asyncio.sleep(5)
-            assert on(server, "waits") == ""
-            server.update("nodes", "n", {"spec": {"taints": [other]}})
-            await asyncio.sleep(1)
-            assert on(server, "waits") == "n"
-
-    run(scene())
+        server.add("pods", pod("residencies", tolerations=[{"operator": "Exists"}]), "d")
+        await asyncio.sleep(0.01)
+        assert on(server, "residencies") == "n"
 
 
-def test_a_node_closed_and_opened_at_once_is_open() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node())
-        async with cluster(server):
-            await asyncio.sleep(5)
-            cordoned(server)
-            server.update("nodes", "n", {"spec": {"unschedulable": False}})
-            server.add("pods", pod("a"), "d")
-            await asyncio.sleep(5)
-            assert on(server, "a") == "n"
+async def test_a_node_that_opens_again_takes_who_waited() -> None:
+    server = FakeApiServer()
+    server.add("nodes", node())
+    async with cluster(server):
+        await asyncio.sleep(5)
+        cordoned(server)
+        server.add("pods", pod("waits"), "d")
+        await asyncio.sleep(5)
+        assert on(server, "waits") == ""
+        server.update("nodes", "n", {"spec": {"unschedulable": False}})
+        await asyncio.sleep(1)
+        assert on(server, "waits") == "n"
 
-    run(scene())
+
+async def test_one_taint_in_place_of_another_lets_in_who_tolerates_the_new_one() -> None:
+    server = FakeApiServer()
+    server.add("nodes", node())
+    tainted(server)
+    other = {**HARD, "key": "other"}
+    async with cluster(server):
+        server.add("pods", pod("waits", **tolerates(other)), "d")
+        await asyncio.sleep(5)
+        assert on(server, "waits") == ""
+        server.update("nodes", "n", {"spec": {"taints": [other]}})
+        await asyncio.sleep(1)
+        assert on(server, "waits") == "n"
 
 
-def test_an_older_word_of_the_node_does_not_open_it() -> None:
+async def test_a_node_closed_and_opened_at_once_is_open() -> None:
+    server = FakeApiServer()
+    server.add("nodes", node())
+    async with cluster(server):
+        await asyncio.sleep(5)
+        cordoned(server)
+        server.update("nodes", "n", {"spec": {"unschedulable": False}})
+        server.add("pods", pod("a"), "d")
+        await asyncio.sleep(5)
+        assert on(server, "a") == "n"
+
+
+async def test_an_older_word_of_the_node_does_not_open_it() -> None:
     """What the consumer comes to late is not how the node is by then."""
 
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", node(count=90))
-        async with cluster(server) as live:
-            await asyncio.sleep(5)
-            for number in range(60):
-                server.add("pods", pod(f"p{number}"), "d")
-            server.update("nodes", "n", {"metadata": {"labels": {"a": "b"}}})
+    server = FakeApiServer()
+    server.add("nodes", node(count=90))
+    async with cluster(server) as live:
+        await asyncio.sleep(5)
+        for number in range(60):
+            server.add("pods", pod(f"p{number}"), "d")
+        server.update("nodes", "n", {"metadata": {"labels": {"a": "b"}}})
+        await asyncio.sleep(0)
+        cordoned(server)
+        while open_to_all(live):
             await asyncio.sleep(0)
-            cordoned(server)
-            while open_to_all(live):
-                await asyncio.sleep(0)
-            await asyncio.sleep(5)
-            assert not open_to_all(live)
-            assert live.engine.ledger.table.nodes[0].labels == {"a": "b"}
-
-    run(scene())
+        await asyncio.sleep(5)
+        assert not open_to_all(live)
+        assert live.engine.ledger.table.nodes[0].labels == {"a": "b"}

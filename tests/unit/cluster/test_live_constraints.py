@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_world import bind, node, pod, refusals, run, until, world
+from live_world import bind, node, pod, refusals, until, world
 
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of, keeps_away
@@ -200,21 +200,18 @@ def at(name: str, zone: str) -> Any:
     return one
 
 
-def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
-    async def life() -> None:
-        async with world(at("a1", "a"), at("a2", "a"), at("b", "b")) as made:
-            server, refused = made.server, refusals(made)
-            required = [{"topologyKey": "zone", "labelSelector": {}}]
-            anti = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-            server.add("pods", pod("alone", 1, "other", affinity={"podAntiAffinity": anti}))
-            bind(server, "alone", None, "2020-01-01T00:00:00Z", node="a1")
-            await until(lambda: made.live.engine.ledger.table.nodes[1].keeps_away)
-            for index in range(3):
-                server.add("pods", pod(f"p{index}", 10_000))
-            await until(lambda: "p2" in refused)
-            placed = [
-                server.get("pods", f"p{index}", "d")["spec"].get("nodeName") for index in range(3)
-            ]
-            assert set(placed) <= {"b", None}
-
-    run(life())
+async def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
+    async with world(at("a1", "a"), at("a2", "a"), at("b", "b")) as made:
+        server, refused = made.server, refusals(made)
+        required = [{"topologyKey": "zone", "labelSelector": {}}]
+        anti = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        server.add("pods", pod("alone", 1, "other", affinity={"podAntiAffinity": anti}))
+        bind(server, "alone", None, "2020-01-01T00:00:00Z", node="a1")
+        await until(lambda: made.live.engine.ledger.table.nodes[1].keeps_away)
+        for index in range(3):
+            server.add("pods", pod(f"p{index}", 10_000))
+        await until(lambda: "p2" in refused)
+        placed = [
+            server.get("pods", f"p{index}", "d")["spec"].get("nodeName") for index in range(3)
+        ]
+        assert set(placed) <= {"b", None}

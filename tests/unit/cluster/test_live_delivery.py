@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 from live_world import Json, node, pod
 
 from weft.cluster.control.live_cluster import EngineCluster
@@ -10,7 +11,9 @@ from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 ALNAIR, ELASTIC = "alnair/vgpu-memory", "elasticgpu.io/gpu-memory"
 
@@ -33,45 +36,39 @@ def bound_to(server: FakeApiServer, name: str) -> str:
     return found
 
 
-def test_a_pod_goes_only_where_its_resource_is_advertised_or_delivered_by_name() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
-        line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
-        async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = EngineCluster(client, [Profile("weft", [BestFit()])])
-            await live.start()
-            await live.lead(afresh=False)
-            for name, resource in (("e", ELASTIC), ("a", ALNAIR), ("g", "aliyun.com/gpu-mem")):
-                server.add("pods", asking(name, resource), "d")
-            await asyncio.sleep(30)
-            assert [bound_to(server, name) for name in "eag"] == ["elastic", "", ""]
-            server.add("nodes", advertising("alnair", **{ALNAIR: "32"}))
-            await asyncio.sleep(30)
-            assert [bound_to(server, name) for name in "ag"] == ["alnair", ""]
-            marks = {"metadata": {"annotations": {"weft.dev/delivers": "by-name"}}}
-            server.update("nodes", "elastic", marks)
-            await asyncio.sleep(30)
-            assert bound_to(server, "g") == "elastic"
-            await live.stop()
-
-    run(scene())
+async def test_a_pod_goes_only_where_its_resource_is_advertised_or_delivered_by_name() -> None:
+    server = FakeApiServer()
+    server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
+    async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
+        live = EngineCluster(client, [Profile("weft", [BestFit()])])
+        await live.start()
+        await live.lead(afresh=False)
+        for name, resource in (("e", ELASTIC), ("a", ALNAIR), ("g", "aliyun.com/gpu-mem")):
+            server.add("pods", asking(name, resource), "d")
+        await asyncio.sleep(30)
+        assert [bound_to(server, name) for name in "eag"] == ["elastic", "", ""]
+        server.add("nodes", advertising("alnair", **{ALNAIR: "32"}))
+        await asyncio.sleep(30)
+        assert [bound_to(server, name) for name in "ag"] == ["alnair", ""]
+        marks = {"metadata": {"annotations": {"weft.dev/delivers": "by-name"}}}
+        server.update("nodes", "elastic", marks)
+        await asyncio.sleep(30)
+        assert bound_to(server, "g") == "elastic"
+        await live.stop()
 
 
-def test_pods_that_are_bound_where_nothing_delivers_are_charged_all_the_same() -> None:
-    async def scene() -> None:
-        server = FakeApiServer()
-        server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
-        server.add("pods", asking("g", "aliyun.com/gpu-mem"), "d")
-        marks = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"}
-        change = {"spec": {"nodeName": "elastic"}, "metadata": {"annotations": marks}}
-        server.update("pods", "g", change, "d")
-        line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
-        async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = EngineCluster(client, [Profile("weft", [BestFit()])], gpushare_unit="GiB")
-            await live.start()
-            assert live.engine.ledger.table.memory_used[0] == 0
-            assert live.engine.ledger.table.memory_used[1] > 4000
-            await live.stop()
-
-    run(scene())
+async def test_pods_that_are_bound_where_nothing_delivers_are_charged_all_the_same() -> None:
+    server = FakeApiServer()
+    server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
+    server.add("pods", asking("g", "aliyun.com/gpu-mem"), "d")
+    marks = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"}
+    change = {"spec": {"nodeName": "elastic"}, "metadata": {"annotations": marks}}
+    server.update("pods", "g", change, "d")
+    line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
+    async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], gpushare_unit="GiB")
+        await live.start()
+        assert live.engine.ledger.table.memory_used[0] == 0
+        assert live.engine.ledger.table.memory_used[1] > 4000
+        await live.stop()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from account_world import CARDS, Account, pod
-from live_world import CARD_MIB, LONG_AGO, World, bind, run, until, world
+from live_world import CARD_MIB, LONG_AGO, World, bind, until, world
 from live_world import pod as shared
 
 from weft.cluster.control.live_cluster import EngineCluster
@@ -41,7 +41,7 @@ def test_where_none_is_idle_the_emptiest_card_is_taken() -> None:
 
 def test_a_card_about_to_be_bound_is_not_guessed_while_another_is_idle() -> None:
     account = Account()
-    coming = Account().take(pod("ours", WHOLE, 2)).placement("ours")
+    coming = Account().take(pod("ours", WHOLE, 2)).view.decided("ours")
     assert coming
     assert account.ledger.reserve(coming)
     account.take(pod("a", WHOLE))
@@ -54,7 +54,7 @@ def test_a_card_about_to_be_bound_is_not_guessed_while_another_is_idle() -> None
 
 def test_a_binding_that_failed_is_seen_with_the_next_change() -> None:
     account = Account()
-    coming = Account().take(pod("ours", WHOLE, 2)).placement("ours")
+    coming = Account().take(pod("ours", WHOLE, 2)).view.decided("ours")
     assert coming
     account.ledger.reserve(coming)
     account.take(pod("a", WHOLE))
@@ -110,23 +110,20 @@ def _nothing_in_use_is_free(live: Account, there: dict[str, Pod]) -> None:
     assert full >= min(wanted, CARDS)
 
 
-def test_after_a_restart_no_card_in_use_is_given_away() -> None:
-    async def life() -> None:
-        async with world() as made:
-            server = made.server
-            server.add("pods", shared("z", CARD_MIB))
-            bind(server, "z", 1, LONG_AGO, memory_mib=CARD_MIB)
-            foreign = shared("a", scheduler="default-scheduler")
-            foreign["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-            server.add("pods", foreign)
-            bind(server, "a", None, LONG_AGO)
-            await until(lambda: used(made.live) == [CARD_MIB] * 2)
-            await made.live.stop()
-            await started_anew(made)
-            assert used(made.live) == [CARD_MIB] * 2
-            assert made.live.guard.over == {}
-
-    run(life())
+async def test_after_a_restart_no_card_in_use_is_given_away() -> None:
+    async with world() as made:
+        server = made.server
+        server.add("pods", shared("z", CARD_MIB))
+        bind(server, "z", 1, LONG_AGO, memory_mib=CARD_MIB)
+        foreign = shared("a", scheduler="default-scheduler")
+        foreign["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        server.add("pods", foreign)
+        bind(server, "a", None, LONG_AGO)
+        await until(lambda: used(made.live) == [CARD_MIB] * 2)
+        await made.live.stop()
+        await started_anew(made)
+        assert used(made.live) == [CARD_MIB] * 2
+        assert made.live.guard.over == {}
 
 
 def used(live: EngineCluster) -> list[int]:

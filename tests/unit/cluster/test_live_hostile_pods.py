@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from live_world import LONG_AGO, World, bind, node, pod, run, until, world
+from live_world import LONG_AGO, World, bind, node, pod, until, world
 
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.kube.pods import Pod
@@ -33,35 +33,31 @@ async def goes_on(it: World) -> None:
         (MARK, '{"shares": [[0, ' + "9" * 5000 + ', 100, 0, ""]]}'),
     ],
 )
-def test_an_annotation_nobody_writes_stops_nobody(name: str, text: str) -> None:
-    async def play() -> None:
-        async with world() as it:
-            it.server.add("pods", pod("p", 100, scheduler="other"))
-            uid = bind(it.server, "p", None, LONG_AGO, **{name: text})
-            await until(lambda: uid in it.live.engine.ledger.holdings)
-            await goes_on(it)
-
-    run(play())
+async def test_an_annotation_nobody_writes_stops_nobody(name: str, text: str) -> None:
+    async with world() as it:
+        it.server.add("pods", pod("p", 100, scheduler="other"))
+        uid = bind(it.server, "p", None, LONG_AGO, **{name: text})
+        await until(lambda: uid in it.live.engine.ledger.holdings)
+        await goes_on(it)
 
 
 @pytest.mark.parametrize(
     "row",
     [[0, 0, 2**70, 0, ""], [0, 0, 2**62, 0, ""], [0, 0, 1, 2**62, ""], [0, 0, 1, 0, "\ud800"]],
 )
-def test_pods_that_claim_more_than_there_can_be_are_charged_what_they_ask(row: object) -> None:
-    async def play() -> None:
-        async with world() as it:
-            for name in ("p", "q", "r"):
-                it.server.add("pods", pod(name, 100, scheduler="other"))
-                uid = it.server.get("pods", name, "d")["metadata"]["uid"]
-                value = json.dumps({"pod": uid, "node": "n", "shares": [row]})
-                bind(it.server, name, None, LONG_AGO, **{MARK: value})
-                await until(partial(it.live.engine.ledger.holdings.get, uid))
-                shares = it.live.engine.ledger.holdings[uid].placement.shares
-                assert {share.memory_mib for share in shares} == {100}
-            await goes_on(it)
-
-    run(play())
+async def test_pods_that_claim_more_than_there_can_be_are_charged_what_they_ask(
+    row: object,
+) -> None:
+    async with world() as it:
+        for name in ("p", "q", "r"):
+            it.server.add("pods", pod(name, 100, scheduler="other"))
+            uid = it.server.get("pods", name, "d")["metadata"]["uid"]
+            value = json.dumps({"pod": uid, "node": "n", "shares": [row]})
+            bind(it.server, name, None, LONG_AGO, **{MARK: value})
+            await until(partial(it.live.engine.ledger.holdings.get, uid))
+            shares = it.live.engine.ledger.holdings[uid].placement.shares
+            assert {share.memory_mib for share in shares} == {100}
+        await goes_on(it)
 
 
 def test_deep_marks_are_not_wefts() -> None:
@@ -70,21 +66,18 @@ def test_deep_marks_are_not_wefts() -> None:
     assert not placed_by_weft(msgspec.convert(told, Pod))
 
 
-def test_a_deep_or_endless_inventory_is_that_nodes_alone() -> None:
-    async def play() -> None:
-        async with world() as it:
-            vast = '{"gpus": [{"index": 0, "memory_mib": 1' + "0" * 18 + "}]}"
-            deep = '{"gpus": [], "more": ' + DEEP + "}"
-            for name, text in (("deep", deep), ("vast", vast)):
-                bad = node(name)
-                bad["metadata"]["annotations"] = {"weft.dev/inventory": text}
-                it.server.add("nodes", bad)
-            await goes_on(it)
-
-    run(play())
+async def test_a_deep_or_endless_inventory_is_that_nodes_alone() -> None:
+    async with world() as it:
+        vast = '{"gpus": [{"index": 0, "memory_mib": 1' + "0" * 18 + "}]}"
+        deep = '{"gpus": [], "more": ' + DEEP + "}"
+        for name, text in (("deep", deep), ("vast", vast)):
+            bad = node(name)
+            bad["metadata"]["annotations"] = {"weft.dev/inventory": text}
+            it.server.add("nodes", bad)
+        await goes_on(it)
 
 
-def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
+async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "weft.cluster")
@@ -92,24 +85,21 @@ def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
     def nobody_thought_of_this(uid: str) -> int:
         raise ZeroDivisionError(f"at {len(uid[:1])}")
 
-    async def play() -> None:
-        async with world() as it:
-            it.live.ends.peak_mib = nobody_thought_of_this
-            made = pod("p", 100, scheduler="other")
-            owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
-            made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]
-            it.server.add("pods", made)
-            uid = bind(it.server, "p", 0, LONG_AGO, memory_mib=100)
-            await until(lambda: uid in it.live.engine.ledger.holdings)
-            for end in "ab":
-                marks = {"weft.dev/out-of-memory": json.dumps({"end": end})}
-                it.server.update("pods", "p", {"metadata": {"annotations": marks}}, "d")
-                await until(lambda: it.live.pods.faults == ord(end) - ord("a") + 1)  # noqa: B023
-            it.server.update("pods", "p", {"status": {"phase": "Failed"}}, "d")
-            await until(lambda: uid not in it.live.engine.ledger.holdings)
-            await goes_on(it)
-
-    run(play())
+    async with world() as it:
+        it.live.ends.peak_mib = nobody_thought_of_this
+        made = pod("p", 100, scheduler="other")
+        owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
+        made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]
+        it.server.add("pods", made)
+        uid = bind(it.server, "p", 0, LONG_AGO, memory_mib=100)
+        await until(lambda: uid in it.live.engine.ledger.holdings)
+        for end in "ab":
+            marks = {"weft.dev/out-of-memory": json.dumps({"end": end})}
+            it.server.update("pods", "p", {"metadata": {"annotations": marks}}, "d")
+            await until(lambda: it.live.pods.faults == ord(end) - ord("a") + 1)  # noqa: B023
+        it.server.update("pods", "p", {"status": {"phase": "Failed"}}, "d")
+        await until(lambda: uid not in it.live.engine.ledger.holdings)
+        await goes_on(it)
     assert [record.getMessage() for record in caplog.records] == [
         "pod d/p cannot be read; this is a mistake in Weft: ZeroDivisionError: at 1"
     ]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from live_world import LONG_AGO, gpus, node, pod, run, until, world
+from live_world import LONG_AGO, gpus, node, pod, until, world
 
 from weft.cluster.state.nodes import NodeView
 from weft.kube.list_diff import Added, Deleted, Modified
@@ -99,26 +99,20 @@ def test_a_node_that_was_deleted_has_not_shrunk() -> None:
     assert not found.shrunk
 
 
-def test_nodes_that_change_together_are_laid_out_once() -> None:
-    async def life() -> None:
-        async with world(*(node(f"n{i}") for i in range(40))) as made:
-            ledger = made.live.engine.ledger
-            before, seen = ledger.generation, made.live.nodes.objects
-            for i in range(40):
-                made.server.update("nodes", f"n{i}", {"spec": {"unschedulable": True}})
-                await until(lambda name=f"n{i}": seen[name].spec.unschedulable)  # type: ignore[misc]
-            await until(lambda: all(one.taints for one in ledger.table.nodes))
-            assert 1 <= ledger.generation - before < 20
-
-    run(life())
+async def test_nodes_that_change_together_are_laid_out_once() -> None:
+    async with world(*(node(f"n{i}") for i in range(40))) as made:
+        ledger = made.live.engine.ledger
+        before, seen = ledger.generation, made.live.nodes.objects
+        for i in range(40):
+            made.server.update("nodes", f"n{i}", {"spec": {"unschedulable": True}})
+            await until(lambda name=f"n{i}": seen[name].spec.unschedulable)  # type: ignore[misc]
+        await until(lambda: all(one.taints for one in ledger.table.nodes))
+        assert 1 <= ledger.generation - before < 20
 
 
-def test_a_node_that_comes_late_is_used() -> None:
-    async def life() -> None:
-        async with world(node("small", 0)) as made:
-            made.server.add("pods", pod("a"))
-            await until(lambda: made.live.pod("d", "a"))
-            made.server.add("nodes", node("large"))
-            await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
-
-    run(life())
+async def test_a_node_that_comes_late_is_used() -> None:
+    async with world(node("small", 0)) as made:
+        made.server.add("pods", pod("a"))
+        await until(lambda: made.live.pod("d", "a"))
+        made.server.add("nodes", node("large"))
+        await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))

@@ -4,12 +4,16 @@ import asyncio
 import random
 from typing import Any
 
+import pytest
+
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
 
@@ -53,8 +57,8 @@ async def scene() -> None:
         await live.stop()
 
 
-def test_the_pods_of_a_node_that_returns_keep_their_gpus() -> None:
-    run(scene())
+async def test_the_pods_of_a_node_that_returns_keep_their_gpus() -> None:
+    await scene()
 
 
 async def restart() -> None:
@@ -82,5 +86,5 @@ async def restart() -> None:
         await live.stop()
 
 
-def test_a_pod_read_before_its_node_is_charged_when_the_node_appears() -> None:
-    run(restart())
+async def test_a_pod_read_before_its_node_is_charged_when_the_node_appears() -> None:
+    await restart()

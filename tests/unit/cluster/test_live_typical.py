@@ -48,33 +48,27 @@ async def told(server: FakeApiServer, *names: str) -> list[PolicyInput]:
         return found
 
 
-def test_gpu_pods_that_have_not_ended_are_counted_by_what_they_ask() -> None:
-    async def story() -> list[PolicyInput]:
-        async with FakeApiServer() as server:
-            for number in range(LEAST_PODS):
-                add(server, f"small-{number}", 1000)
-            for number in range(5):
-                add(server, f"large-{number}", 8000)
-            add(server, "over", 2000, phase="Succeeded")
-            add(server, "cpu", 0)
-            return await told(server)
-
-    (event,) = asyncio.run(asyncio.wait_for(story(), 20))
+async def test_gpu_pods_that_have_not_ended_are_counted_by_what_they_ask() -> None:
+    async with FakeApiServer() as server:
+        for number in range(LEAST_PODS):
+            add(server, f"small-{number}", 1000)
+        for number in range(5):
+            add(server, f"large-{number}", 8000)
+        add(server, "over", 2000, phase="Succeeded")
+        add(server, "cpu", 0)
+        (event,) = await told(server)
     assert event.policy == "fgd"
     counts = {shape["claims"][0]["memory"]["value"]: count for shape, count in event.value}
     assert counts == {1000: LEAST_PODS, 8000: 5}
 
 
-def test_too_few_pods_tell_nothing_and_a_change_is_told_anew() -> None:
-    async def story() -> tuple[list[PolicyInput], list[PolicyInput]]:
-        async with FakeApiServer() as server:
-            for number in range(LEAST_PODS - 1):
-                add(server, f"p-{number}", 1000)
-            few = await told(server)
-            for number in range(5):
-                add(server, f"q-{number}", 2000)
-            return few, await told(server, "q-0")
-
-    few, many = asyncio.run(asyncio.wait_for(story(), 20))
+async def test_too_few_pods_tell_nothing_and_a_change_is_told_anew() -> None:
+    async with FakeApiServer() as server:
+        for number in range(LEAST_PODS - 1):
+            add(server, f"p-{number}", 1000)
+        few = await told(server)
+        for number in range(5):
+            add(server, f"q-{number}", 2000)
+        many = await told(server, "q-0")
     assert few == []
     assert len(many) == 2

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_world import pod, refusals, run, until, world
+from live_world import pod, refusals, until, world
 
 from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of
 from weft.cluster.state.volumes import VolumeView
@@ -202,28 +202,25 @@ def test_a_driver_with_a_limit_is_a_reason_to_wait() -> None:
     assert read(volumes, **MOUNTS).unsupported == ""
 
 
-def test_of_two_pods_with_one_claim_the_second_runs_when_the_first_has_ended() -> None:
-    async def life() -> None:
-        async with world() as made:
-            server, refused = made.server, refusals(made)
-            server.add("persistentvolumes", {"metadata": {"name": "disk"}, "spec": {}})
-            server.add(
-                "persistentvolumeclaims",
-                {
-                    "metadata": {"name": "data", "namespace": "d"},
-                    "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
-                },
-            )
+async def test_of_two_pods_with_one_claim_the_second_runs_when_the_first_has_ended() -> None:
+    async with world() as made:
+        server, refused = made.server, refusals(made)
+        server.add("persistentvolumes", {"metadata": {"name": "disk"}, "spec": {}})
+        server.add(
+            "persistentvolumeclaims",
+            {
+                "metadata": {"name": "data", "namespace": "d"},
+                "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
+            },
+        )
 
-            def placed(name: str) -> str:
-                return str(server.get("pods", name, "d")["spec"].get("nodeName") or "")
+        def placed(name: str) -> str:
+            return str(server.get("pods", name, "d")["spec"].get("nodeName") or "")
 
-            server.add("pods", pod("first", 1_000, **MOUNTS))
-            server.add("pods", pod("second", 1_000, **MOUNTS))
-            await until(lambda: placed("first"))
-            await until(lambda: "second" in refused)
-            assert not placed("second")
-            server.update("pods", "first", {"status": {"phase": "Succeeded"}}, "d")
-            await until(lambda: placed("second"))
-
-    run(life())
+        server.add("pods", pod("first", 1_000, **MOUNTS))
+        server.add("pods", pod("second", 1_000, **MOUNTS))
+        await until(lambda: placed("first"))
+        await until(lambda: "second" in refused)
+        assert not placed("second")
+        server.update("pods", "first", {"status": {"phase": "Succeeded"}}, "d")
+        await until(lambda: placed("second"))

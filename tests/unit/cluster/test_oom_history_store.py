@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from live_world import api, bind, node, pod, run, until
+from live_world import api, bind, node, pod, until
 from oom_history_world import (
     JOB,
     KEY,
@@ -23,30 +23,28 @@ from oom_history_world import (
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.core.engine import OomRecord
 from weft.core.engine.oom_history import MOST
+from weft.testing.lease import LeaseStub
 
 
-def test_two_that_write_at_once_join_what_they_know() -> None:
-    async def life() -> None:
-        async with api() as server:
-            put(server, d__Job__other=oom_record("d/Job/other"))
-            async with scene(server) as made:
-                await made.bound("a")
-                put(
-                    server,
-                    d__Job__train=oom_record(least_mib=7_000, ends=["x"], note="mine"),
-                    new="?",
-                )
-                made.fails("a")
-                await until(lambda: (e := entry(server)) and e.times == 2)
-                found = json.loads(stored(server)[KEY])
-                assert (found["least_mib"], found["note"]) == (7_000, "mine")
-                assert found["ends"][0] == "x"
-                assert made.known[JOB].times == 2
-                assert made.known["d/Job/other"] == OomRecord(1, 1_000)
-                assert stored(server)["new"] == "?"
-                assert made.live.oom_history.counts["conflict"] == 1
-
-    run(life())
+async def test_two_that_write_at_once_join_what_they_know() -> None:
+    async with api() as server:
+        put(server, d__Job__other=oom_record("d/Job/other"))
+        async with scene(server) as made:
+            await made.bound("a")
+            put(
+                server,
+                d__Job__train=oom_record(least_mib=7_000, ends=["x"], note="mine"),
+                new="?",
+            )
+            made.fails("a")
+            await until(lambda: (e := entry(server)) and e.times == 2)
+            found = json.loads(stored(server)[KEY])
+            assert (found["least_mib"], found["note"]) == (7_000, "mine")
+            assert found["ends"][0] == "x"
+            assert made.known[JOB].times == 2
+            assert made.known["d/Job/other"] == OomRecord(1, 1_000)
+            assert stored(server)["new"] == "?"
+            assert made.live.oom_history.counts["conflict"] == 1
 
 
 BROKEN = {
@@ -59,8 +57,8 @@ BROKEN = {
 }
 
 
-def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
-    async def life() -> None:
+async def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "weft.cluster"):
         async with api() as server:
             good = {"d.Job.good": oom_record("d/Job/good")}
             server.add("configmaps", {"metadata": NAMED, "data": {**BROKEN, **good}})
@@ -81,64 +79,52 @@ def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCaptureFix
                 made.fails("c")
                 await until(lambda: made.live.oom_history.unreadable == BROKEN.keys() - {KEY})
                 assert made.known[JOB].least_mib == 9_000
-
-    with caplog.at_level(logging.WARNING, "weft.cluster"):
-        run(life())
     said = [r.getMessage() for r in caplog.records if "is no lesson" in r.getMessage()]
     assert len(said) == len(BROKEN)
 
 
-def test_of_too_many_workloads_the_one_that_failed_least_recently_goes() -> None:
-    async def life() -> None:
-        async with api() as server:
-            data = {
-                key_of(f"d/Job/j{n}"): oom_record(f"d/Job/j{n}", at=f"2025-01-01T00:{n:04}:00Z")
-                for n in range(MOST)
-            }
-            server.add("configmaps", {"metadata": NAMED, "data": {**data, "README": "?"}})
-            async with scene(server) as made:
-                await made.bound("a")
-                made.fails("a")
-                await until(lambda: entry(server))
-                gone = data.keys() - stored(server).keys()
-                assert gone == {key_of("d/Job/j0")}
-                assert "d/Job/j0" not in made.known
-                assert "README" in stored(server)
-
-    run(life())
-
-
-def test_ends_that_come_together_are_one_write() -> None:
-    async def life() -> None:
-        async with api(node(count=8)) as server, scene(server) as made:
-            for number in range(8):
-                await made.bound(f"p{number}")
-            for number in range(8):
-                made.fails(f"p{number}")
-            await until(lambda: made.live.ends.count == 8)
-            await until(lambda: (e := entry(server)) and e.times == 2)
-            assert made.live.oom_history.counts["written"] <= 2
-
-    run(life())
-
-
-def test_nothing_is_written_without_the_lease() -> None:
-    async def life() -> None:
-        allowed: list[bool] = []
-        may: Callable[[float], bool] = lambda _: bool(allowed)  # noqa: E731
-        async with api() as server, scene(server, may_bind=may) as made:
-            server.add("pods", made_by(pod("a", 2_000)))
-            bind(server, "a", 0, "2026-01-01T00:00:01Z", memory_mib=2_000)
-            await until(lambda: holders(made))
+async def test_of_too_many_workloads_the_one_that_failed_least_recently_goes() -> None:
+    async with api() as server:
+        data = {
+            key_of(f"d/Job/j{n}"): oom_record(f"d/Job/j{n}", at=f"2025-01-01T00:{n:04}:00Z")
+            for n in range(MOST)
+        }
+        server.add("configmaps", {"metadata": NAMED, "data": {**data, "README": "?"}})
+        async with scene(server) as made:
+            await made.bound("a")
             made.fails("a")
-            await until(lambda: made.known.get(JOB))
-            slept = len(made.live.client.clock.slept)  # type: ignore[attr-defined]
-            await until(lambda: len(made.live.client.clock.slept) > slept + 3)  # type: ignore[attr-defined]
-            assert stored(server) == {}
-            allowed.append(True)
             await until(lambda: entry(server))
+            gone = data.keys() - stored(server).keys()
+            assert gone == {key_of("d/Job/j0")}
+            assert "d/Job/j0" not in made.known
+            assert "README" in stored(server)
 
-    run(life())
+
+async def test_ends_that_come_together_are_one_write() -> None:
+    async with api(node(count=8)) as server, scene(server) as made:
+        for number in range(8):
+            await made.bound(f"p{number}")
+        for number in range(8):
+            made.fails(f"p{number}")
+        await until(lambda: made.live.ends.count == 8)
+        await until(lambda: (e := entry(server)) and e.times == 2)
+        assert made.live.oom_history.counts["written"] <= 2
+
+
+async def test_nothing_is_written_without_the_lease() -> None:
+    allowed: list[bool] = []
+    may: Callable[[float], bool] = lambda _: bool(allowed)  # noqa: E731
+    async with api() as server, scene(server, lease=LeaseStub(may)) as made:
+        server.add("pods", made_by(pod("a", 2_000)))
+        bind(server, "a", 0, "2026-01-01T00:00:01Z", memory_mib=2_000)
+        await until(lambda: holders(made))
+        made.fails("a")
+        await until(lambda: made.known.get(JOB))
+        slept = len(made.live.client.clock.slept)  # type: ignore[attr-defined]
+        await until(lambda: len(made.live.client.clock.slept) > slept + 3)  # type: ignore[attr-defined]
+        assert stored(server) == {}
+        allowed.append(True)
+        await until(lambda: entry(server))
 
 
 def test_keys_are_valid_short_and_each_workloads_own() -> None:
@@ -167,25 +153,22 @@ def test_keys_are_valid_short_and_each_workloads_own() -> None:
         assert not key.startswith(".")
 
 
-def test_only_who_decides_lets_the_successor_go_first() -> None:
+async def test_only_who_decides_lets_the_successor_go_first() -> None:
     """A follower's lessons hold, but the queue's head is for pods that it saw end while it led."""
 
-    async def life() -> None:
-        async with (
-            api() as server,
-            scene(server) as leader,
-            scene(server, lead=False) as follower,
-        ):
-            await leader.bound("a")
-            leader.fails("a")
-            for one in (leader, follower):
-                await until(lambda one=one: one.known.get(JOB))  # type: ignore[misc]
-            successor = leader.live.parse(leader.live.pod("d", "a"))  # type: ignore[arg-type]
-            assert successor.workload == JOB
-            assert leader.live.engine.oom_history.goes_first(successor)
-            assert not follower.live.engine.oom_history.goes_first(successor)
-
-    run(life())
+    async with (
+        api() as server,
+        scene(server) as leader,
+        scene(server, lead=False) as follower,
+    ):
+        await leader.bound("a")
+        leader.fails("a")
+        for one in (leader, follower):
+            await until(lambda one=one: one.known.get(JOB))  # type: ignore[misc]
+        successor = leader.live.parse(leader.live.pod("d", "a"))  # type: ignore[arg-type]
+        assert successor.workload == JOB
+        assert leader.live.engine.oom_history.goes_first(successor)
+        assert not follower.live.engine.oom_history.goes_first(successor)
 
 
 def test_a_lesson_nested_too_deeply_is_none_of_ours() -> None:

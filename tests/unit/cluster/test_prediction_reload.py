@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_world import run, until
+from live_world import until
 from slowdown_observer_world import TABLE, Ahead, Scene, api, scene
 from volume_world import Volume
 
@@ -27,7 +27,6 @@ from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView
 from weft.core.policies.catalog import built_in
 from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
-from weft.testing.api_server import FakeApiServer
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 WELL = {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}
@@ -50,9 +49,7 @@ def files_in(volume: Volume, *names: str) -> PredictionFiles:
 
 def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    found = PredictionReloader(made.live, files, files.read(), 60)
-    found.remembering = made.remembering
-    return found
+    return PredictionReloader(made.live, files, files.read(), 60, made.remembering)
 
 
 def upper(told: Any, target: str, other: str) -> float:
@@ -60,132 +57,120 @@ def upper(told: Any, target: str, other: str) -> float:
     return float(view.of("T4").upper[view.index_of(target), view.index_of(other)])
 
 
-def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path) -> None:
+async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v", table=WELL)
 
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False) as made:
-            await made.runs("serve", "serve", "latency-critical")
-            it = reloading(made, files_in(volume, "table"))
-            made.events.clear()
-            volume.put(table=json.dumps(WELL, indent=1))
-            await it.look()
-            assert (made.tables(), it.counts) == ([], {"applied": 1, "failed": 0})
-            volume.put(table=BADLY)
-            await it.look()
-            (told,) = made.tables()
-            assert told.policy == INPUT
-            source = InterferenceView.from_input(told.value).source
-            assert (source.version, OBSERVED in source.sources) == (2, False)
-            made.add("anew", "train", "best-effort")
-            await until(lambda: made.live.pod("d", "anew") is not None)
-            await until(made.live.engine.queue.waiting)
-            assert not made.is_bound("anew"), "beside serve, which it must not be"
-            volume.put(table=WELL)
-            await it.look()
-            await until(lambda: made.is_bound("anew"))
-
-    run(life())
+    async with api() as server, scene(server, pods=False) as made:
+        await made.runs("serve", "serve", "latency-critical")
+        it = reloading(made, files_in(volume, "table"))
+        made.events.clear()
+        volume.put(table=json.dumps(WELL, indent=1))
+        await it.look()
+        assert (made.tables(), it.counts) == ([], {"applied": 1, "failed": 0})
+        volume.put(table=BADLY)
+        await it.look()
+        (told,) = made.tables()
+        assert told.policy == INPUT
+        source = InterferenceView.from_input(told.value).source
+        assert (source.version, OBSERVED in source.sources) == (2, False)
+        made.add("anew", "train", "best-effort")
+        await until(lambda: made.live.pod("d", "anew") is not None)
+        await until(made.live.engine.queue.waiting)
+        assert not made.is_bound("anew"), "beside serve, which it must not be"
+        volume.put(table=WELL)
+        await it.look()
+        await until(lambda: made.is_bound("anew"))
 
 
-def test_a_ban_outlives_new_predictions(tmp_path: Path) -> None:
+async def test_a_ban_outlives_new_predictions(tmp_path: Path) -> None:
     """And none of the events between leaves it out: a decision may follow each of them."""
     volume = Volume(tmp_path / "v", table=WELL)
 
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
-            it = reloading(made, files_in(volume, "table"))
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            made.events.clear()
+    async with api() as server, scene(server) as made:
+        it = reloading(made, files_in(volume, "table"))
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        await made.idle()  # the ban itself was told
+        made.events.clear()
+        volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
+        await it.look()
+        (told,) = made.tables()
+        assert np.isinf(upper(told, "serve", "train"))
+        assert upper(told, "train", "train") == pytest.approx(np.log(1.4))
+
+
+async def test_exact_coscheml_gets_new_predictions_though_something_was_observed(
+    tmp_path: Path,
+) -> None:
+    volume = Volume(tmp_path / "v", table=WELL)
+
+    async with api() as server, scene(server) as made:
+        exact = built_in().create("coscheml", compat="exact")
+        made.live.engine.profiles["exact"] = Profile("exact", [exact])
+        it = reloading(made, files_in(volume, "table"))
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        volume.put(table=BADLY)
+        made.events.clear()
+        await it.look()
+        assert isinstance(exact, CoschemlPolicy)
+        assert exact.view.source.classes == ("serve", "train")
+        assert OBSERVED not in exact.view.source.sources
+        assert exact.view.version == 2
+        assert [one.policy for one in made.tables()] == [CoschemlPolicy.name, INPUT]
+        assert OBSERVED in made.tables()[1].value["sources"]
+
+
+async def test_who_leads_later_goes_on_from_the_newest(tmp_path: Path) -> None:
+    volume = Volume(tmp_path / "v", table=WELL)
+
+    clock = Ahead()
+    async with api() as server:
+        async with scene(server, clock=clock) as first:
+            await first.slow()
+            await until(lambda: first.deleting("train"))
+        async with scene(server, lead=False, clock=clock) as standby:
+            it = reloading(standby, files_in(volume, "table"))
             volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
             await it.look()
-            (told,) = made.tables()
+            (told,) = standby.tables()
+            assert OBSERVED not in told.value["sources"]
+            assert np.isfinite(upper(told, "serve", "train"))
+            await standby.live.lead(afresh=False, term=4)
+            _, told = standby.tables()
             assert np.isinf(upper(told, "serve", "train"))
             assert upper(told, "train", "train") == pytest.approx(np.log(1.4))
-
-    run(life())
-
-
-def test_exact_coscheml_gets_new_predictions_though_something_was_observed(tmp_path: Path) -> None:
-    volume = Volume(tmp_path / "v", table=WELL)
-
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
-            exact = built_in().create("coscheml", compat="exact")
-            made.live.engine.profiles["exact"] = Profile("exact", [exact])
-            it = reloading(made, files_in(volume, "table"))
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            volume.put(table=BADLY)
-            made.events.clear()
-            await it.look()
-            assert isinstance(exact, CoschemlPolicy)
-            assert exact.view.source.classes == ("serve", "train")
-            assert OBSERVED not in exact.view.source.sources
-            assert exact.view.version == 2
-            assert [one.policy for one in made.tables()] == [CoschemlPolicy.name, INPUT]
-            assert OBSERVED in made.tables()[1].value["sources"]
-
-    run(life())
+            assert told.value["version"] > 2
 
 
-def test_who_leads_later_goes_on_from_the_newest(tmp_path: Path) -> None:
-    volume = Volume(tmp_path / "v", table=WELL)
-
-    async def life() -> None:
-        clock = Ahead()
-        async with api() as server:
-            async with scene(server, clock=clock) as first:
-                await first.slow()
-                await until(lambda: first.deleting("train"))
-            async with scene(server, lead=False, clock=clock) as standby:
-                it = reloading(standby, files_in(volume, "table"))
-                volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
-                await it.look()
-                (told,) = standby.tables()
-                assert OBSERVED not in told.value["sources"]
-                assert np.isfinite(upper(told, "serve", "train"))
-                await standby.live.lead(afresh=False, term=4)
-                _, told = standby.tables()
-                assert np.isinf(upper(told, "serve", "train"))
-                assert upper(told, "train", "train") == pytest.approx(np.log(1.4))
-                assert told.value["version"] > 2
-
-    run(life())
-
-
-def test_new_profiles_say_how_fast_pods_that_run_should_go(tmp_path: Path) -> None:
+async def test_new_profiles_say_how_fast_pods_that_run_should_go(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v", profiles=dataset(200))
 
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False) as made:
-            it = reloading(made, files_in(volume, "profiles"))
-            made.observing._alone._solos = it.solos  # as a process is composed
-            await made.runs("serve", "serve", "latency-critical")
-            made.clock.passed_s += 120
-            found = []
-            for rate_per_s in (200, 300):
-                volume.put(profiles=dataset(rate_per_s))
-                await it.look()
-                await made.look(serve=100)
-                await made.look(serve=100)
-                told = made.observing.about(made.uid("serve"))
-                assert told is not None
-                found.append((told.slowdown, told.alone_per_s))
-            assert found == [(2.0, 200.0), (3.0, 300.0)]
-            assert made.tables() == [], "policies know nothing of profiles"
-
-    run(life())
+    async with api() as server, scene(server, pods=False) as made:
+        it = reloading(made, files_in(volume, "profiles"))
+        made.observing._alone._solos = it.solos  # as a process is composed
+        await made.runs("serve", "serve", "latency-critical")
+        made.clock.passed_s += 120
+        found = []
+        for rate_per_s in (200, 300):
+            volume.put(profiles=dataset(rate_per_s))
+            await it.look()
+            await made.look(serve=100)
+            await made.look(serve=100)
+            told = made.observing.about(made.uid("serve"))
+            assert told is not None
+            found.append((told.slowdown, told.alone_per_s))
+        assert found == [(2.0, 200.0), (3.0, 300.0)]
+        assert made.tables() == [], "policies know nothing of profiles"
 
 
-def test_a_bad_file_is_told_once_and_changes_nothing(
+async def test_a_bad_file_is_told_once_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     volume = Volume(tmp_path / "v", table=WELL, profiles=dataset(200))
     bad = {"serve": {"train": 0}}
 
-    async def life() -> None:
+    with caplog.at_level(logging.INFO, "weft.cluster"):
         async with api() as server, scene(server) as made:
             it = reloading(made, files_in(volume, "table", "profiles"))
             before = it.told
@@ -218,11 +203,10 @@ def test_a_bad_file_is_told_once_and_changes_nothing(
                 ("weft_interference_reloads_total", "failed"): 6,
             }
 
-    with caplog.at_level(logging.INFO, "weft.cluster"):
-        run(life())
 
-
-def test_a_mistake_of_ours_costs_a_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mistake_of_ours_costs_a_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     volume = Volume(tmp_path / "v", a="1")
 
     def meaning(bodies: Mapping[str, bytes]) -> LoadedPredictions:
@@ -230,37 +214,31 @@ def test_a_mistake_of_ours_costs_a_look(tmp_path: Path, caplog: pytest.LogCaptur
             raise ZeroDivisionError("of all things")
         return LoadedPredictions()
 
-    async def life() -> None:
-        async with api() as server, scene(server, lead=False) as made:
-            it = reloading(made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning))
-            volume.put(a="2")
-            await it.look()
-            await it.look()
-            assert it.counts["failed"] == 2
-            volume.put(a="3")
-            await it.look()
-            assert it.counts["applied"] == 1
-
-    run(life())
+    async with api() as server, scene(server, lead=False) as made:
+        it = reloading(made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning))
+        volume.put(a="2")
+        await it.look()
+        await it.look()
+        assert it.counts["failed"] == 2
+        volume.put(a="3")
+        await it.look()
+        assert it.counts["applied"] == 1
     assert caplog.text.count("interference: weft.yaml: a: ZeroDivisionError('of all things')") == 1
 
 
-def test_distances_are_told_where_they_alone_changed(tmp_path: Path) -> None:
+async def test_distances_are_told_where_they_alone_changed(tmp_path: Path) -> None:
     near, far = {"a": {"b": 1.0}}, {"a": {"b": 2.0}}
     volume = Volume(tmp_path / "v", table=WELL, mystic=near)
 
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
-            it = reloading(made, files_in(volume, "table", "mystic"))
-            made.events.clear()
-            volume.put(table=WELL, mystic=far)
-            await it.look()
-            assert [(one.policy, one.value) for one in made.tables()] == [(MYSTIC, far)]
-
-    run(life())
+    async with api() as server, scene(server) as made:
+        it = reloading(made, files_in(volume, "table", "mystic"))
+        made.events.clear()
+        volume.put(table=WELL, mystic=far)
+        await it.look()
+        assert [(one.policy, one.value) for one in made.tables()] == [(MYSTIC, far)]
 
 
-def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
+async def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
     """The new file is understood only once the loop went on meanwhile."""
     volume, went_on = Volume(tmp_path / "v", a="1"), threading.Event()
 
@@ -269,24 +247,17 @@ def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
             assert went_on.wait(10)
         return LoadedPredictions(TABLE)
 
-    async def life(server: FakeApiServer) -> None:
-        async with scene(server, lead=False) as made:
-            it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
-            volume.put(a="2")
-            looking = asyncio.create_task(it.look())
-            await asyncio.sleep(0)
-            went_on.set()
-            await looking
-            assert it.counts == {"applied": 1, "failed": 0}
-
-    async def lives() -> None:
-        async with api() as server:
-            await life(server)
-
-    run(lives())
+    async with api() as server, scene(server, lead=False) as made:
+        it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
+        volume.put(a="2")
+        looking = asyncio.create_task(it.look())
+        await asyncio.sleep(0)
+        went_on.set()
+        await looking
+        assert it.counts == {"applied": 1, "failed": 0}
 
 
-def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
+async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v", table=WELL)
 
     class Counted(Ahead):
@@ -304,22 +275,19 @@ def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
             else:
                 await super().sleep(seconds)
 
-    async def life() -> None:
-        clock = Counted()
-        async with api() as server, scene(server, lead=False, clock=clock) as made:
-            files = files_in(volume, "table")
-            it = PredictionReloader(made.live, files, files.read(), 45)
-            task = asyncio.create_task(it.run())
-            for times in (1, 2):
-                await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
-                volume.put(table=[WELL, BADLY][times % 2])
-                assert it.counts["applied"] == times - 1
-                clock.over.set()
-                await until(lambda times=times: it.counts["applied"] == times)  # type: ignore[misc]
-            task.cancel()
-            assert len(made.tables()) == 2
-
-    run(life())
+    clock = Counted()
+    async with api() as server, scene(server, lead=False, clock=clock) as made:
+        files = files_in(volume, "table")
+        it = PredictionReloader(made.live, files, files.read(), 45, None)
+        task = asyncio.create_task(it.run())
+        for times in (1, 2):
+            await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
+            volume.put(table=[WELL, BADLY][times % 2])
+            assert it.counts["applied"] == times - 1
+            clock.over.set()
+            await until(lambda times=times: it.counts["applied"] == times)  # type: ignore[misc]
+        task.cancel()
+        assert len(made.tables()) == 2
 
 
 def test_what_is_known_in_words() -> None:

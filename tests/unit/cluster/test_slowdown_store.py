@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_world import run, until
+from live_world import until
 from slowdown_observer_world import NAMED, Ahead, Scene, api, scene, stored
 
 from weft.cluster.stores.slowdown_store import EVERY_S, KEY, MOST_BYTES, fitting, joined
@@ -72,134 +72,115 @@ async def keeps_apart(made: Scene) -> None:
 
 
 @pytest.mark.parametrize("point", ["quietly", "once it is kept", "without an answer"])
-def test_the_ban_holds_for_the_next_process(point: str) -> None:
-    async def life() -> None:
-        clock = Ahead()
-        async with api() as server:
-            async with scene(server, quietly=point == "quietly", clock=clock) as first:
-                if point == "without an answer":
-                    server.fault("lose-answer", path="eviction", times=1_000)
-                await first.slow()
-                await until(lambda: first.deleting("train"))
-                if point != "quietly":
-                    await until(lambda: stored(server))
-            server.remove("pods", "train", "d")
-            assert len(stored(server)["bans"]) == 1
-            async with scene(server, pods=False, clock=clock) as second:
-                assert second.observing.banned == 1
-                (told,) = second.tables()
-                view = InterferenceView.from_input(told.value)
-                pair = view.index_of("serve"), view.index_of("train")
-                assert told.policy == INPUT
-                assert view.of("T4").upper[pair] == float("inf")
-                await keeps_apart(second)
-                clock.passed_s += BAN_NS / 1e9 - 60
-                await second.look()
-                assert second.observing.banned == 1
-                clock.passed_s += 60
-                await second.look()  # it is told at once that a ban is over
-                assert second.observing.banned == 0
-                view = InterferenceView.from_input(second.tables()[-1].value)
-                assert view.of("T4").upper[pair] == pytest.approx(0.69, abs=0.03)  # as measured
-
-    run(life())
+async def test_the_ban_holds_for_the_next_process(point: str) -> None:
+    clock = Ahead()
+    async with api() as server:
+        async with scene(server, quietly=point == "quietly", clock=clock) as first:
+            if point == "without an answer":
+                server.fault("lose-answer", path="eviction", times=1_000)
+            await first.slow()
+            await until(lambda: first.deleting("train"))
+            if point != "quietly":
+                await until(lambda: stored(server))
+        server.remove("pods", "train", "d")
+        assert len(stored(server)["bans"]) == 1
+        async with scene(server, pods=False, clock=clock) as second:
+            assert second.observing.banned == 1
+            (told,) = second.tables()
+            view = InterferenceView.from_input(told.value)
+            pair = view.index_of("serve"), view.index_of("train")
+            assert told.policy == INPUT
+            assert view.of("T4").upper[pair] == float("inf")
+            await keeps_apart(second)
+            clock.passed_s += BAN_NS / 1e9 - 60
+            await second.look()
+            assert second.observing.banned == 1
+            clock.passed_s += 60
+            await second.look()  # it is told at once that a ban is over
+            assert second.observing.banned == 0
+            view = InterferenceView.from_input(second.tables()[-1].value)
+            assert view.of("T4").upper[pair] == pytest.approx(0.69, abs=0.03)  # as measured
 
 
 @pytest.mark.parametrize("fault", ["lost", "500", "conflict"])
-def test_a_ban_whose_write_failed_is_written_again_though_nothing_else_happens(fault: str) -> None:
-    async def life() -> None:
-        clock = Ahead()
-        async with api() as server, scene(server, clock=clock) as made:
-            if fault == "conflict":
-                put(server, encode(ObservationRecord()))
-            elif fault == "500":
-                server.fault("status", path="configmaps", method="POST", code=500, times=3)
-            else:
-                server.fault("lose-request", path="configmaps", method="POST", times=3)
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            await until(lambda: kept_bans(server))
-            assert made.remembering.counts["conflict" if fault == "conflict" else "failed"]
+async def test_a_ban_whose_write_failed_is_written_again_though_nothing_else_happens(
+    fault: str,
+) -> None:
+    clock = Ahead()
+    async with api() as server, scene(server, clock=clock) as made:
+        if fault == "conflict":
+            put(server, encode(ObservationRecord()))
+        elif fault == "500":
+            server.fault("status", path="configmaps", method="POST", code=500, times=3)
+        else:
+            server.fault("lose-request", path="configmaps", method="POST", times=3)
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        await until(lambda: kept_bans(server))
+        assert made.remembering.counts["conflict" if fault == "conflict" else "failed"]
 
-    run(life())
 
-
-def test_a_ban_does_not_wait_for_the_minute_that_pairs_wait_for() -> None:
+async def test_a_ban_does_not_wait_for_the_minute_that_pairs_wait_for() -> None:
     clock = Unhurried()
 
-    async def life() -> None:
-        async with api() as server, scene(server, clock=clock) as made:
-            await made.look(serve=95, train=90)  # pairs, in a minute
-            await until(lambda: clock.asleep)
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            await until(lambda: kept_bans(server))
-
-    run(life())
+    async with api() as server, scene(server, clock=clock) as made:
+        await made.look(serve=95, train=90)  # pairs, in a minute
+        await until(lambda: clock.asleep)
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        await until(lambda: kept_bans(server))
 
 
-def test_who_is_protected_by_a_budget_is_kept_apart_from_nobody() -> None:
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
-            server.fault("status", path="eviction", code=429, times=1_000)
-            await made.slow()
-            await until(made.refusals)
-            await made.idle()
-            assert made.observing.banned == 0
-            assert not kept_bans(server)
-
-    run(life())
+async def test_who_is_protected_by_a_budget_is_kept_apart_from_nobody() -> None:
+    async with api() as server, scene(server) as made:
+        server.fault("status", path="eviction", code=429, times=1_000)
+        await made.slow()
+        await until(made.refusals)
+        await made.idle()
+        assert made.observing.banned == 0
+        assert not kept_bans(server)
 
 
-def test_who_ends_while_an_eviction_is_asked_keeps_the_two_apart() -> None:
-    async def life() -> None:
-        async with api() as server:
-            async with scene(server) as first:
-                held = server.fault("delay", path="eviction")
-                await first.slow()
-                await held.struck.wait()
-            held.gate.set()
-            assert len(stored(server)["bans"]) == 1  # the pod may be going
-
-    run(life())
+async def test_who_ends_while_an_eviction_is_asked_keeps_the_two_apart() -> None:
+    async with api() as server:
+        async with scene(server) as first:
+            held = server.fault("delay", path="eviction")
+            await first.slow()
+            await held.struck.wait()
+        held.gate.set()
+        assert len(stored(server)["bans"]) == 1  # the pod may be going
 
 
-def test_what_was_seen_of_pairs_is_kept_and_taken_up_again() -> None:
-    async def life() -> None:
-        clock = Ahead()
-        async with api() as server:
-            async with scene(server, clock=clock) as first:
-                for _ in range(4):
-                    await first.look(serve=95, train=90)
-                await until(lambda: stored(server))
-            found = {(p["victim"], *p["others"]): p for p in stored(server)["pairs"]}
-            assert found.keys() == {("serve", "train"), ("train", "serve")}
-            assert len(found["train", "serve"]["values"]) == 4
-            async with scene(server, pods=False, clock=clock) as second:
-                experience = second.remembering.experience
-                assert len(experience.kept(second.remembering.now_ns()).pairs) == 2
-                view = InterferenceView.from_input(second.tables()[-1].value)
-                pair = view.index_of("train"), view.index_of("serve")
-                assert view.of("T4").mean[pair] == pytest.approx(0.1054, abs=0.001)
-
-    run(life())
+async def test_what_was_seen_of_pairs_is_kept_and_taken_up_again() -> None:
+    clock = Ahead()
+    async with api() as server:
+        async with scene(server, clock=clock) as first:
+            for _ in range(4):
+                await first.look(serve=95, train=90)
+            await until(lambda: stored(server))
+        found = {(p["victim"], *p["others"]): p for p in stored(server)["pairs"]}
+        assert found.keys() == {("serve", "train"), ("train", "serve")}
+        assert len(found["train", "serve"]["values"]) == 4
+        async with scene(server, pods=False, clock=clock) as second:
+            experience = second.remembering.experience
+            assert len(experience.kept(second.remembering.now_ns()).pairs) == 2
+            view = InterferenceView.from_input(second.tables()[-1].value)
+            pair = view.index_of("train"), view.index_of("serve")
+            assert view.of("T4").mean[pair] == pytest.approx(0.1054, abs=0.001)
 
 
-def test_a_neighbour_that_does_not_run_yet_teaches_nothing() -> None:
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
-            await made.phase("train", "Pending")
-            for _ in range(3):
-                await made.look(serve=100)
-            kept = made.remembering.experience.kept(0)
-            assert made.seen
-            assert kept.pairs == ()
-            await made.phase("train", "Running")
-            await made.look(serve=95)
-            (pair,) = made.remembering.experience.kept(0).pairs
-            assert (pair.target, pair.others, len(pair.values)) == ("serve", ("train",), 1)
-
-    run(life())
+async def test_a_neighbour_that_does_not_run_yet_teaches_nothing() -> None:
+    async with api() as server, scene(server) as made:
+        await made.phase("train", "Pending")
+        for _ in range(3):
+            await made.look(serve=100)
+        kept = made.remembering.experience.kept(0)
+        assert made.seen
+        assert kept.pairs == ()
+        await made.phase("train", "Running")
+        await made.look(serve=95)
+        (pair,) = made.remembering.experience.kept(0).pairs
+        assert (pair.target, pair.others, len(pair.values)) == ("serve", ("train",), 1)
 
 
 HOSTILE = [
@@ -248,10 +229,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_whatever_stands_there_the_process_leads_and_writes_its_own(
+async def test_whatever_stands_there_the_process_leads_and_writes_its_own(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def life() -> None:
+    with caplog.at_level(logging.WARNING, "weft.cluster"):
         async with api() as server:
             put(server, text)
             async with scene(server) as made:
@@ -262,46 +243,37 @@ def test_whatever_stands_there_the_process_leads_and_writes_its_own(
                 whole = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
                 assert whole["README"] == "by hand"
                 assert made.remembering.unreadable <= 1
-
-    with caplog.at_level(logging.WARNING, "weft.cluster"):
-        run(life())
     assert caplog.text.count("cannot be read and is written over") <= 1
     assert "Traceback" not in caplog.text
     assert max(map(len, caplog.text.splitlines())) < 1_000
 
 
-def test_a_ban_that_would_never_end_is_as_long_as_a_new_one() -> None:
-    async def life() -> None:
-        async with api() as server:
-            put(server, encode(ObservationRecord(bans=(ban(2**62),))))
-            clock = Ahead()
-            async with scene(server, pods=False, clock=clock) as made:
-                assert made.observing.banned == 1
-                clock.passed_s += BAN_NS / 1e9 + 1
-                assert made.observing.banned == 0
-
-    run(life())
-
-
-def test_who_wrote_meanwhile_loses_nothing() -> None:
-    async def life() -> None:
+async def test_a_ban_that_would_never_end_is_as_long_as_a_new_one() -> None:
+    async with api() as server:
+        put(server, encode(ObservationRecord(bans=(ban(2**62),))))
         clock = Ahead()
-        async with api() as server, scene(server, clock=clock) as made:
-            theirs = ban(made.remembering.now_ns() + 60 * 10**9, one="other", other="x")
-            put(server, encode(ObservationRecord(bans=(theirs,))))
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            await until(lambda: len(kept_bans(server)) == 2)
-            assert made.remembering.counts["conflict"] >= 1
-            assert made.observing.banned == 2
-
-    run(life())
+        async with scene(server, pods=False, clock=clock) as made:
+            assert made.observing.banned == 1
+            clock.passed_s += BAN_NS / 1e9 + 1
+            assert made.observing.banned == 0
 
 
-def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
+async def test_who_wrote_meanwhile_loses_nothing() -> None:
+    clock = Ahead()
+    async with api() as server, scene(server, clock=clock) as made:
+        theirs = ban(made.remembering.now_ns() + 60 * 10**9, one="other", other="x")
+        put(server, encode(ObservationRecord(bans=(theirs,))))
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        await until(lambda: len(kept_bans(server)) == 2)
+        assert made.remembering.counts["conflict"] >= 1
+        assert made.observing.banned == 2
+
+
+async def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def life() -> None:
+    with caplog.at_level(logging.WARNING, "weft.cluster"):
         async with api() as server:
             for method in ("GET", "POST", "PATCH"):
                 server.fault(
@@ -324,27 +296,21 @@ def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
                 assert made.observing.banned == 1
                 server.remove("pods", "train", "d")
                 await keeps_apart(made)
-
-    with caplog.at_level(logging.WARNING, "weft.cluster"):
-        run(life())
     assert caplog.text.count("is not kept in kube-system/weft-observed") == 1
 
 
-def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(
+async def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def life() -> None:
-        async with api() as server, scene(server) as made:
+    async with api() as server, scene(server) as made:
 
-            def wrong(*_: Any) -> None:
-                raise ZeroDivisionError("ours")
+        def wrong(*_: Any) -> None:
+            raise ZeroDivisionError("ours")
 
-            monkeypatch.setattr(made.remembering.experience, "ban", wrong)
-            await made.slow()
-            await until(lambda: made.deleting("train"))
-            assert made.observing.errors == 1
-
-    run(life())
+        monkeypatch.setattr(made.remembering.experience, "ban", wrong)
+        await made.slow()
+        await until(lambda: made.deleting("train"))
+        assert made.observing.errors == 1
 
 
 def test_what_is_kept_fits_into_a_config_map() -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from live_world import run
 from slowdown_observer_world import api, scene
 
 from weft.cluster.telemetry.solo_rates import solo_rate
@@ -10,80 +9,68 @@ from weft.core.framework.signals import FRESH, snapshot
 from weft.interference.records import SoloRun
 
 
-def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> None:
+async def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> None:
     solo = SoloRun("serve", "T4", "time-slicing", rate_per_s=200.0)
 
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False, solos=[solo]) as made:
-            await made.runs("serve", "serve", "latency-critical")
-            made.clock.passed_s += 120
-            await made.look(serve=100)
-            await made.look(serve=100)
-            told = made.observing.about(made.uid("serve"))
-            assert told is not None
-            assert (told.slowdown, told.alone_per_s) == (2.0, 200.0)
-
-    run(life())
+    async with api() as server, scene(server, pods=False, solos=[solo]) as made:
+        await made.runs("serve", "serve", "latency-critical")
+        made.clock.passed_s += 120
+        await made.look(serve=100)
+        await made.look(serve=100)
+        told = made.observing.about(made.uid("serve"))
+        assert told is not None
+        assert (told.slowdown, told.alone_per_s) == (2.0, 200.0)
 
 
 @pytest.mark.parametrize(
     "mark", ["fast", "-1", "0", "nan", "inf", "1e99", "9" * 5_000, "A100=", "=5", "1e11", "T4=1e11"]
 )
-def test_what_a_pod_says_wrongly_of_itself_sends_nobody_away(mark: str) -> None:
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False) as made:
-            await made.runs("serve", "serve", "latency-critical", solo_rate=mark, slo_ms="soon")
-            await made.runs("train", "train", "best-effort")
-            made.clock.passed_s += 120
-            for _ in range(5):
-                await made.look(serve=1)
-            assert made.seen == []
-            told = made.observing.about(made.uid("serve"))
-            assert told is not None
-            assert told.problem
-            assert len(told.problem) < 200
-
-    run(life())
+async def test_what_a_pod_says_wrongly_of_itself_sends_nobody_away(mark: str) -> None:
+    async with api() as server, scene(server, pods=False) as made:
+        await made.runs("serve", "serve", "latency-critical", solo_rate=mark, slo_ms="soon")
+        await made.runs("train", "train", "best-effort")
+        made.clock.passed_s += 120
+        for _ in range(5):
+            await made.look(serve=1)
+        assert made.seen == []
+        told = made.observing.about(made.uid("serve"))
+        assert told is not None
+        assert told.problem
+        assert len(told.problem) < 200
 
 
-def test_a_rate_for_other_gpus_alone_is_no_rate_here() -> None:
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False) as made:
-            await made.runs("serve", "serve", "latency-critical", solo_rate="A100=400, V100=200")
-            await made.runs("train", "train", "best-effort", solo_rate="A100=400, t4=120")
-            made.clock.passed_s += 120
-            for _ in range(3):
-                await made.look(serve=100, train=60)
-            assert {one.uid: one.slowdown for event in made.seen for one in event.observed} == {
-                made.uid("train"): 2.0
-            }
-
-    run(life())
+async def test_a_rate_for_other_gpus_alone_is_no_rate_here() -> None:
+    async with api() as server, scene(server, pods=False) as made:
+        await made.runs("serve", "serve", "latency-critical", solo_rate="A100=400, V100=200")
+        await made.runs("train", "train", "best-effort", solo_rate="A100=400, t4=120")
+        made.clock.passed_s += 120
+        for _ in range(3):
+            await made.look(serve=100, train=60)
+        assert {one.uid: one.slowdown for event in made.seen for one in event.observed} == {
+            made.uid("train"): 2.0
+        }
 
 
-def test_load_is_only_a_guess_and_never_told() -> None:
+async def test_load_is_only_a_guess_and_never_told() -> None:
     solos = [
         SoloRun(name, "T4", "time-slicing", features={"sm_active_ratio.mean": 0.8})
         for name in ("serve", "train")
     ]
 
-    async def life() -> None:
-        async with api() as server, scene(server, pods=False, solos=solos) as made:
-            await made.runs("serve", "serve", "latency-critical")
-            await made.runs("train", "train", "best-effort")
-            fresh = np.full(1, FRESH, dtype=np.int8)
-            column = {"sm_active_ratio.last": (np.array([0.8]), fresh)}
-            for version in range(1, 5):
-                made.clock.passed_s += 15
-                reading = await made.observing.read(45)
-                await made.observing.look(reading, snapshot(version, 0, [("n", 0)], column))
-            told = made.observing.about(made.uid("serve"))
-            assert told is not None
-            assert (told.source, told.slowdown) == ("sm-active", pytest.approx(2.0))
-            assert made.seen == []
-            assert made.observing.counts["sm-active"] == 2
-
-    run(life())
+    async with api() as server, scene(server, pods=False, solos=solos) as made:
+        await made.runs("serve", "serve", "latency-critical")
+        await made.runs("train", "train", "best-effort")
+        fresh = np.full(1, FRESH, dtype=np.int8)
+        column = {"sm_active_ratio.last": (np.array([0.8]), fresh)}
+        for version in range(1, 5):
+            made.clock.passed_s += 15
+            reading = await made.observing.read(45)
+            await made.observing.look(reading, snapshot(version, 0, [("n", 0)], column))
+        told = made.observing.about(made.uid("serve"))
+        assert told is not None
+        assert (told.source, told.slowdown) == ("sm-active", pytest.approx(2.0))
+        assert made.seen == []
+        assert made.observing.counts["sm-active"] == 2
 
 
 def test_rates_by_model_and_for_all() -> None:

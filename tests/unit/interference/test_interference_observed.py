@@ -59,7 +59,7 @@ def cell(told: InterferenceTable | None, target: str, other: str, model: str = "
 def saw(
     seen: ObservedSlowdowns, slowdown: float, times: int = 3, **more: object
 ) -> ObservedSlowdowns:
-    told = {"gpu_model": "V100", "victim": "a", "others": ["b"], **more}
+    told = {"gpu_model": "V100", "target": "a", "others": ["b"], **more}
     for _ in range(times):
         seen.saw(slowdown=slowdown, **told)  # type: ignore[arg-type]
     return seen

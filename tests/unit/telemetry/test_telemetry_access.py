@@ -1,6 +1,5 @@
 """Who asks, and whom we believe: against a server that really checks it. And what Thanos says."""
 
-import asyncio
 import base64
 import ssl
 import subprocess
@@ -126,78 +125,71 @@ def kind(reading: SourceReading) -> str:
         ("server", "", True, "unreachable"),
     ],
 )
-def test_both_sides_show_a_certificate(
+async def test_both_sides_show_a_certificate(
     pem: Path, authority: str, own: str, verify: bool, wrong: str
 ) -> None:
-    async def story() -> None:
-        async with guarded(mutual(pem)) as server:
+    async with guarded(mutual(pem)) as server:
 
-            def file(name: str, ending: str) -> str:
-                return str(pem / f"{name}.{ending}") if name else ""
+        def file(name: str, ending: str) -> str:
+            return str(pem / f"{name}.{ending}") if name else ""
 
-            options = PrometheusOptions(
-                server.url,
-                timeout_s=5,
-                authority_file=file(authority, "pem"),
-                verify=verify,
-                certificate_file=file(own, "pem"),
-                key_file=file(own, "key"),
-            )
-            assert kind(await read(Prometheus(options))) == wrong
-
-    asyncio.run(story())
+        options = PrometheusOptions(
+            server.url,
+            timeout_s=5,
+            authority_file=file(authority, "pem"),
+            verify=verify,
+            certificate_file=file(own, "pem"),
+            key_file=file(own, "key"),
+        )
+        assert kind(await read(Prometheus(options))) == wrong
 
 
 @pytest.mark.parametrize("sort", ["token", "password"])
-def test_a_secret_that_is_replaced_is_read_again_after_a_refusal(tmp_path: Path, sort: str) -> None:
+async def test_a_secret_that_is_replaced_is_read_again_after_a_refusal(
+    tmp_path: Path, sort: str
+) -> None:
     def header(word: str) -> str:
         both = base64.b64encode(f"weft:{word}".encode()).decode()
         return f"Bearer {word}" if sort == "token" else f"Basic {both}"
 
-    async def story() -> None:
-        async with guarded() as server:
-            file = tmp_path / "secret"
-            file.write_text("first\n")
-            how: dict[str, str] = (
-                {"bearer_token_file": str(file)}
-                if sort == "token"
-                else {"username": "weft", "password_file": str(file)}
-            )
-            async with Prometheus(PrometheusOptions(server.url, **how)) as source:
-                server.wants = header("first")
-                assert kind(await source.read([USED], 45)) == ""
-                server.wants = header("second")
-                assert kind(await source.read([USED], 45)) == "refused"
-                file.write_text("second\n")
-                assert kind(await source.read([USED], 45)) == ""
-                file.unlink()  # being replaced: the last one still holds
-                assert kind(await source.read([USED], 45)) == ""
-
-    asyncio.run(story())
+    async with guarded() as server:
+        file = tmp_path / "secret"
+        file.write_text("first\n")
+        how: dict[str, str] = (
+            {"bearer_token_file": str(file)}
+            if sort == "token"
+            else {"username": "weft", "password_file": str(file)}
+        )
+        async with Prometheus(PrometheusOptions(server.url, **how)) as source:
+            server.wants = header("first")
+            assert kind(await source.read([USED], 45)) == ""
+            server.wants = header("second")
+            assert kind(await source.read([USED], 45)) == "refused"
+            file.write_text("second\n")
+            assert kind(await source.read([USED], 45)) == ""
+            file.unlink()  # being replaced: the last one still holds
+            assert kind(await source.read([USED], 45)) == ""
 
 
-def test_exporters_are_asked_with_the_same_credentials(pem: Path, tmp_path: Path) -> None:
+async def test_exporters_are_asked_with_the_same_credentials(pem: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
 
-    async def story() -> None:
-        async with guarded(mutual(pem)) as server:
-            server.wants = "Bearer abc"
-            access = ServerCredentials(
-                bearer_token_file=str(tmp_path / "token"),
-                authority_file=str(pem / "server.pem"),
-                certificate_file=str(pem / "client.pem"),
-                key_file=str(pem / "client.key"),
-            )
+    async with guarded(mutual(pem)) as server:
+        server.wants = "Bearer abc"
+        access = ServerCredentials(
+            bearer_token_file=str(tmp_path / "token"),
+            authority_file=str(pem / "server.pem"),
+            certificate_file=str(pem / "client.pem"),
+            key_file=str(pem / "client.key"),
+        )
 
-            def targets() -> dict[str, str]:
-                return {"a": f"{server.url}/metrics"}
+        def targets() -> dict[str, str]:
+            return {"a": f"{server.url}/metrics"}
 
-            assert kind(await read(ExporterSource(targets, access=access))) == ""
-            server.wants = "Bearer other"
-            assert kind(await read(ExporterSource(targets, access=access))) == "refused"
-            assert kind(await read(ExporterSource(targets))) == "unreachable"
-
-    asyncio.run(story())
+        assert kind(await read(ExporterSource(targets, access=access))) == ""
+        server.wants = "Bearer other"
+        assert kind(await read(ExporterSource(targets, access=access))) == "refused"
+        assert kind(await read(ExporterSource(targets))) == "unreachable"
 
 
 def test_files_that_do_not_fit_are_named_at_the_start(pem: Path, tmp_path: Path) -> None:
@@ -212,18 +204,15 @@ def test_files_that_do_not_fit_are_named_at_the_start(pem: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_thanos_is_told_whether_a_part_is_enough_and_its_warnings_come_with_the_data(
+async def test_thanos_is_told_whether_a_part_is_enough_and_its_warnings_come_with_the_data(
     partial: bool,
 ) -> None:
     """As Thanos Query answers where a store is gone and `partial_response` is true."""
 
-    async def story() -> None:
-        async with guarded() as server:
-            server.more = {"warnings": ["No StoreAPIs matched for this query"]}
-            reading = await read(Prometheus(PrometheusOptions(server.url, partial=partial)))
-            assert server.forms[0]["partial_response"] == str(partial).lower()
-            (answer,) = reading.answers
-            assert answer.values.tolist() == [5.0]
-            assert answer.warnings == ("No StoreAPIs matched for this query",)
-
-    asyncio.run(story())
+    async with guarded() as server:
+        server.more = {"warnings": ["No StoreAPIs matched for this query"]}
+        reading = await read(Prometheus(PrometheusOptions(server.url, partial=partial)))
+        assert server.forms[0]["partial_response"] == str(partial).lower()
+        (answer,) = reading.answers
+        assert answer.values.tolist() == [5.0]
+        assert answer.warnings == ("No StoreAPIs matched for this query",)

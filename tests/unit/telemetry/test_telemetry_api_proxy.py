@@ -73,25 +73,19 @@ async def ask(url: str, proxied: bool) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("proxied", [False, True])
-def test_an_answer_without_an_end_is_left_as_soon_as_it_is_too_large(
+async def test_an_answer_without_an_end_is_left_as_soon_as_it_is_too_large(
     proxied: bool, packed: bool
 ) -> None:
-    async def story() -> None:
-        server = Endless(None, packed)
-        async with served(server) as url:
-            with pytest.raises(TelemetryError, match="more than 1 MiB") as found:
-                await ask(url, proxied)
-            assert found.value.kind == "oversized"
-            await asyncio.wait_for(server.left.wait(), 10)
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+    server = Endless(None, packed)
+    async with served(server) as url:
+        with pytest.raises(TelemetryError, match="more than 1 MiB") as found:
+            await ask(url, proxied)
+        assert found.value.kind == "oversized"
+        await asyncio.wait_for(server.left.wait(), 10)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("proxied", [False, True])
-def test_an_answer_of_just_the_size_allowed_is_taken(proxied: bool, packed: bool) -> None:
-    async def story() -> None:
-        async with served(Endless(MIB // len(PIECE), packed)) as url:
-            assert await ask(url, proxied) == (200, b"0" * MIB)
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+async def test_an_answer_of_just_the_size_allowed_is_taken(proxied: bool, packed: bool) -> None:
+    async with served(Endless(MIB // len(PIECE), packed)) as url:
+        assert await ask(url, proxied) == (200, b"0" * MIB)

@@ -1,6 +1,5 @@
 """Straight from exporters: pages read as a server would tell them; one failing leaves others."""
 
-import asyncio
 import json
 
 import pytest
@@ -35,7 +34,7 @@ def test_a_page_that_is_none_is_an_error() -> None:
     assert found.value.kind == "garbage"
 
 
-def test_one_exporter_that_is_gone_leaves_the_others() -> None:
+async def test_one_exporter_that_is_gone_leaves_the_others() -> None:
     gpus = [PlayedGpu("a", index, used_mib=100 * index) for index in range(2)]
 
     async def story(url: str) -> SourceReading:
@@ -46,7 +45,7 @@ def test_one_exporter_that_is_gone_leaves_the_others() -> None:
             await source.close()
 
     with FakeExporter(gpus) as exporter:
-        found = asyncio.run(story(exporter.url))
+        found = await story(exporter.url)
     assert [answer.values.tolist() for answer in found.answers] == [[0.0, 100.0]]
     assert {asked.about: asked.error and asked.error.kind for asked in found.asked} == {
         "a": None,
@@ -63,7 +62,7 @@ def test_a_page_is_about_the_node_it_was_read_from_whatever_it_says(label: str) 
     assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
 
 
-def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
+async def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
     """What the exporter of node a says."""
 
     async def story(url: str) -> SourceReading:
@@ -74,12 +73,12 @@ def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
             await source.close()
 
     with FakeExporter(gpus) as exporter:
-        return asyncio.run(story(exporter.url))
+        return await story(exporter.url)
 
 
 @pytest.mark.parametrize("label", ["UUID", "uuid", "gpu_uuid", "dra_mig_device_uuid"])
 @pytest.mark.parametrize("own", [True, False])
-def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) -> None:
+async def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) -> None:
     """Nor is it taken for the card of the same index on the page's own node."""
     devices = Devices([node("a", uuids=own), node("b")])
     uuid = next(uuid for uuid, row in devices.by_uuid.items() if devices.gpus[row] == ("b", 1))
@@ -91,7 +90,7 @@ def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) ->
     if own:
         ours = next(uuid for uuid, row in devices.by_uuid.items() if devices.gpus[row] == ("a", 0))
         gpus[0] = PlayedGpu("a", 0, uuid=ours, used_mib=1)
-    found = read_of(gpus, devices)
+    found = await read_of(gpus, devices)
     joiner = SeriesJoiner(devices)
     (joined,) = [one for answer in found.answers for one in joiner.join(answer)]
     assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
@@ -100,16 +99,14 @@ def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bool) ->
     assert (told["page"], told["refused"]) == ("a", f"{uuid} is of node b")
 
 
-def test_a_page_that_trips_the_reader_is_that_pages_error() -> None:
+async def test_a_page_that_trips_the_reader_is_that_pages_error() -> None:
     async def fetch(url: str) -> tuple[int, bytes]:
         if url == "bad":
             raise RecursionError("too deep")
         return 200, f'{USED}{{gpu="0"}} 5'.encode()
 
-    found = asyncio.run(
-        ExporterSource(lambda: {"a": "bad", "b": "good"}, fetch=fetch).read(
-            [Metric.MEMORY_USED_MIB], 45
-        )
+    found = await ExporterSource(lambda: {"a": "bad", "b": "good"}, fetch=fetch).read(
+        [Metric.MEMORY_USED_MIB], 45
     )
     assert [answer.values.tolist() for answer in found.answers] == [[5.0]]
     (wrong,) = [asked for asked in found.asked if asked.error]

@@ -35,7 +35,9 @@ class Server:
         return await self._answering(request)
 
 
-def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[SourceReading, Server]:
+async def reading(
+    answering: Answering, *metrics: Metric, **options: Any
+) -> tuple[SourceReading, Server]:
     """What one tick reads from such a server."""
     prefix = options.pop("prefix", "")
 
@@ -43,10 +45,10 @@ def reading(answering: Answering, *metrics: Metric, **options: Any) -> tuple[Sou
         async with Prometheus(PrometheusOptions(url + prefix, **options)) as client:
             return await client.read(metrics or (USED,), 45)
 
-    return asked_of(answering, story)
+    return await asked_of(answering, story)
 
 
-def asked_of(
+async def asked_of(
     answering: Answering, asking: Callable[[Server, str], Awaitable[SourceReading]]
 ) -> tuple[SourceReading, Server]:
     """What is read from such a server, at its address."""
@@ -65,7 +67,7 @@ def asked_of(
         finally:
             await runner.cleanup()
 
-    return asyncio.run(asyncio.wait_for(story(), 20))
+    return await story()
 
 
 async def good(request: web.Request) -> web.Response:
@@ -73,16 +75,16 @@ async def good(request: web.Request) -> web.Response:
     return web.Response(body=told, content_type="application/json")
 
 
-def error_of(answering: Answering, **options: Any) -> TelemetryError:
-    found, _ = reading(answering, **options)
+async def error_of(answering: Answering, **options: Any) -> TelemetryError:
+    found, _ = await reading(answering, **options)
     assert found.answers == []
     (asked,) = found.asked
     assert asked.error is not None
     return asked.error
 
 
-def test_one_query_a_metric_asks_for_all_names_and_the_samples_themselves() -> None:
-    found, server = reading(good, USED, SM, prefix="/select/0/prometheus/")
+async def test_one_query_a_metric_asks_for_all_names_and_the_samples_themselves() -> None:
+    found, server = await reading(good, USED, SM, prefix="/select/0/prometheus/")
     assert [answer.values.tolist() for answer in found.answers] == [[5.0], [5.0]]
     assert [asked.error for asked in found.asked] == [None, None]
     assert {(one["method"], one["path"]) for one in server.asked} == {
@@ -93,22 +95,22 @@ def test_one_query_a_metric_asks_for_all_names_and_the_samples_themselves() -> N
     assert 'DCGM_FI_PROF_SM_ACTIVE|DCGM_FI_PROF_SM_UTIL_RATIO"}[45s]' in queries[1]
 
 
-def test_metrics_of_applications_are_one_question_by_name() -> None:
+async def test_metrics_of_applications_are_one_question_by_name() -> None:
     async def story(server: Server, url: str) -> SourceReading:
         async with Prometheus(PrometheusOptions(url, selector='cluster="a"')) as client:
             return await client.series(("weft_progress_total", "p99"), 45)
 
-    found, server = asked_of(good, story)
+    found, server = await asked_of(good, story)
     assert [answer.values.tolist() for answer in found.answers] == [[5.0]]
     assert [(asked.about, asked.error) for asked in found.asked] == [("progress", None)]
     (one,) = server.asked
     assert one["query"] == '{__name__=~"weft_progress_total|p99", cluster="a"}[45s]'
 
 
-def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:
+async def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:
     (tmp_path / "word").write_text("secret\n")
     (tmp_path / "token").write_text("abc\n")
-    _, server = reading(
+    _, server = await reading(
         good,
         username="weft",
         password_file=str(tmp_path / "word"),
@@ -117,7 +119,7 @@ def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:
     basic = base64.b64encode(b"weft:secret").decode()
     assert server.headers[0]["Authorization"] == f"Basic {basic}"
     assert server.headers[0]["X-Scope-OrgID"] == "team-a"
-    _, server = reading(
+    _, server = await reading(
         good, bearer_token_file=str(tmp_path / "token"), partial=True, selector='cluster="a"'
     )
     assert server.headers[0]["Authorization"] == "Bearer abc"
@@ -132,15 +134,15 @@ def test_a_missing_file_is_told_at_the_start(tmp_path: Path) -> None:
         Prometheus(PrometheusOptions("p:9090"))
 
 
-def test_no_answer_in_time() -> None:
+async def test_no_answer_in_time() -> None:
     async def slow(request: web.Request) -> web.Response:
         await asyncio.sleep(3600)
         return web.Response()
 
-    assert error_of(slow, timeout_s=0.2).kind == "timeout"
+    assert (await error_of(slow, timeout_s=0.2)).kind == "timeout"
 
 
-def test_an_answer_that_trickles_is_no_answer_in_time() -> None:
+async def test_an_answer_that_trickles_is_no_answer_in_time() -> None:
     async def trickle(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
@@ -148,17 +150,17 @@ def test_an_answer_that_trickles_is_no_answer_in_time() -> None:
             await answer.write(b" ")
             await asyncio.sleep(0.01)
 
-    assert error_of(trickle, timeout_s=0.3).kind == "timeout"
+    assert (await error_of(trickle, timeout_s=0.3)).kind == "timeout"
 
 
-def test_an_answer_without_end_is_cut_off() -> None:
+async def test_an_answer_without_end_is_cut_off() -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
         while True:
             await answer.write(b"x" * 65536)
 
-    error = error_of(endless, most_mib=1)
+    error = await error_of(endless, most_mib=1)
     assert error.kind == "oversized"
     assert "more than 1 MiB" in str(error)
 
@@ -179,16 +181,16 @@ def test_an_answer_without_end_is_cut_off() -> None:
         ),
     ],
 )
-def test_other_answers(status: int, text: str, kind: str, says: str) -> None:
+async def test_other_answers(status: int, text: str, kind: str, says: str) -> None:
     async def answering(request: web.Request) -> web.Response:
         return web.Response(status=status, text=text, headers={"Location": "http://other/"})
 
-    error = error_of(answering)
+    error = await error_of(answering)
     assert error.kind == kind
     assert says in str(error)
 
 
-def test_a_connection_that_breaks_off_is_no_shorter_answer() -> None:
+async def test_a_connection_that_breaks_off_is_no_shorter_answer() -> None:
     async def breaks(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Length": "1000"})
         await answer.prepare(request)
@@ -197,16 +199,16 @@ def test_a_connection_that_breaks_off_is_no_shorter_answer() -> None:
         request.transport.abort()
         return answer
 
-    assert error_of(breaks).kind == "unreachable"
+    assert (await error_of(breaks)).kind == "unreachable"
 
 
-def test_one_metric_that_fails_leaves_the_others() -> None:
+async def test_one_metric_that_fails_leaves_the_others() -> None:
     async def half(request: web.Request) -> web.Response:
         form = await request.post()
         bad = "SM_ACTIVE" in str(form["query"])
         return web.Response(status=500, text="no") if bad else await good(request)
 
-    found, _ = reading(half, USED, SM)
+    found, _ = await reading(half, USED, SM)
     assert len(found.answers) == 1
     assert {asked.about: asked.error and asked.error.kind for asked in found.asked} == {
         USED: None,
@@ -214,11 +216,8 @@ def test_one_metric_that_fails_leaves_the_others() -> None:
     }
 
 
-def test_nobody_listens() -> None:
-    async def story() -> SourceReading:
-        async with Prometheus(PrometheusOptions("http://127.0.0.1:1")) as client:
-            return await client.read([USED], 45)
-
-    (asked,) = asyncio.run(story()).asked
+async def test_nobody_listens() -> None:
+    async with Prometheus(PrometheusOptions("http://127.0.0.1:1")) as client:
+        (asked,) = (await client.read([USED], 45)).asked
     assert asked.error is not None
     assert asked.error.kind == "unreachable"

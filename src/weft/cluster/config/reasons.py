@@ -1,5 +1,7 @@
 """What each setting does and why its default is what it is, in one sentence each."""
 
+from weft.model.annotations import SLO_MS
+
 REASONS: dict[str, str] = {
     "apiVersion": "the form of this file; another version is refused, never guessed at",
     "kind": "says that this is a configuration of Weft and no manifest",
@@ -129,7 +131,7 @@ REASONS: dict[str, str] = {
     "bound is broken by it has a best-effort pod beside it evicted. Empty: nobody is, and nothing "
     "is asked",
     "interference.latencyMetric": "a gauge of applications' p99, in seconds, for pods with "
-    "weft.dev/slo-ms; none, for there is no usual name",
+    f"{SLO_MS}; none, for there is no usual name",
     "interference.observed": "of a ConfigMap in lease.namespace: how slow pods were seen beside "
     "each other, and who is kept apart; empty keeps it in memory alone",
     "seed": "for policies that draw; the same seed decides the same",

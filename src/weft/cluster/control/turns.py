@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from time import perf_counter
 
 SLICE_S, MOST = 0.005, 20
 """Others wait so long at most, but for the one piece of work that is under way; and never for more
@@ -10,9 +9,9 @@ pieces than that, however small."""
 
 
 class LoopTurns:
-    """For one stretch of work: `await turns.end()` after each piece of it."""
+    """For one stretch of work, timed by `clock`: `await turns.end()` after each piece of it."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began, self._pieces = clock(), 0
 

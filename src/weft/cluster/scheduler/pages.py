@@ -67,7 +67,7 @@ class _Families(Collector):
 class StatusPages:
     """The pages of one process; a `Part` of it (`process.py`).
 
-    `collectors` are asked for metrics, in order; others' may be added. `explainer` explains pods.
+    `collectors` are asked for metrics, in order. `explainer` explains pods.
     `port` 0 is any free one; after `start` it is the one that is listened on. Whom `door` does not
     admit must have the right to have a pod explained.
     """
@@ -75,6 +75,7 @@ class StatusPages:
     def __init__(
         self,
         live: ClusterView,
+        explainer: Explainer,
         collectors: Sequence[Collector],
         *,
         address: str = "0.0.0.0",
@@ -85,7 +86,7 @@ class StatusPages:
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
-        self._live, self.explainer = live, Explainer(live)
+        self._live, self._explainer = live, explainer
         self._permission = Permission(live.client, door or AccessRule())
         self._opened: set[LimitedConnection] = set()
         self._manager: web.Server | None = None
@@ -223,7 +224,7 @@ class StatusPages:
             if refusal is not None:
                 return _error(*refusal)
             async with self._explaining_one:
-                found = await self.explainer.explain(namespace, name)
+                found = await self._explainer.explain(namespace, name)
         finally:
             self._explaining -= 1
         if found is None:

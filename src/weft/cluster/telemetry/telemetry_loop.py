@@ -76,6 +76,7 @@ class TelemetryLoop:
         self,
         live: EngineCluster,
         source: MetricSource,
+        observing: SlowdownObserver | None,
         options: TelemetryLoopOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:
@@ -95,7 +96,8 @@ class TelemetryLoop:
         """None before the first look."""
         self._good_at_s = 0.0
         self._bound_s: dict[str, float] = {}
-        self.observing: SlowdownObserver | None = None
+        self.observing = observing
+        live.ends.peak_mib = self.peak_mib
         self._said: set[str] = set()
 
     @property

@@ -5,13 +5,12 @@ know the time (passed in), the world (hosts), or how a policy thinks (it asks an
 Every decision is a pure function of the events so far, the configuration and the seed.
 
 A pod's life here
-    PodAdded ──▶ queue ──cycle──▶ reserved ──(permit)──▶ Bind command
+    PodAdded ──▶ queue ──cycle──▶ reserved ───────────▶ Bind command
                    ▲                 │                      │ PodBound ──▶ committed
-                   │   BindFailed / expired / not permitted ◀┘
+                   │   BindFailed / expired ◀────────────────┘
                    └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
 """
 
-import contextlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -29,7 +28,6 @@ from weft.core.engine.events import (
     Evict,
     NodesChanged,
     NodesClosed,
-    Permit,
     PodAdded,
     PodBound,
     PodGone,
@@ -134,8 +132,6 @@ class Engine:
                 self._seen_bound(event, now_ns)
             case BindFailed():
                 self._lost(event.uid, now_ns)
-            case Permit():
-                self._permitted(event, now_ns, out)
             case Tick():
                 self._tick(now_ns)
             case NodesClosed():
@@ -189,18 +185,13 @@ class Engine:
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         ):
             self.queue.wake_all(now_ns, rested=True)
-        if placed is not None and held.state == "reserved":
-            placed.tell_lost()
         self._room_on(held.placement.node, now_ns)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
-        """The API is right: a pod that we put elsewhere, or still hold at permit, is there."""
+        """The API is right: a pod that we put elsewhere is there."""
         placement = event.placement
         self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
-        placed = self.placed.get(placement.uid)
-        if placed is not None:
-            placed.waits = False
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
         self.residencies.came(placement, now_ns - max(0, event.held_ns))
@@ -216,18 +207,6 @@ class Engine:
         if held is not None and held.state == "reserved":
             self.ledger.release(uid)
             self._unwind(uid, now_ns)
-
-    def _permitted(self, event: Permit, now_ns: int, out: list[Command]) -> None:
-        placed = self.placed.get(event.uid)
-        if placed is None or not placed.waits:
-            return
-        placed.waits = False
-        held = self.ledger.holdings.get(event.uid)
-        if event.allow and held is not None:
-            self.ledger.hold_until(event.uid, now_ns + self.bind_timeout_ns)
-            self._bind(placed, held.placement, now_ns, out)
-        else:
-            self._lost(event.uid, now_ns)
 
     def evict(
         self, held: Holding, why: Eviction | SlowdownReason, now_ns: int, out: list[Command]
@@ -249,7 +228,6 @@ class Engine:
         placed = self.placed.pop(uid)
         self.lending.gone(uid)
         self.residencies.left(uid)
-        placed.tell_lost()
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
         elif placed.own is not None:
@@ -285,13 +263,10 @@ class Engine:
 
     def _undo(self, uid: str) -> None:
         """A decision broke off: nothing of it stays."""
-        placed = self.placed.pop(uid, None)
-        if placed is None:
+        if self.placed.pop(uid, None) is None:
             self.ledger.forget(uid)
         else:
             self.ledger.release(uid)
-            with contextlib.suppress(Exception):  # it is a policy that broke it off, mostly
-                placed.tell_lost()
         self.lending.gone(uid)
         self.residencies.left(uid)
 
@@ -302,7 +277,7 @@ class Engine:
         out.append(Faulted(record, error, tried.pod))
 
     def _cycle(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-        """preFilter, filter and score (assess), choose, reserve, permit."""
+        """preFilter, filter and score (assess), choose, reserve, bind."""
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
@@ -319,13 +294,6 @@ class Engine:
         self.queue.next_of_group(waiting, now_ns)
         if profile.reads_co_residents:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
-        waits = [policy.permit(pod, placement.node, now_ns) for policy in profile.permitters]
-        wait_ns = min((wait for wait in waits if wait > 0), default=0) if waits else 0
-        if wait_ns:
-            placed.waits = True
-            self.ledger.hold_until(pod.uid, now_ns + wait_ns)
-            out.append(Wake(now_ns + wait_ns))
-            return
         self._bind(placed, placement, now_ns, out)
 
     def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
@@ -404,8 +372,6 @@ class Engine:
         placed = self.placed[pod.uid] = PlacedPod(waiting, record)
         self.lending.close()
         self.residencies.came(placement, now_ns)
-        for policy in profile.reservers:
-            policy.reserved(pod, placement.node)
         return placed, placement
 
     def _bind(

@@ -91,13 +91,6 @@ class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
     completed: bool = False
 
 
-class Permit(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod held at permit may bind (`allow`) or loses its place."""
-
-    uid: str
-    allow: bool = True
-
-
 class Tick(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Time has passed: a `Wake` is due, or reservations may have expired."""
 
@@ -145,7 +138,6 @@ Event = (
     | PodBound
     | BindFailed
     | PodGone
-    | Permit
     | Tick
     | PolicyInput
     | SignalsChanged

@@ -20,20 +20,14 @@ class MeasuredAtPlacement(NamedTuple):
 class PlacedPod:
     """A pod with a place that is not certain yet, or is."""
 
-    __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries", "waits")
+    __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries")
 
     def __init__(self, waiting: WaitingPod, record: Record) -> None:
         self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
         self.record = record
         self.saw = _saw(self.profile, record)
-        self.waits = False
         self.queued = waiting.state != "asked"
         self.own: WaitingPod | None = None  # what it was in our queue when kube-scheduler bound it
-
-    def tell_lost(self) -> None:
-        """Tell the policies that the place is lost before the pod was bound."""
-        for policy in self.profile.policies:
-            policy.unreserved(self.pod, self.record.node)
 
 
 def _saw(profile: Profile, record: Record) -> MeasuredAtPlacement | None:

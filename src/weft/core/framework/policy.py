@@ -211,16 +211,6 @@ class Policy:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 
-    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
-        """permit: 0 to bind now, or how long to hold the reservation for a `Permit` event, ns."""
-        return 0
-
-    def reserved(self, pod: PodRequest, node: str) -> None:
-        """reserve: told after a pod got its place."""
-
-    def unreserved(self, pod: PodRequest, node: str) -> None:
-        """unreserve: told after a pod lost its place before it was bound."""
-
     def take_input(self, value: Any) -> None:
         """New input by a `PolicyInput` event (typical pods, a table); kept answers are dropped."""
 

@@ -44,8 +44,6 @@ class Profile:
         self.predicts = _overrides(self.lead, "predict")
         self.reads_co_residents = any("co_residents" in policy.reads for policy in self.policies)
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
-        self.reservers = tuple(p for p in self.policies if _overrides(p, "reserved"))
-        self.permitters = tuple(p for p in self.policies if _overrides(p, "permit"))
         self.harvests = any(policy.harvests for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")
 

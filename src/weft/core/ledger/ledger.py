@@ -131,14 +131,6 @@ class Ledger:
             self._reserved.discard(uid)
         return True
 
-    def hold_until(self, uid: str, deadline_ns: int) -> None:
-        """Move a reservation's deadline."""
-        held = self.holdings.get(uid)
-        if held is not None and held.state == "reserved":
-            self._log(uid, held)
-            new = replace(held, deadline_ns=deadline_ns)
-            self.holdings[uid] = self._on_node[held.placement.node][uid] = new
-
     def adopt(self, placement: Placement) -> bool:
         """Charge a pod that the API shows bound, whoever bound it; True if anything changed.
 

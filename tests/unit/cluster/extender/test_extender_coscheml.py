@@ -1,6 +1,5 @@
 """Co-scheML's decisions through `filter` on /gpushare-scheduler: its published table and pairs."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -111,12 +110,12 @@ def test_no_node_where_another_suits_better() -> None:
     assert nodes(cluster, "classification") == ["a"]
 
 
-def test_bind_books_where_kube_scheduler_says_whoever_waits() -> None:
+async def test_bind_books_where_kube_scheduler_says_whoever_waits() -> None:
     cluster = world({"a": "LAMMPS", "b": "QMCPACK"}, SMALL)
     waits(cluster, "classification", "cnn")
-    reply = asyncio.run(Extender(cluster).bind(ROUTE, bind_args("cnn", "a")))
+    reply = await Extender(cluster).bind(ROUTE, bind_args("cnn", "a"))
     assert json.loads(reply.body)["Error"] == ""
     assert cluster.bound[0].placement.node == "a"
     assert cluster.bound[0].placement.application == "CNN"
-    reply = asyncio.run(Extender(cluster).bind(ROUTE, bind_args("classification", "a")))
+    reply = await Extender(cluster).bind(ROUTE, bind_args("classification", "a"))
     assert "refused by the policy" in json.loads(reply.body)["Error"], "two pods are there"

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
@@ -24,19 +24,15 @@ from weft.core.ledger.audit import audit
 from weft.testing.builders import node
 
 FAULT = b"Weft failed to answer"
-Check = Callable[[ExtenderServer, int, aiohttp.ClientSession], Awaitable[None]]
+Served = tuple[ExtenderServer, int, aiohttp.ClientSession]
 
 
 def world() -> StubCluster:
     return StubCluster([node("n1", gpus=2, memory_mib=1000, cpu_milli=4000)])
 
 
-def on_server(check: Check, options: ServerOptions | None = None) -> None:
-    async def main() -> None:
-        async with serving(world(), options) as (server, port, session):
-            await check(server, port, session)
-
-    asyncio.run(main())
+def on_server(options: ServerOptions | None = None) -> AbstractAsyncContextManager[Served]:
+    return serving(world(), options)
 
 
 async def is_well(session: aiohttp.ClientSession) -> None:
@@ -143,10 +139,10 @@ requests = st.fixed_dictionaries(
 )
 
 
-def ask_all(extender: Extender, body: bytes) -> None:
+async def ask_all(extender: Extender, body: bytes) -> None:
     """Every verb of every route answers in JSON with a status of the protocol."""
     for route in ROUTES:
-        bind = asyncio.run(extender.bind(route, body))
+        bind = await extender.bind(route, body)
         assert bind.status in (200, 400, route.bind_failure)
         replies = [
             extender.filter(route, body),
@@ -164,8 +160,8 @@ def ask_all(extender: Extender, body: bytes) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(requests.map(lambda value: json.dumps(value).encode()))
-def test_whatever_the_pod_says_there_is_an_answer(body: bytes) -> None:
-    ask_all(Extender(world()), body)
+async def test_whatever_the_pod_says_there_is_an_answer(body: bytes) -> None:
+    await ask_all(Extender(world()), body)
 
 
 POD = b'{"metadata":{"name":"a","uid":"u"},"spec":{"containers":[]}}'
@@ -192,8 +188,8 @@ ODD_BODIES = {
 
 
 @pytest.mark.parametrize("name", ODD_BODIES)
-def test_odd_bodies(name: str) -> None:
-    ask_all(Extender(world()), ODD_BODIES[name])
+async def test_odd_bodies(name: str) -> None:
+    await ask_all(Extender(world()), ODD_BODIES[name])
 
 
 def test_an_error_is_short_whatever_was_sent() -> None:
@@ -268,20 +264,26 @@ async def raw(port: int, data: bytes, cut: int = 0) -> bytes:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(streams, st.integers(0, 200)), min_size=1, max_size=8))
-def test_streams_that_are_hardly_http(sent: list[tuple[bytes, int]]) -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_streams_that_are_hardly_http(sent: list[tuple[bytes, int]]) -> None:
+    async with on_server(ServerOptions(read_timeout_s=0.1, idle_timeout_s=0.1)) as (
+        _,
+        port,
+        session,
+    ):
         answers = await asyncio.gather(*(raw(port, data, cut) for data, cut in sent))
         assert not any(FAULT in answer for answer in answers)
         await is_well(session)
 
-    on_server(check, ServerOptions(read_timeout_s=0.1, idle_timeout_s=0.1))
 
-
-def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
+async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
     body = args(elastic(), ["n1"])
     good = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(ServerOptions(read_timeout_s=0.5, idle_timeout_s=0.3)) as (
+        server,
+        port,
+        session,
+    ):
         answer = await raw(port, good + good)
         assert answer.count(b'"NodeNames":["n1"]') == 2
         answer = await raw(port, good + b"\x00\x01garbage\r\n\r\n")
@@ -290,8 +292,6 @@ def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
         assert b"garbage" not in answer
         assert server.metrics.rejected["http"] == 1
         await is_well(session)
-
-    on_server(check, ServerOptions(read_timeout_s=0.5, idle_timeout_s=0.3))
 
 
 # --- slow and large ------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
     ],
     ids=["head", "body", "chunks"],
 )
-def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
+async def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
     """Twenty who send a little every 50 ms are gone soon after the time for one request."""
     drop = b"1\r\nx\r\n" if b"chunked" in head else b"x"
 
@@ -325,14 +325,16 @@ def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
             await asyncio.gather(over, return_exceptions=True)
             writer.close()
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(ServerOptions(read_timeout_s=0.3, linger_s=0.2)) as (
+        server,
+        port,
+        session,
+    ):
         many = asyncio.gather(*(dribble(port) for _ in range(20)))
         await is_well(session)
         assert max(await many) < 5
         assert server.metrics.rejected["slow"] == 20
         await is_well(session)
-
-    on_server(check, ServerOptions(read_timeout_s=0.3, linger_s=0.2))
 
 
 def pour(port: int, head: bytes, piece: bytes, times: int) -> bytes:
@@ -350,12 +352,17 @@ def pour(port: int, head: bytes, piece: bytes, times: int) -> bytes:
             return b""
 
 
-def test_memory_is_bounded_whoever_sends_how_much() -> None:
+async def test_memory_is_bounded_whoever_sends_how_much() -> None:
     """Thirty send 4 MiB each, of 8: the budget is 8 MiB together, and no more is held."""
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (8 * MIB)
     piece, answers = bytes(MIB), list[bytes]()
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(ServerOptions(most_buffered_bytes=8 * MIB, read_timeout_s=2)) as (
+        server,
+        port,
+        session,
+    ):
+
         def one() -> None:
             answers.append(pour(port, head, piece, 4))
 
@@ -370,38 +377,32 @@ def test_memory_is_bounded_whoever_sends_how_much() -> None:
         assert peak < 24 * MIB, f"{peak / MIB:.1f} MiB"
         assert server.metrics.rejected["busy"] > 0
         await is_well(session)
-
-    on_server(check, ServerOptions(most_buffered_bytes=8 * MIB, read_timeout_s=2))
     assert len(answers) == 30
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_over_32_mib_is_refused_as_it_ships(chunked: bool) -> None:
+async def test_over_32_mib_is_refused_as_it_ships(chunked: bool) -> None:
     told = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (33 * MIB)
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\n" + told + b"\r\n\r\n"
     piece = b"100000\r\n" + bytes(MIB) + b"\r\n" if chunked else bytes(MIB)
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server() as (server, port, session):
         await asyncio.to_thread(pour, port, head, piece, 33)
         assert server.metrics.rejected == {"size": 1}
         await is_well(session)
 
-    on_server(check)
 
-
-def test_a_body_of_nearly_32_mib_is_read() -> None:
+async def test_a_body_of_nearly_32_mib_is_read() -> None:
     """Full nodes with 15 kB each, as kube-scheduler sends them without nodeCacheCapable."""
     items = [{"metadata": {"name": f"n{n}"}, "status": {"x": "y" * 15_000}} for n in range(2_150)]
     body = args(elastic(), None, {"metadata": {}, "items": items})
     assert 30 * MIB < len(body) < 32 * MIB
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server() as (_, _, session):
         async with session.post("/weft/filter", data=io.BytesIO(body)) as answer:
             found: Any = json.loads(await answer.read())
         assert found["Nodes"]["items"] == items[1:2]
         assert len(found["FailedNodes"]) == 2_149
-
-    on_server(check)
 
 
 @pytest.mark.parametrize("field", ["NodeNames", "Nodes", "NodeNameToMetaVictims"])
@@ -453,12 +454,12 @@ def test_another_pods_name_uid_and_version_with_other_content_are_another_pod(ve
     assert answers([small, large, small]) == [alone[1], alone[0], alone[1]]
 
 
-def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
+async def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
     """A hundred thousand unknown names make some MB of reasons."""
     body = args(elastic(), [f"node-{number:020d}" for number in range(100_000)])
     head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(ServerOptions(read_timeout_s=0.5)) as (server, port, session):
         loop = asyncio.get_running_loop()
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -469,5 +470,3 @@ def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
                 while server.metrics.rejected.get("slow") != 1:
                     await asyncio.sleep(0.02)
             await is_well(session)
-
-    on_server(check, ServerOptions(read_timeout_s=0.5))

@@ -1,6 +1,5 @@
 """Which ports are opened."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from weft.cluster.extender.service import Extender
 from weft.model import BadInputError
 
 
-def opened(wish: ListenerOptions) -> list[int]:
+async def opened(wish: ListenerOptions) -> list[int]:
     async def main() -> list[int]:
         server = ExtenderServer(Extender(StubCluster()), ROUTES)
         try:
@@ -21,36 +20,36 @@ def opened(wish: ListenerOptions) -> list[int]:
         finally:
             await server.close()
 
-    return asyncio.run(main())
+    return await main()
 
 
-def test_one_port_or_the_originals_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = opened(ListenerOptions("127.0.0.1", 0)), opened(ListenerOptions("127.0.0.1", 0))
+async def test_one_port_or_the_originals_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (
+        await opened(ListenerOptions("127.0.0.1", 0)),
+        await opened(ListenerOptions("127.0.0.1", 0)),
+    )
     monkeypatch.setattr(listeners, "ORIGINAL_PORTS", (first[0], second[0]))
     both = [first[0], second[0]]
-    assert opened(ListenerOptions("127.0.0.1", first[0], original_ports=True)) == both
+    assert await opened(ListenerOptions("127.0.0.1", first[0], original_ports=True)) == both
 
 
 def test_the_originals_ports_are_what_they_were() -> None:
     assert listeners.ORIGINAL_PORTS == (39999, 12345)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    async def main() -> None:
-        server = ExtenderServer(Extender(StubCluster()), ROUTES)
-        try:
-            (port,) = await listen(server, ListenerOptions("127.0.0.1", 0))
-            with pytest.raises(BadInputError, match=f"port {port}"):
-                await listen(server, ListenerOptions("127.0.0.1", port))
-        finally:
-            await server.close()
-
-    asyncio.run(main())
+async def test_a_port_that_is_taken_is_named() -> None:
+    server = ExtenderServer(Extender(StubCluster()), ROUTES)
+    try:
+        (port,) = await listen(server, ListenerOptions("127.0.0.1", 0))
+        with pytest.raises(BadInputError, match=f"port {port}"):
+            await listen(server, ListenerOptions("127.0.0.1", port))
+    finally:
+        await server.close()
 
 
 @pytest.mark.parametrize(
     "wish", [ListenerOptions(certificate=Path("a")), ListenerOptions(client_authority=Path("a"))]
 )
-def test_half_a_wish_for_tls_is_named(wish: ListenerOptions) -> None:
+async def test_half_a_wish_for_tls_is_named(wish: ListenerOptions) -> None:
     with pytest.raises(BadInputError, match="certificate"):
-        opened(wish)
+        await opened(wish)

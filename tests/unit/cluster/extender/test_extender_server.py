@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import msgspec
@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.connection import ServerOptions
 from weft.cluster.extender.server import ExtenderServer
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
+from weft.testing.lease import LeaseStub
 
 QUICK = ServerOptions(
     most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3, linger_s=0.1
@@ -40,19 +42,13 @@ async def raw(port: int, data: bytes, wait_s: float = 5) -> bytes:
 
 
 def on_server(
-    check: Callable[[ExtenderServer, int, aiohttp.ClientSession], Awaitable[None]],
-    world: StubCluster | None = None,
-    options: ServerOptions | None = None,
-) -> None:
-    async def main() -> None:
-        async with serving(world or cluster(), options) as (server, port, session):
-            await check(server, port, session)
-
-    asyncio.run(main())
+    world: StubCluster | None = None, options: ServerOptions | None = None
+) -> AbstractAsyncContextManager[tuple[ExtenderServer, int, aiohttp.ClientSession]]:
+    return serving(world or cluster(), options)
 
 
-def test_every_original_path_answers() -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_every_original_path_answers() -> None:
+    async with on_server() as (_, _, session):
         for path, prioritize in (
             ("/weft", "prioritize"),
             ("/scheduler", "priorities"),
@@ -71,14 +67,12 @@ def test_every_original_path_answers() -> None:
                 assert answer.status == (200 if path == "/weft" else 500)
                 assert (await answer.json())["Error"]
 
-    on_server(check)
 
-
-def test_pages() -> None:
+async def test_pages() -> None:
     world = cluster()
     world.ready = False
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         async with session.get("/version") as answer:
             assert await answer.text() == weft.__version__
         for path, code in (("/healthz", 200), ("/livez", 200), ("/readyz", 503)):
@@ -104,14 +98,12 @@ def test_pages() -> None:
         assert 'weft_extender_rejected_total{why="path"} 2.0\n' in text
         assert 'duration_seconds_bucket{le="+Inf",path="/weft",verb="filter"} 1.0\n' in text
 
-    on_server(check, world)
 
-
-def test_inspect_and_status_show_what_is_booked() -> None:
+async def test_inspect_and_status_show_what_is_booked() -> None:
     world = StubCluster([node("n1", gpus=2, memory_mib=16160), node("plain")], unit="GiB")
     world.handle(PodSeenBound(placement("u", "n1", 1, memory_mib=2154, milli=250)))
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         async with session.get("/gpushare-scheduler/inspect") as answer:
             everything = await answer.json()
         pod = {"name": "u", "namespace": "", "usedGPU": 2}
@@ -134,28 +126,24 @@ def test_inspect_and_status_show_what_is_booked() -> None:
         total = {"CoreTotal": 100, "MemoryTotal": 16160}
         assert json.loads(found["elasticgpu.io/gpu-core"]) == {"n1": [idle | total, used | total]}
 
-    on_server(check, world)
 
-
-def test_inspect_names_pods_that_were_only_seen_bound() -> None:
+async def test_inspect_names_pods_that_were_only_seen_bound() -> None:
     world = StubCluster([node("n1", gpus=1, memory_mib=1000)])
     bound = msgspec.convert(elastic("trainer"), Pod)
     world.known["ns", "trainer"] = bound
     world.handle(PodSeenBound(placement(bound.metadata.uid, "n1", 0, memory_mib=256)))
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         async with session.get("/gpushare-scheduler/inspect/n1") as answer:
             (found,) = (await answer.json())["nodes"]
         (pod,) = found["devs"][0]["pods"]
         assert (pod["namespace"], pod["name"]) == ("ns", "trainer")
 
-    on_server(check, world)
 
-
-def test_every_port_has_every_page_and_path() -> None:
+async def test_every_port_has_every_page_and_path() -> None:
     """Elastic's port and gpushare's are two doors of one server."""
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server() as (server, _, session):
         second = await server.listen("127.0.0.1", 0)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{second}") as other:
             for path in (
@@ -173,16 +161,13 @@ def test_every_port_has_every_page_and_path() -> None:
             async with other.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
                 assert (await answer.json())["NodeNames"] == ["n1"]
 
-    on_server(check)
 
-
-def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
+async def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
     world = cluster()
-    world.leadership.end()
-    world.leadership.elsewhere = lambda: "weft-b_1"
+    world.leadership = Leadership(LeaseStub(other="weft-b_1"))
     world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         async with session.get("/readyz") as answer:
             assert answer.status == 200
         for path, code in (("/weft", 200), ("/scheduler", 500), ("/gpushare-scheduler", 500)):
@@ -197,11 +182,9 @@ def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
                 assert error == "another Weft process is the leader: weft-b_1; ask there"
         assert not world.bound
 
-    on_server(check, world)
 
-
-def test_too_much_is_turned_away() -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_too_much_is_turned_away() -> None:
+    async with on_server(options=QUICK) as (server, port, session):
         async with session.post("/weft/filter", data=b" " * 100_001) as answer:
             assert answer.status == 413
             assert "nodeCacheCapable" in (await answer.json())["Error"]
@@ -213,33 +196,27 @@ def test_too_much_is_turned_away() -> None:
             assert answer.status == 415
         assert server.metrics.rejected == {"size": 2, "encoding": 1}
 
-    on_server(check, options=QUICK)
 
-
-def test_all_requests_together_have_a_budget() -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_all_requests_together_have_a_budget() -> None:
+    async with on_server(options=QUICK) as (_, port, session):
         half = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"
         answers = await asyncio.gather(*(raw(port, half + b" " * 80_000) for _ in range(2)))
         assert sorted(answer.split()[1] for answer in answers) == [b"408", b"503"]
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             assert (await answer.json())["NodeNames"] == ["n1"], "what was held is free again"
 
-    on_server(check, options=QUICK)
-
 
 @pytest.mark.parametrize(
     "sent", [b"", b"POST /weft", b"POST /weft/filter HTTP/1.1\r\nContent-Length: 5\r\n"]
 )
-def test_who_says_nothing_is_hung_up_on(sent: bytes) -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_who_says_nothing_is_hung_up_on(sent: bytes) -> None:
+    async with on_server(options=QUICK) as (server, port, _):
         assert await raw(port, sent) == b""
         assert server.metrics.rejected == {"slow": 1}
 
-    on_server(check, options=QUICK)
 
-
-def test_a_half_sent_body_is_told_so() -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_a_half_sent_body_is_told_so() -> None:
+    async with on_server(options=QUICK) as (_, port, session):
         head = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
         assert b" 408 " in await raw(port, head)
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -250,13 +227,11 @@ def test_a_half_sent_body_is_told_so() -> None:
         async with session.get("/readyz") as answer:
             assert answer.status == 200
 
-    on_server(check, options=QUICK)
 
-
-def test_an_idle_connection_is_kept() -> None:
+async def test_an_idle_connection_is_kept() -> None:
     """kube-scheduler keeps its connections; only half a request must not take long."""
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(options=QUICK) as (_, port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -267,25 +242,20 @@ def test_an_idle_connection_is_kept() -> None:
             await asyncio.sleep(QUICK.read_timeout_s + 0.1)
         writer.close()
 
-    on_server(check, options=QUICK)
+
+async def test_closing_does_not_wait_for_idle_connections() -> None:
+    async with serving(cluster()) as (server, port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readline()
+        started = asyncio.get_running_loop().time()
+        await server.close()
+        writer.close()
+        assert asyncio.get_running_loop().time() - started < 2
 
 
-def test_closing_does_not_wait_for_idle_connections() -> None:
-    async def main() -> float:
-        async with serving(cluster()) as (server, port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"200" in await reader.readline()
-            started = asyncio.get_running_loop().time()
-            await server.close()
-            writer.close()
-            return asyncio.get_running_loop().time() - started
-
-    assert asyncio.run(main()) < 2
-
-
-def test_connections_have_a_limit() -> None:
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+async def test_connections_have_a_limit() -> None:
+    async with on_server(options=ServerOptions(most_connections=3)) as (server, port, session):
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await asyncio.sleep(0.05)
         assert await raw(port, b"GET /readyz HTTP/1.1\r\n\r\n") == b""
@@ -296,14 +266,12 @@ def test_connections_have_a_limit() -> None:
             assert answer.status == 200
         assert server.metrics.rejected["connections"] == 1
 
-    on_server(check, options=ServerOptions(most_connections=3))
 
-
-def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
+async def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
     world = cluster()
     world.delay_s = 0.2
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
         timeout = aiohttp.ClientTimeout(total=0.05)
@@ -314,28 +282,24 @@ def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
                 await asyncio.sleep(0.01)
         assert [one.pod.uid for one in world.bound] == ["u-a"]
 
-    on_server(check, world)
 
-
-def test_an_answer_does_not_wait_for_ever() -> None:
+async def test_an_answer_does_not_wait_for_ever() -> None:
     world = cluster()
     world.delay_s = 0.5
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world, ServerOptions(bind_timeout_s=0.1, drain_s=2)) as (_, _, session):
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
         async with session.post("/scheduler/bind", data=bind_args("a", "n1")) as answer:
             assert answer.status == 500
             assert "not settled" in (await answer.json())["Error"]
-
-    on_server(check, world, ServerOptions(bind_timeout_s=0.1, drain_s=2))
     assert len(world.bound) == 1, "closing waits for it"
 
 
-def test_a_fault_of_ours_is_an_answer_too() -> None:
+async def test_a_fault_of_ours_is_an_answer_too() -> None:
     world = cluster()
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(world) as (_, _, session):
         del world.engine.profiles["elastic-binpack"]
         for verb, data, status in (
             ("filter", args(elastic(), ["n1"]), 200),
@@ -352,18 +316,14 @@ def test_a_fault_of_ours_is_an_answer_too() -> None:
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             assert answer.status == 200
 
-    on_server(check, world)
-
 
 @settings(max_examples=25)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=12))
-def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes]) -> None:
+async def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes]) -> None:
     heads = (b"", b"POST /weft/bind HTTP/1.1\r\nContent-Length: 20\r\n\r\n", b"POST /weft/preempt ")
 
-    async def check(server: ExtenderServer, port: int, session: aiohttp.ClientSession) -> None:
+    async with on_server(options=ServerOptions(read_timeout_s=0.05)) as (_, port, session):
         sent = [heads[number % 3] + data for number, data in enumerate(streams)]
         await asyncio.gather(*(raw(port, data) for data in sent))
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             assert (await answer.json())["NodeNames"] == ["n1"]
-
-    on_server(check, options=ServerOptions(read_timeout_s=0.05))

@@ -41,8 +41,8 @@ def load(reply: ExtenderReply, code: int = 200) -> Any:
     return json.loads(reply.body)
 
 
-def bind(extender: Extender, route: Route, pod: str, where: str, code: int = 200) -> str:
-    return str(load(asyncio.run(extender.bind(route, bind_args(pod, where))), code)["Error"])
+async def bind(extender: Extender, route: Route, pod: str, where: str, code: int = 200) -> str:
+    return str(load(await extender.bind(route, bind_args(pod, where)), code)["Error"])
 
 
 def test_filter_says_who_fits_and_why_not() -> None:
@@ -150,17 +150,17 @@ def test_scores_are_whole_numbers_up_to_ten() -> None:
         assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in found)
 
 
-def test_the_path_decides_the_policy() -> None:
+async def test_the_path_decides_the_policy() -> None:
     """gpushare takes the fullest GPU that fits, elastic's binpack the last of the best."""
     for route, gpu in ((GPUSHARE, 0), (SCHEDULER, 1)):
         cluster = StubCluster([node("n", gpus=2, memory_mib=1000)])
         extender = Extender(cluster)
         extender.filter(route, args(elastic(), ["n"]))
-        assert bind(extender, route, "a", "n") == ""
+        assert await bind(extender, route, "a", "n") == ""
         assert cluster.bound[0].placement.shares[0].gpu == gpu
 
 
-def test_what_a_caller_says_at_filter_is_not_booked_at_bind() -> None:
+async def test_what_a_caller_says_at_filter_is_not_booked_at_bind() -> None:
     """Anyone who reaches the port may say that a pod asks less; the API's word counts."""
     cluster = StubCluster([node("n", gpus=1, memory_mib=1000)])
     extender = Extender(cluster)
@@ -168,8 +168,8 @@ def test_what_a_caller_says_at_filter_is_not_booked_at_bind() -> None:
         honest = msgspec.convert(manifest(name, elasticgpu_io__gpu_memory=600), Pod)
         cluster.known["ns", name] = honest
         extender.filter(WEFT, args(manifest(name, elasticgpu_io__gpu_memory=1), ["n"]))
-    assert bind(extender, WEFT, "a", "n") == ""
-    assert "memory" in bind(extender, WEFT, "b", "n")
+    assert await bind(extender, WEFT, "a", "n") == ""
+    assert "memory" in await bind(extender, WEFT, "b", "n")
     assert cluster.engine.ledger.table.memory_used == [600]
 
 
@@ -199,11 +199,11 @@ def test_a_pod_is_parsed_once_for_each_content() -> None:
     assert extender.pods.parsed == 5, "of three the one asked about first was forgotten"
 
 
-def test_bind_books_and_writes_once() -> None:
+async def test_bind_books_and_writes_once() -> None:
     cluster = two()
     extender = Extender(cluster)
     extender.filter(WEFT, args(elastic(memory=600), ["n1"]))
-    assert bind(extender, WEFT, "a", "n1") == ""
+    assert await bind(extender, WEFT, "a", "n1") == ""
     assert [one.placement.node for one in cluster.bound] == ["n1"]
     assert cluster.engine.ledger.holdings["u-a"].state == "committed"
     found = load(extender.filter(WEFT, args(elastic(memory=600), ["n1", "n2"])))
@@ -211,32 +211,32 @@ def test_bind_books_and_writes_once() -> None:
     assert "booked on n1" in found["FailedNodes"]["n2"]
 
 
-def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:
+async def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:
     """B was filtered before A was bound: the accounts of now decide."""
     cluster = two()
     extender = Extender(cluster)
     for name in "ab":
         extender.filter(WEFT, args(elastic(name, memory=600), ["n1"]))
-    assert bind(extender, WEFT, "a", "n1") == ""
-    assert "insufficient memory" in bind(extender, WEFT, "b", "n1")
+    assert await bind(extender, WEFT, "a", "n1") == ""
+    assert "insufficient memory" in await bind(extender, WEFT, "b", "n1")
     assert [*cluster.engine.ledger.holdings] == ["u-a"]
     assert audit(cluster.engine.ledger) == []
 
 
 @pytest.mark.parametrize(("route", "code"), [(WEFT, 200), (SCHEDULER, 500), (GPUSHARE, 500)])
-def test_only_the_originals_fail_a_bind_with_500(route: Route, code: int) -> None:
+async def test_only_the_originals_fail_a_bind_with_500(route: Route, code: int) -> None:
     extender = Extender(two())
-    assert "not there" in bind(extender, route, "never-seen", "n1", code)
+    assert "not there" in await bind(extender, route, "never-seen", "n1", code)
     for body in (b"{}", b"{", b"[]"):
-        assert load(asyncio.run(extender.bind(route, body)), code)["Error"]
+        assert load(await extender.bind(route, body), code)["Error"]
 
 
-def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
+async def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
     cluster = two()
     cluster.known["ns", "a"] = msgspec.convert(elastic("a"), Pod)
-    assert bind(Extender(cluster), WEFT, "a", "n1") == ""
+    assert await bind(Extender(cluster), WEFT, "a", "n1") == ""
     cluster.known["ns", "b"] = msgspec.convert(elastic("other"), Pod)
-    assert "not there" in bind(Extender(cluster), WEFT, "b", "n1")
+    assert "not there" in await bind(Extender(cluster), WEFT, "b", "n1")
 
 
 @pytest.mark.parametrize(
@@ -248,57 +248,53 @@ def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
         (NotLeader(), "this Weft process's lease runs out"),
     ],
 )
-def test_what_became_of_the_binding_is_said(outcome: Outcome, says: str) -> None:
+async def test_what_became_of_the_binding_is_said(outcome: Outcome, says: str) -> None:
     cluster = two()
     cluster.outcome = lambda _: outcome
     extender = Extender(cluster)
     extender.filter(WEFT, args(elastic(), ["n1"]))
-    assert says in bind(extender, WEFT, "a", "n1")
+    assert says in await bind(extender, WEFT, "a", "n1")
     assert not cluster.engine.ledger.holdings
 
 
-def test_an_unsettled_binding_is_no_success() -> None:
+async def test_an_unsettled_binding_is_no_success() -> None:
     cluster = two()
     cluster.outcome = lambda _: Unknown(BindRequest("ns", "a", "u-a", "n1"), "", 0.0, "cut")
     extender = Extender(cluster)
     extender.filter(WEFT, args(elastic(), ["n1"]))
-    assert "did not answer" in bind(extender, WEFT, "a", "n1")
+    assert "did not answer" in await bind(extender, WEFT, "a", "n1")
 
 
-def test_before_it_knows_the_cluster_it_answers_with_an_error() -> None:
+async def test_before_it_knows_the_cluster_it_answers_with_an_error() -> None:
     cluster = two()
     cluster.ready = False
     extender = Extender(cluster)
     assert "still reading" in load(extender.filter(WEFT, args(elastic(), ["n1"])))["Error"]
-    assert "still reading" in bind(extender, WEFT, "a", "n1")
+    assert "still reading" in await bind(extender, WEFT, "a", "n1")
     cluster.ready = True
     assert load(extender.filter(WEFT, args(elastic(), ["n1"])))["NodeNames"] == ["n1"]
 
 
-def test_while_nobody_leads_a_bind_waits_a_moment_and_then_says_just_that() -> None:
+async def test_while_nobody_leads_a_bind_waits_a_moment_and_then_says_just_that() -> None:
     cluster = two()
     cluster.leadership.end()
     extender = Extender(cluster, leads_within_s=0.01)
     load(extender.filter(WEFT, args(elastic(), ["n1"])))
-    error = bind(extender, WEFT, "a", "n1")
+    error = await bind(extender, WEFT, "a", "n1")
     assert error == "no Weft process leads yet; ask again in some seconds"
     assert not cluster.bound
 
 
-def test_a_bind_that_comes_just_before_this_process_leads_is_carried_out() -> None:
+async def test_a_bind_that_comes_just_before_this_process_leads_is_carried_out() -> None:
     cluster = two()
     cluster.leadership.end()
     extender = Extender(cluster)
     load(extender.filter(WEFT, args(elastic(), ["n1"])))
-
-    async def story() -> ExtenderReply:
-        asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
-        await asyncio.sleep(0)
-        assert not asked.done()
-        cluster.leadership.begin()
-        return await asked
-
-    assert load(asyncio.run(story())) == {"Error": ""}
+    asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    cluster.leadership.begin()
+    assert load(await asked) == {"Error": ""}
     assert [command.pod.name for command in cluster.bound] == ["a"]
 
 
@@ -325,11 +321,11 @@ def test_victims_whose_gpus_do_not_help_are_not_offered() -> None:
     assert len(cluster.engine.ledger.holdings) == 3
 
 
-def test_an_empty_request_is_told_so() -> None:
+async def test_an_empty_request_is_told_so() -> None:
     extender = Extender(two())
     for ask in (extender.filter, extender.prioritize, extender.preempt):
         assert load(ask(WEFT, b""), 400) == {"Error": "Please send a request body"}
-    assert load(asyncio.run(extender.bind(SCHEDULER, b"")), 400)["Error"]
+    assert load(await extender.bind(SCHEDULER, b""), 400)["Error"]
 
 
 amounts = st.integers(1, 1200)
@@ -337,24 +333,21 @@ amounts = st.integers(1, 1200)
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(amounts, st.sampled_from(["n1", "n2"])), max_size=25))
-def test_whatever_is_bound_no_gpu_runs_over(asks: list[tuple[int, str]]) -> None:
+async def test_whatever_is_bound_no_gpu_runs_over(asks: list[tuple[int, str]]) -> None:
     """All filtered first, then all bound at once."""
     cluster = two()
     extender = Extender(cluster)
     for number, (memory, _) in enumerate(asks):
         extender.filter(WEFT, args(elastic(f"p{number}", memory=memory), ["n1", "n2"]))
 
-    async def burst() -> list[ExtenderReply]:
-        bodies = [bind_args(f"p{number}", where) for number, (_, where) in enumerate(asks)]
-        return await asyncio.gather(*(extender.bind(WEFT, body) for body in bodies))
-
-    replies = asyncio.run(burst())
+    bodies = [bind_args(f"p{number}", where) for number, (_, where) in enumerate(asks)]
+    replies = await asyncio.gather(*(extender.bind(WEFT, body) for body in bodies))
     assert audit(cluster.engine.ledger) == []
     bound = sum(not load(reply)["Error"] for reply in replies)
     assert bound == len(cluster.bound) == len(cluster.engine.ledger.holdings)
 
 
-def test_gpushare_is_answered_and_bound_by_the_unit_of_each_node() -> None:
+async def test_gpushare_is_answered_and_bound_by_the_unit_of_each_node() -> None:
     cards = {"gpus": 1, "memory_mib": 16_384}
     nodes = [node("gib", unit_mib=1024, **cards), node("mib", unit_mib=1, **cards)]
     cluster = StubCluster(nodes, unit="node")
@@ -366,7 +359,7 @@ def test_gpushare_is_answered_and_bound_by_the_unit_of_each_node() -> None:
     answer = msgspec.json.decode(extender.filter(GPUSHARE, twelve).body)
     assert answer["NodeNames"] == ["gib", "mib"]
     for name, on in (("large", "mib"), ("twelve", "gib")):
-        reply = asyncio.run(extender.bind(GPUSHARE, bind_args(name, on)))
+        reply = await extender.bind(GPUSHARE, bind_args(name, on))
         assert reply.status == 200, reply.body
     assert table.memory_used == [12 * 1024, 9_000]
 

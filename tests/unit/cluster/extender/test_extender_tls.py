@@ -1,6 +1,5 @@
 """TLS: whose certificate is looked at, and what is said about a bad one."""
 
-import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -59,36 +58,33 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_only_known_certificates_may_ask_but_anyone_for_health(pem: Path) -> None:
+async def test_only_known_certificates_may_ask_but_anyone_for_health(pem: Path) -> None:
     def client(name: str = "") -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(pem / "server.pem"))
         if name:
             context.load_cert_chain(pem / f"{name}.pem", pem / f"{name}.key")
         return context
 
-    async def main() -> None:
-        server = ExtenderServer(
-            Extender(cluster()), default_routes(), door=AccessRule(certificate=True)
-        )
-        tls = server_tls(pem / "server.pem", pem / "server.key", pem / "client.pem")
-        port = await server.listen("127.0.0.1", 0, tls)
-        base = f"https://127.0.0.1:{port}"
-        async with aiohttp.ClientSession(base) as session:
-            body = args(elastic(), ["n1"])
-            async with session.post("/weft/filter", data=body, ssl=client("client")) as answer:
-                assert (await answer.json())["NodeNames"] == ["n1"]
-            async with session.post("/weft/filter", data=body, ssl=client()) as answer:
-                assert answer.status == 403
-            async with session.get("/gpushare-scheduler/inspect", ssl=client()) as answer:
-                assert answer.status == 403
-            async with session.get("/healthz", ssl=client()) as answer:
-                assert answer.status == 200
-            with pytest.raises(aiohttp.ClientError):
-                async with session.post("/weft/filter", data=body, ssl=client("stranger")):
-                    pass
-        await server.close()
-
-    asyncio.run(main())
+    server = ExtenderServer(
+        Extender(cluster()), default_routes(), door=AccessRule(certificate=True)
+    )
+    tls = server_tls(pem / "server.pem", pem / "server.key", pem / "client.pem")
+    port = await server.listen("127.0.0.1", 0, tls)
+    base = f"https://127.0.0.1:{port}"
+    async with aiohttp.ClientSession(base) as session:
+        body = args(elastic(), ["n1"])
+        async with session.post("/weft/filter", data=body, ssl=client("client")) as answer:
+            assert (await answer.json())["NodeNames"] == ["n1"]
+        async with session.post("/weft/filter", data=body, ssl=client()) as answer:
+            assert answer.status == 403
+        async with session.get("/gpushare-scheduler/inspect", ssl=client()) as answer:
+            assert answer.status == 403
+        async with session.get("/healthz", ssl=client()) as answer:
+            assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            async with session.post("/weft/filter", data=body, ssl=client("stranger")):
+                pass
+    await server.close()
 
 
 def test_bad_certificates_are_named(pem: Path) -> None:
@@ -99,55 +95,51 @@ def test_bad_certificates_are_named(pem: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["bind", "filter", "prioritize", "preempt"])
-def test_another_machine_without_a_certificate_neither_asks_nor_binds(path: str) -> None:
+async def test_another_machine_without_a_certificate_neither_asks_nor_binds(path: str) -> None:
     """Whatever listened there: the rule is the server's, not only the configuration's."""
     host = own_address() or pytest.skip("this machine has no address but loopback")
     stub = cluster()
     stub.known["ns", "a"] = msgspec.convert(elastic(), Pod)
     body = bind_args("a", "n1") if path == "bind" else args(elastic(), ["n1"])
 
-    async def main() -> None:
-        server = ExtenderServer(Extender(stub), default_routes())
-        port = await server.listen("0.0.0.0", 0)
-        async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
-            for route in ("/weft", "/scheduler", "/gpushare-scheduler"):
-                async with session.post(f"{route}/{path}", data=body) as answer:
-                    assert answer.status == 403
-                    assert "extender.clientAuthorityFile" in (await answer.json())["Error"]
-            for page in ("/gpushare-scheduler/inspect/n1", "/scheduler/status", "/metrics"):
-                async with session.get(page) as answer:
-                    assert answer.status == 403
-            async with session.get("/readyz") as answer:
-                assert answer.status == 200
-        assert not stub.bound
-        async with (
-            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
-            session.post("/weft/bind", data=bind_args("a", "n1")) as answer,
-        ):
-            assert await answer.json() == {"Error": ""}
-        await server.close()
-
-    asyncio.run(main())
+    server = ExtenderServer(Extender(stub), default_routes())
+    port = await server.listen("0.0.0.0", 0)
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+        for route in ("/weft", "/scheduler", "/gpushare-scheduler"):
+            async with session.post(f"{route}/{path}", data=body) as answer:
+                assert answer.status == 403
+                assert "extender.clientAuthorityFile" in (await answer.json())["Error"]
+        for page in ("/gpushare-scheduler/inspect/n1", "/scheduler/status", "/metrics"):
+            async with session.get(page) as answer:
+                assert answer.status == 403
+        async with session.get("/readyz") as answer:
+            assert answer.status == 200
+    assert not stub.bound
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+        session.post("/weft/bind", data=bind_args("a", "n1")) as answer,
+    ):
+        assert await answer.json() == {"Error": ""}
+    await server.close()
 
 
-def test_everybody_is_let_in_where_that_is_what_was_said() -> None:
+async def test_everybody_is_let_in_where_that_is_what_was_said() -> None:
     host = own_address() or pytest.skip("this machine has no address but loopback")
 
-    async def main() -> None:
-        server = ExtenderServer(Extender(cluster()), default_routes(), door=AccessRule(anyone=True))
-        port = await server.listen("0.0.0.0", 0)
-        body = args(elastic(), ["n1"])
-        async with (
-            aiohttp.ClientSession(f"http://{host}:{port}") as session,
-            session.post("/weft/filter", data=body) as answer,
-        ):
-            assert (await answer.json())["NodeNames"] == ["n1"]
-        await server.close()
-
-    asyncio.run(main())
+    server = ExtenderServer(Extender(cluster()), default_routes(), door=AccessRule(anyone=True))
+    port = await server.listen("0.0.0.0", 0)
+    body = args(elastic(), ["n1"])
+    async with (
+        aiohttp.ClientSession(f"http://{host}:{port}") as session,
+        session.post("/weft/filter", data=body) as answer,
+    ):
+        assert (await answer.json())["NodeNames"] == ["n1"]
+    await server.close()
 
 
-def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(tmp_path: Path) -> None:
+async def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(
+    tmp_path: Path,
+) -> None:
     """What deploy/extender-certificates.sh makes, with what the configuration makes of it."""
     script = Path(__file__).parents[4] / "deploy" / "extender-certificates.sh"
     folder = tmp_path / "made"
@@ -165,18 +157,15 @@ def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(tmp_path
     ours = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     ours.load_cert_chain(folder / "client.crt", folder / "client.key")
 
-    async def main() -> None:
-        server = ExtenderServer(Extender(cluster()), default_routes(), door=wish.door)
-        (port,) = await listen(server, wish)
-        body = args(elastic(), ["n1"])
-        async with aiohttp.ClientSession(f"https://127.0.0.1:{port}") as session:
-            async with session.post("/weft/filter", data=body, ssl=ours) as answer:
-                assert (await answer.json())["NodeNames"] == ["n1"]
-            async with session.post("/weft/filter", data=body, ssl=plain) as answer:
-                assert answer.status == 403, "loopback alone is not enough beside certificates"
-            with pytest.raises(aiohttp.ClientError):
-                async with session.post(f"http://127.0.0.1:{port}/weft/filter", data=body):
-                    pass
-        await server.close()
-
-    asyncio.run(main())
+    server = ExtenderServer(Extender(cluster()), default_routes(), door=wish.door)
+    (port,) = await listen(server, wish)
+    body = args(elastic(), ["n1"])
+    async with aiohttp.ClientSession(f"https://127.0.0.1:{port}") as session:
+        async with session.post("/weft/filter", data=body, ssl=ours) as answer:
+            assert (await answer.json())["NodeNames"] == ["n1"]
+        async with session.post("/weft/filter", data=body, ssl=plain) as answer:
+            assert answer.status == 403, "loopback alone is not enough beside certificates"
+        with pytest.raises(aiohttp.ClientError):
+            async with session.post(f"http://127.0.0.1:{port}/weft/filter", data=body):
+                pass
+    await server.close()

@@ -1,24 +1,13 @@
 """`weft explain pod` of a live cluster: every state a pod can be in, and what would help."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
-from scheduler_world import MIB, World, add_node, add_pod, world
+from scheduler_world import MIB, add_node, add_pod, world
 
 from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
 from weft.core.ledger import RequestLimits
 
 
-def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world() as it:
-            await check(it)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
-    async def check(it: World) -> None:
+async def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_pod(it.server, "p", 4_000)
         await it.lead()
@@ -29,11 +18,9 @@ def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
         assert found.text.startswith("is bound on n, GPU 0 (0 % of cores, 4,000 MiB); profile weft")
         assert "best-fit" in found.text
 
-    on_cluster(check)
 
-
-def test_a_pod_that_others_bound_says_what_is_charged() -> None:
-    async def check(it: World) -> None:
+async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_pod(it.server, "p", 4_000, by="default-scheduler", nodeName="n")
         add_pod(it.server, "ours", 100, nodeName="n")
@@ -48,11 +35,9 @@ def test_a_pod_that_others_bound_says_what_is_charged() -> None:
         )
         assert "Weft bound it before this process led" in (await it.explain("ours")).text
 
-    on_cluster(check)
 
-
-def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
-    async def check(it: World) -> None:
+async def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
+    async with world() as it:
         add_node(it.server, "n", gpus=1)
         units = {"aliyun.com/gpu-mem": "16000", "aliyun.com/gpu-count": "1"}
         it.server.update("nodes", "n", {"status": {"capacity": units}})
@@ -70,11 +55,9 @@ def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
         (note,) = (await it.explain("p")).notes
         assert note.startswith("it asks for 8 aliyun.com/gpu-mem: its node counts in MiB, its")
 
-    on_cluster(check)
 
-
-def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
-    async def check(it: World) -> None:
+async def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
+    async with world() as it:
         add_node(it.server, "a", gpus=1)
         add_node(it.server, "b", gpus=1)
         add_node(it.server, "plain", gpus=0)
@@ -97,41 +80,36 @@ def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
         assert not [note for note in found.notes if "preemption" in note]
         assert it.live.engine.ledger.table.memory_used == [10_000, 10_000], "only tried"
 
-    on_cluster(check)
+
+async def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
+    async with world(limits=RequestLimits(overcommit_permille=2000)) as it:
+        add_node(it.server, "a", gpus=1, advertised_mib=MIB)
+        add_node(it.server, "b", gpus=1, advertised_mib=MIB + 100)
+        for number in range(2):
+            add_pod(it.server, f"p{number}", 10_000)
+        await it.lead()
+        await it.until(lambda: it.bound("p0") and it.bound("p1"))
+        uid = add_pod(it.server, "waits", 8_000)
+        await it.until(lambda: uid in it.live.engine.queue)
+        found = await it.explain("waits")
+        assert found.reason == (
+            "0/2 GPU nodes: 2 × insufficient extended resource "
+            "(largest free 6,100 weft.dev/gpu-memory, asked 8,000)"
+        )
+        assert found.notes == (
+            "weft.dev/gpu-memory: 8,000 asked, 6,100 left of 16,100 that a device plugin "
+            "advertises on b. The kubelet admits no pod beyond that, so memory is lent only "
+            "within it",
+        )
+        assert [change.axis for change in found.changes] == ["extended", "free"]
+        less = "ask at most 6,100 of weft.dev/gpu-memory instead of 8,000"
+        assert found.changes[0].text == less
 
 
-def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
-    async def main() -> None:
-        async with world(limits=RequestLimits(overcommit_permille=2000)) as it:
-            add_node(it.server, "a", gpus=1, advertised_mib=MIB)
-            add_node(it.server, "b", gpus=1, advertised_mib=MIB + 100)
-            for number in range(2):
-                add_pod(it.server, f"p{number}", 10_000)
-            await it.lead()
-            await it.until(lambda: it.bound("p0") and it.bound("p1"))
-            uid = add_pod(it.server, "waits", 8_000)
-            await it.until(lambda: uid in it.live.engine.queue)
-            found = await it.explain("waits")
-            assert found.reason == (
-                "0/2 GPU nodes: 2 × insufficient extended resource "
-                "(largest free 6,100 weft.dev/gpu-memory, asked 8,000)"
-            )
-            assert found.notes == (
-                "weft.dev/gpu-memory: 8,000 asked, 6,100 left of 16,100 that a device plugin "
-                "advertises on b. The kubelet admits no pod beyond that, so memory is lent only "
-                "within it",
-            )
-            assert [change.axis for change in found.changes] == ["extended", "free"]
-            less = "ask at most 6,100 of weft.dev/gpu-memory instead of 8,000"
-            assert found.changes[0].text == less
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def test_preemption_that_would_help_is_said_to_be_missing() -> None:
+async def test_preemption_that_would_help_is_said_to_be_missing() -> None:
     """The victim that is named is one of lower priority, though a smaller pod is there."""
 
-    async def check(it: World) -> None:
+    async with world() as it:
         add_node(it.server, "a", gpus=1)
         add_node(it.server, "b", gpus=1)
         await it.lead()
@@ -152,13 +130,11 @@ def test_preemption_that_would_help_is_said_to_be_missing() -> None:
         assert (await it.explain("polite")).notes == ()
         assert (await it.explain("small")).notes == ()
 
-    on_cluster(check)
 
-
-def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> None:
+async def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> None:
     """A follower sees the room that the leader will use."""
 
-    async def check(it: World) -> None:
+    async with world() as it:
         add_node(it.server, "a", gpus=1)
         add_node(it.server, "b", gpus=1)
         add_pod(it.server, "held", 6_000, by="x", nodeName="b")
@@ -175,11 +151,9 @@ def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> None:
         await it.until(lambda: it.bound("p"))
         assert (await it.explain("p")).node == found.candidates[0].node
 
-    on_cluster(check)
 
-
-def test_states_in_which_nothing_is_decided() -> None:
-    async def check(it: World) -> None:
+async def test_states_in_which_nothing_is_decided() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_pod(it.server, "gated", 4_000, schedulingGates=[{"name": "one"}, {"name": "two"}])
         add_pod(it.server, "bad", "much")
@@ -215,11 +189,9 @@ def test_states_in_which_nothing_is_decided() -> None:
         status, text = await it.get("/explain/pods/d/missing")
         assert (status, "there is no pod d/missing" in text) == (404, True)
 
-    on_cluster(check)
 
-
-def test_pods_on_dead_nodes_are_named_where_a_pod_waits_for_a_gpu() -> None:
-    async def check(it: World) -> None:
+async def test_pods_on_dead_nodes_are_named_where_a_pod_waits_for_a_gpu() -> None:
+    async with world() as it:
         add_node(it.server, "dead", gpus=1, ready=False)
         add_node(it.server, "n", gpus=1)
         add_pod(it.server, "ghost", MIB, nodeName="gone", by="x")
@@ -237,13 +209,11 @@ def test_pods_on_dead_nodes_are_named_where_a_pod_waits_for_a_gpu() -> None:
         ghost = await it.explain("ghost")
         assert "node gone is gone" in ghost.notes[0]
 
-    on_cluster(check)
 
-
-def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
+async def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
     """With a clock by which every look at it takes 10 ms, and time for a few trials only."""
 
-    async def check(it: World) -> None:
+    async with world() as it:
         add_node(it.server, "a", gpus=1)
         add_pod(it.server, "held", 10_000)
         await it.lead()
@@ -251,17 +221,15 @@ def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
         uid = add_pod(it.server, "waits", 8_000)
         await it.until(lambda: uid in it.live.engine.queue)
         now = iter(range(1_000_000))
-        explainer = Explainer(it.live, SearchOptions(0.005, 0.1), lambda: next(now) / 100)
+        explainer = Explainer(it.live, None, SearchOptions(0.005, 0.1), lambda: next(now) / 100)
         found = await explainer.explain("d", "waits")
         assert found is not None
         assert (found.state, found.searched, found.changes) == ("pending", False, ())
         assert (await it.explain("waits")).searched
 
-    on_cluster(check)
 
-
-def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_bound() -> None:
-    async def check(it: World) -> None:
+async def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_bound() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         marks = {
             "weft.dev/class": "latency-critical",
@@ -277,5 +245,3 @@ def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_boun
             assert found.state == state
             (note,) = [one for one in found.notes if "weft.dev/solo-p99-ms" in one]
             assert "'soon'" in note
-
-    on_cluster(check)

@@ -1,7 +1,7 @@
 """`weft explain pod` of a live cluster: the metrics behind a decision, and without them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import numpy as np
@@ -30,19 +30,17 @@ async def text_of(it: World, name: str) -> str:
     return "\n".join(live_lines(body.encode()))
 
 
-def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world(policy=LoadAware()) as it:
-            for name in ("a", "b"):
-                add_node(it.server, name, gpus=1)
-            await it.lead()
-            await check(it)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+@asynccontextmanager
+async def on_cluster() -> AsyncIterator[World]:
+    async with world(policy=LoadAware()) as it:
+        for name in ("a", "b"):
+            add_node(it.server, name, gpus=1)
+        await it.lead()
+        yield it
 
 
-def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
-    async def check(it: World) -> None:
+async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
+    async with on_cluster() as it:
         measured(it, 1, [0.5, 0.125], STALE)
         add_pod(it.server, "p", 1_000)
         await it.until(lambda: it.bound("p"))
@@ -62,11 +60,9 @@ def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
         assert "without metrics, decided again now: a, GPU 0" in text
         assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 
-    on_cluster(check)
 
-
-def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
-    async def check(it: World) -> None:
+async def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
+    async with on_cluster() as it:
         for name in ("p", "q"):
             add_pod(it.server, name, 9_000)
             await it.until(lambda name=name: it.bound(name))
@@ -83,11 +79,9 @@ def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
         assert "without metrics: a, GPU 0" in text
         assert it.live.engine.profiles["weft"].lead.signals is it.live.engine.signals
 
-    on_cluster(check)
 
-
-def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
-    async def check(it: World) -> None:
+async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
+    async with on_cluster() as it:
         for name in ("p", "q"):
             add_pod(it.server, name, 9_000)
             await it.until(lambda name=name: it.bound(name))  # type: ignore[misc]
@@ -101,7 +95,7 @@ def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
                 measured(it, 2, [0.91, 0.2])
             return 0.0
 
-        found = await Explainer(it.live, clock=clock).explain("d", "waits")
+        found = await Explainer(it.live, None, clock=clock).explain("d", "waits")
         assert found is not None
         assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
         assert found.metrics is not None
@@ -110,11 +104,9 @@ def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
         (gpu,) = found.metrics.gpus
         assert gpu.readings[0].value == 0.2
 
-    on_cluster(check)
 
-
-def test_a_pod_placed_before_anybody_looked_has_no_old_readings() -> None:
-    async def check(it: World) -> None:
+async def test_a_pod_placed_before_anybody_looked_has_no_old_readings() -> None:
+    async with on_cluster() as it:
         add_pod(it.server, "p", 1_000)
         await it.until(lambda: it.bound("p"))
         measured(it, 1, [0.5, 0.125])
@@ -125,14 +117,10 @@ def test_a_pod_placed_before_anybody_looked_has_no_old_readings() -> None:
         assert "metrics of GPU" not in text
         assert "without metrics, decided again now: the same place" in text
 
-    on_cluster(check)
 
-
-def test_without_a_look_nothing_is_said_of_metrics() -> None:
-    async def check(it: World) -> None:
+async def test_without_a_look_nothing_is_said_of_metrics() -> None:
+    async with on_cluster() as it:
         add_pod(it.server, "p", 1_000)
         await it.until(lambda: it.bound("p"))
         assert (await it.explain("p")).metrics is None
         assert "metrics" not in await text_of(it, "p")
-
-    on_cluster(check)

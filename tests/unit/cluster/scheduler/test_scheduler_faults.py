@@ -1,6 +1,5 @@
 """A pod that breaks a decision off: told once, counted, explained; its neighbours are bound."""
 
-import asyncio
 import logging
 
 import pytest
@@ -17,33 +16,30 @@ def brittle(self: BestFit, query: Query) -> Ints:
     return query.idle
 
 
-def test_a_poison_pod_stops_nobody(
+async def test_a_poison_pod_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(BestFit, "score_nodes", brittle)
     caplog.set_level(logging.ERROR, "weft.cluster")
     why = "deciding for this pod failed: OverflowError: nobody thought of 666"
 
-    async def play() -> None:
-        async with world() as it:
-            add_node(it.server, "n")
-            add_pod(it.server, "poison", 666)
-            add_pod(it.server, "well", 100)
-            await it.lead()
-            await it.until(lambda: it.bound("well"))
-            found = await it.explain("poison")
-            assert found.state == "faulted"
-            assert found.text == (
-                "answering about this pod failed: OverflowError: nobody thought of 666"
-            )
-            add_node(it.server, "m")
-            add_pod(it.server, "well-too", 100)
-            await it.until(lambda: it.bound("well-too"))
-            told = await it.samples()
-            assert told["weft_decision_faults_total",] >= 2
-            assert told["scheduler_schedule_attempts_total", "profile=weft", "result=error"] >= 1
-            assert told["scheduler_pending_pods", "queue=unschedulable"] <= 1
-
-    asyncio.run(asyncio.wait_for(play(), 30))
+    async with world() as it:
+        add_node(it.server, "n")
+        add_pod(it.server, "poison", 666)
+        add_pod(it.server, "well", 100)
+        await it.lead()
+        await it.until(lambda: it.bound("well"))
+        found = await it.explain("poison")
+        assert found.state == "faulted"
+        assert found.text == (
+            "answering about this pod failed: OverflowError: nobody thought of 666"
+        )
+        add_node(it.server, "m")
+        add_pod(it.server, "well-too", 100)
+        await it.until(lambda: it.bound("well-too"))
+        told = await it.samples()
+        assert told["weft_decision_faults_total",] >= 2
+        assert told["scheduler_schedule_attempts_total", "profile=weft", "result=error"] >= 1
+        assert told["scheduler_pending_pods", "queue=unschedulable"] <= 1
     deciding = [r for r in caplog.records if why in r.getMessage()]
     assert [r.getMessage() for r in deciding] == [f"pod d/poison: {why}; this is a mistake in Weft"]

@@ -2,25 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from scheduler_world import World, add_node, add_pod, world
+from scheduler_world import add_node, add_pod, world
 
 from weft.cluster.scheduler.connection import HttpOptions
+from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.pages import StatusPages
 from weft.model import BadInputError
+from weft.testing.lease import LeaseStub
 
 QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
-
-
-def on_pages(check: Callable[[World], Awaitable[None]], options: HttpOptions | None = None) -> None:
-    async def main() -> None:
-        async with world(options) as it:
-            await check(it)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 async def raw(port: int, data: bytes) -> bytes:
@@ -35,8 +28,9 @@ async def raw(port: int, data: bytes) -> bytes:
         writer.close()
 
 
-def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
-    async def check(it: World) -> None:
+async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
+    lease = LeaseStub()
+    async with world(lease=lease) as it:
         add_node(it.server, "n")
         assert (await it.get("/livez"))[0] == 200
         status, text = await it.get("/readyz?verbose")
@@ -52,9 +46,9 @@ def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert status == 503
         assert "[+]ready ok" in text
         assert "[-]leader failed: no Weft process leads yet" in text
-        it.live.leadership.elsewhere = lambda: "weft-b_1"
+        lease.other = "weft-b_1"
         assert await it.get("/readyz") == (200, "ok")
-        it.live.leadership.elsewhere = lambda: ""
+        lease.other = ""
         await it.live.lead()
         assert await it.get("/readyz") == (200, "ok")
         status, text = await it.get("/readyz?verbose")
@@ -63,13 +57,11 @@ def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert "[+]read-nodes ok" in text
         assert text.endswith("readyz check passed\n")
 
-    on_pages(check)
 
-
-def test_what_was_read_is_told_while_it_waits() -> None:
+async def test_what_was_read_is_told_while_it_waits() -> None:
     """Pods can't be listed: readiness names exactly that."""
 
-    async def check(it: World) -> None:
+    async with world() as it:
         it.server.fault("status", path="/pods", method="GET", times=1000, code=503)
         starting = asyncio.ensure_future(it.live.start())
         while "[+]read-nodes" not in (await it.get("/readyz"))[1]:
@@ -84,11 +76,9 @@ def test_what_was_read_is_told_while_it_waits() -> None:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
 
-    on_pages(check)
 
-
-def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
-    async def check(it: World) -> None:
+async def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
+    async with world() as it:
         for path in ("/", "/explain/pods/d", "/explain/pods//x", "/explain/pods/d/x/y"):
             assert (await it.get(path))[0] == 404
         address = f"http://127.0.0.1:{it.pages.port}"
@@ -99,17 +89,15 @@ def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
         async with it.session.head(f"{address}/healthz") as answer:
             assert answer.status == 200
 
-    on_pages(check)
 
-
-def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
-    async def check(it: World) -> None:
-        second = StatusPages(it.live, [], address="127.0.0.1", port=it.pages.port)
+async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
+    async with world() as it:
+        second = StatusPages(
+            it.live, Explainer(it.live, None), [], address="127.0.0.1", port=it.pages.port
+        )
         with pytest.raises(BadInputError, match=r"http\.port .*set http\.port"):
             await second.start()
         await second.close()
-
-    on_pages(check)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +105,29 @@ def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"\x16\x03\x01\x00\xff", b"G" * 100_000],
     ids=["silent", "half a head", "TLS", "no end"],
 )
-def test_broken_requests_end_alone(data: bytes) -> None:
-    async def check(it: World) -> None:
+async def test_broken_requests_end_alone(data: bytes) -> None:
+    async with world(QUICK) as it:
         said = await raw(it.pages.port, data)
         assert b"200" not in said
         assert await it.get("/healthz") == (200, "ok")
 
-    on_pages(check, QUICK)
 
-
-def test_connections_beyond_the_limit_are_closed() -> None:
-    async def check(it: World) -> None:
+async def test_connections_beyond_the_limit_are_closed() -> None:
+    async with world(HttpOptions(most_connections=3, close_s=0.2)) as it:
         opened = [await asyncio.open_connection("127.0.0.1", it.pages.port) for _ in range(3)]
         assert await raw(it.pages.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         for _, writer in opened:
             writer.close()
 
-    on_pages(check, HttpOptions(most_connections=3, close_s=0.2))
 
-
-def test_an_answer_that_fails_is_told_and_costs_nothing_else(
+async def test_an_answer_that_fails_is_told_and_costs_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken:
         def collect(self) -> None:
             raise RuntimeError("broken collector")
 
-    async def check(it: World) -> None:
+    async with world() as it:
         it.pages.collectors.append(Broken())  # type: ignore[arg-type]
         status, text = await it.get("/metrics")
         assert status == 500
@@ -151,13 +135,11 @@ def test_an_answer_that_fails_is_told_and_costs_nothing_else(
         assert await it.get("/healthz") == (200, "ok")
         it.pages.collectors.pop()
         assert (await it.get("/metrics"))[0] == 200
-
-    on_pages(check)
     assert "broken collector" in caplog.text
 
 
-def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
-    async def check(it: World) -> None:
+async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
+    async with world(HttpOptions(most_explaining=2)) as it:
         add_node(it.server, "n")
         add_pod(it.server, "a", 20_000)
         await it.lead()
@@ -166,11 +148,9 @@ def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
         assert set(statuses) <= {200, 503}
         assert statuses.count(200) >= 2
 
-    on_pages(check, HttpOptions(most_explaining=2))
 
-
-def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
-    async def check(it: World) -> None:
+async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
+    async with world(HttpOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as it:
         whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         said = await raw(it.pages.port, whole + b"\x00\x01\r\n\r\n")
         assert b"this is no HTTP request" in said
@@ -178,10 +158,8 @@ def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
         assert b"200 OK" in await raw(it.pages.port, whole + b"GET /healthz HTT")
         assert await it.get("/healthz") == (200, "ok")
 
-    on_pages(check, HttpOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2))
 
-
-def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
+async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
     """An answer larger than what the system's buffers hold, to someone who reads nothing."""
 
     class Large:
@@ -191,7 +169,7 @@ def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
                 family.add_metric((f"{number}" + "x" * 4_000,), 1)
             return [family]
 
-    async def check(it: World) -> None:
+    async with world(HttpOptions(answer_timeout_s=1, close_s=0.2)) as it:
         it.pages.collectors[:] = [Large()]  # type: ignore[list-item]
         slow = socket.create_connection(("127.0.0.1", it.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -201,14 +179,10 @@ def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
         slow.close()
         assert await it.get("/healthz") == (200, "ok")
 
-    on_pages(check, HttpOptions(answer_timeout_s=1, close_s=0.2))
-
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
-def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
-    async def check(it: World) -> None:
-        pages = StatusPages(it.live, [], address=address, port=0)
+async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
+    async with world() as it:
+        pages = StatusPages(it.live, Explainer(it.live, None), [], address=address, port=0)
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()
-
-    on_pages(check)

@@ -1,12 +1,10 @@
 """Metrics say what happened: read by Prometheus' own parser, held against the cluster."""
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from scheduler_world import World, add_node, add_pod, world
+from scheduler_world import add_node, add_pod, world
 
 from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.scheduler.metrics import SchedulerMetrics
@@ -14,16 +12,8 @@ from weft.cluster.scheduler.metrics import SchedulerMetrics
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
 
-def on_cluster(check: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world() as it:
-            await check(it)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def test_what_happened_is_what_is_told() -> None:
-    async def check(it: World) -> None:
+async def test_what_happened_is_what_is_told() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_node(it.server, "plain", gpus=0)
         for number in range(3):
@@ -73,11 +63,9 @@ def test_what_happened_is_what_is_told() -> None:
         assert found["scheduler_pending_pods", "queue=unschedulable"] == 0
         assert not it.metrics._first, "pods that are gone are forgotten"
 
-    on_cluster(check)
 
-
-def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
-    async def check(it: World) -> None:
+async def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_pod(it.server, "p", 4_000)
         it.server.fault("status", path="/binding", method="POST", code=400)
@@ -92,11 +80,9 @@ def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
         waited = found["scheduler_pod_scheduling_sli_duration_seconds_sum", "attempts=2"]
         assert 1 <= waited < 10, "the back-off of a second is part of it"
 
-    on_cluster(check)
 
-
-def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
-    async def check(it: World) -> None:
+async def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
+    async with world() as it:
         add_node(it.server, "n")
         add_pod(it.server, "p", 4_000)
         await it.lead()
@@ -107,11 +93,9 @@ def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
         used = [found["weft_ledger_one_gpu_memory_used_mib", f"gpu={g}", "node=n"] for g in (0, 1)]
         assert sorted(used) == [0, 4_000]
 
-    on_cluster(check)
 
-
-def test_one_page_tells_of_both_hosts() -> None:
-    async def check(it: World) -> None:
+async def test_one_page_tells_of_both_hosts() -> None:
+    async with world() as it:
         extender = ExtenderMetrics()
         extender.answered("/weft", "filter", "ok", 0.003)
         it.pages.collectors.append(extender)
@@ -120,11 +104,9 @@ def test_one_page_tells_of_both_hosts() -> None:
         assert found["weft_extender_requests_total", *labels] == 1
         assert "weft_ready" in {key[0] for key in found}
 
-    on_cluster(check)
 
-
-def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
-    async def check(it: World) -> None:
+async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
+    async with world() as it:
         it.pages.collectors[:] = [SchedulerMetrics(it.live, per_gpu=True)]
         _, text = await it.get("/metrics")
         told = {
@@ -133,5 +115,3 @@ def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
         }
         page, _, _ = (DOCS / "metrics.md").read_text().partition("## How fast pods go")
         assert told == set(re.findall(r"^\| `([a-z_]+)`", page, flags=re.MULTILINE))
-
-    on_cluster(check)

@@ -1,7 +1,5 @@
 """What the pages say of pods that ran out of GPU memory, and of borrowers that were asked to go."""
 
-import asyncio
-
 from scheduler_world import add_node, add_pod, world
 
 from weft.core.engine import OomHistoryLearnt, OomRecord
@@ -18,56 +16,50 @@ ALONE = (
 )
 
 
-def test_pods_that_a_lesson_charges_say_so() -> None:
-    async def life() -> None:
-        async with world() as it:
-            add_node(it.server, "n", gpus=1)
-            await it.lead()
-            add_pod(it.server, "first", 2_000, meta=OWNER)
-            await it.until(lambda: it.bound("first"))
-            assert MORE not in (await it.explain("first")).notes
-            ended = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": CUDA}]}
-            it.server.update("pods", "first", {"status": ended}, "d")
-            await it.until(lambda: it.live.ends.count == 1)
-            add_pod(it.server, "second", 2_000, meta=OWNER)
-            await it.until(lambda: it.bound("second"))
-            found = await it.explain("second")
-            assert MORE in found.notes
-            assert found.shares[0].memory_mib == 2_500
-            add_pod(it.server, "other", 2_000)
-            await it.until(lambda: it.bound("other"))
-            assert not [n for n in (await it.explain("other")).notes if "charged" in n]
-            it.live.handle(OomHistoryLearnt({"d/Job/train": OomRecord(2, 9_000)}))
-            add_pod(it.server, "third", 2_000, meta=OWNER)
-            await it.until(lambda: it.live.pod("d", "third") is not None)
-            found = await it.explain("third")
-            assert (found.state, ALONE in found.notes) == ("pending", True)
-
-    asyncio.run(asyncio.wait_for(life(), 30))
+async def test_pods_that_a_lesson_charges_say_so() -> None:
+    async with world() as it:
+        add_node(it.server, "n", gpus=1)
+        await it.lead()
+        add_pod(it.server, "first", 2_000, meta=OWNER)
+        await it.until(lambda: it.bound("first"))
+        assert MORE not in (await it.explain("first")).notes
+        ended = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": CUDA}]}
+        it.server.update("pods", "first", {"status": ended}, "d")
+        await it.until(lambda: it.live.ends.count == 1)
+        add_pod(it.server, "second", 2_000, meta=OWNER)
+        await it.until(lambda: it.bound("second"))
+        found = await it.explain("second")
+        assert MORE in found.notes
+        assert found.shares[0].memory_mib == 2_500
+        add_pod(it.server, "other", 2_000)
+        await it.until(lambda: it.bound("other"))
+        assert not [n for n in (await it.explain("other")).notes if "charged" in n]
+        it.live.handle(OomHistoryLearnt({"d/Job/train": OomRecord(2, 9_000)}))
+        add_pod(it.server, "third", 2_000, meta=OWNER)
+        await it.until(lambda: it.live.pod("d", "third") is not None)
+        found = await it.explain("third")
+        assert (found.state, ALONE in found.notes) == ("pending", True)
 
 
-def test_ends_lessons_and_recalls_are_counted() -> None:
-    async def life() -> None:
-        async with world() as it:
-            add_node(it.server, "n")
-            await it.lead()
-            told = await it.samples()
-            assert told["weft_out_of_gpu_memory_total",] == 0
-            assert told["weft_recalls_total", "outcome=evicted"] == 0
-            add_pod(it.server, "first", 2_000, meta=OWNER)
-            await it.until(lambda: it.bound("first"))
-            again = {"name": "c", "restartCount": 1, "lastState": CUDA}
-            status = {"phase": "Running", "containerStatuses": [again]}
-            it.server.update("pods", "first", {"status": status}, "d")
-            await it.until(lambda: it.live.ends.count == 1)
-            it.live.recall.counts["blocked"] = 3
-            it.live.oom_history.counts["conflict"] = 2
-            it.live.oom_history.unreadable.add("README")
-            told = await it.samples()
-            assert told["weft_out_of_gpu_memory_total",] == 1
-            assert told["weft_lessons",] == 1
-            assert told["weft_lessons_unreadable",] == 1
-            assert told["weft_recalls_total", "outcome=blocked"] == 3
-            assert told["weft_lessons_writes_total", "outcome=conflict"] == 2
-
-    asyncio.run(asyncio.wait_for(life(), 30))
+async def test_ends_lessons_and_recalls_are_counted() -> None:
+    async with world() as it:
+        add_node(it.server, "n")
+        await it.lead()
+        told = await it.samples()
+        assert told["weft_out_of_gpu_memory_total",] == 0
+        assert told["weft_recalls_total", "outcome=evicted"] == 0
+        add_pod(it.server, "first", 2_000, meta=OWNER)
+        await it.until(lambda: it.bound("first"))
+        again = {"name": "c", "restartCount": 1, "lastState": CUDA}
+        status = {"phase": "Running", "containerStatuses": [again]}
+        it.server.update("pods", "first", {"status": status}, "d")
+        await it.until(lambda: it.live.ends.count == 1)
+        it.live.recall.counts["blocked"] = 3
+        it.live.oom_history.counts["conflict"] = 2
+        it.live.oom_history.unreadable.add("README")
+        told = await it.samples()
+        assert told["weft_out_of_gpu_memory_total",] == 1
+        assert told["weft_lessons",] == 1
+        assert told["weft_lessons_unreadable",] == 1
+        assert told["weft_recalls_total", "outcome=blocked"] == 3
+        assert told["weft_lessons_writes_total", "outcome=conflict"] == 2

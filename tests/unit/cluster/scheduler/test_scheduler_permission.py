@@ -1,7 +1,7 @@
 """Who has a pod explained: this machine, or whom the API server lets; nobody else."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from scheduler_world import World, add_pod, world
@@ -14,19 +14,14 @@ USER = f"system:serviceaccount:weft-system:{ACCOUNT}"
 PAGE = "/explain/pods/d/a"
 
 
-def from_elsewhere(
-    check: Callable[[World, str], Awaitable[None]], door: AccessRule | None = None
-) -> None:
+@asynccontextmanager
+async def from_elsewhere(door: AccessRule | None = None) -> AsyncIterator[tuple[World, str]]:
     """The pages listen on all addresses, and are asked at one that is not loopback."""
     host = own_address() or pytest.skip("this machine has no address but loopback")
-
-    async def main() -> None:
-        async with world(address="0.0.0.0", door=door) as it:
-            add_pod(it.server, "a", 100)
-            await it.lead()
-            await check(it, f"http://{host}:{it.pages.port}")
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    async with world(address="0.0.0.0", door=door) as it:
+        add_pod(it.server, "a", 100)
+        await it.lead()
+        yield it, f"http://{host}:{it.pages.port}"
 
 
 async def asked(it: World, url: str, token: str = "", **headers: str) -> tuple[int, str]:
@@ -36,8 +31,8 @@ async def asked(it: World, url: str, token: str = "", **headers: str) -> tuple[i
         return answer.status, await answer.text()
 
 
-def test_without_a_token_only_health_and_counts_are_told() -> None:
-    async def check(it: World, base: str) -> None:
+async def test_without_a_token_only_health_and_counts_are_told() -> None:
+    async with from_elsewhere() as (it, base):
         for page in ("/healthz", "/livez", "/readyz", "/metrics"):
             assert (await asked(it, base + page))[0] == 200
         for name in ("a", "none"):
@@ -50,11 +45,9 @@ def test_without_a_token_only_health_and_counts_are_told() -> None:
         assert not asked_of_api, "who shows nothing costs the API server nothing"
         assert (await it.get(PAGE))[0] == 200, "this machine needs no token"
 
-    from_elsewhere(check)
 
-
-def test_a_token_for_explain_of_somebody_who_may() -> None:
-    async def check(it: World, base: str) -> None:
+async def test_a_token_for_explain_of_somebody_who_may() -> None:
+    async with from_elsewhere() as (it, base):
         access = it.server.access
         good = access.token(USER, AUDIENCE)
         status, text = await asked(it, base + PAGE, good)
@@ -66,12 +59,10 @@ def test_a_token_for_explain_of_somebody_who_may() -> None:
         assert (await asked(it, base + PAGE, good))[0] == 200
         assert (await asked(it, base + PAGE, "", Authorization=f"Bearer {good}"))[0] == 401
 
-    from_elsewhere(check)
-
 
 @pytest.mark.parametrize("wrong", ["another audience", "forged", "no token", "an endless one"])
-def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
-    async def check(it: World, base: str) -> None:
+async def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
+    async with from_elsewhere() as (it, base):
         it.server.access.rights.add((USER, "/explain/"))
         token = {
             "another audience": it.server.access.token(USER, "https://kubernetes.default.svc"),
@@ -81,23 +72,17 @@ def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
         }[wrong]
         assert (await asked(it, base + PAGE, token))[0] == 401
 
-    from_elsewhere(check)
-
 
 @pytest.mark.parametrize("path", ["tokenreviews", "subjectaccessreviews"])
-def test_an_api_server_that_does_not_say_lets_nobody_in(path: str) -> None:
-    async def check(it: World, base: str) -> None:
+async def test_an_api_server_that_does_not_say_lets_nobody_in(path: str) -> None:
+    async with from_elsewhere() as (it, base):
         it.server.access.rights.add((USER, "/explain/"))
         it.server.fault("status", path=path, method="POST", times=99, code=403)
         status, text = await asked(it, base + PAGE, it.server.access.token(USER, AUDIENCE))
         assert status == 503
         assert "does not say whether you may" in text
 
-    from_elsewhere(check)
 
-
-def test_everybody_is_answered_where_that_is_what_was_said() -> None:
-    async def check(it: World, base: str) -> None:
+async def test_everybody_is_answered_where_that_is_what_was_said() -> None:
+    async with from_elsewhere(AccessRule(anyone=True)) as (it, base):
         assert (await asked(it, base + PAGE))[0] == 200
-
-    from_elsewhere(check, AccessRule(anyone=True))

@@ -3,12 +3,11 @@
 import asyncio
 
 import pytest
-from process_world import add_own_pod, add_pod, node_of, plays, role_of, until, world
+from process_world import add_own_pod, add_pod, node_of, role_of, until, world
 
 from weft.cluster.scheduler.process import LeadershipLostError
 
 
-@plays
 async def test_a_follower_is_ready_binds_nothing_and_takes_over_when_the_leader_stops() -> None:
     async with world() as (server, start):
         add_own_pod(server, "a")
@@ -18,7 +17,7 @@ async def test_a_follower_is_ready_binds_nothing_and_takes_over_when_the_leader_
         await until(lambda: role_of(server, "a") == "leader")
         b = start("b")
         await until(lambda: b.live.ready)
-        await until(lambda: b.live.leadership.elsewhere() == "a")
+        await until(lambda: b.live.leadership.elsewhere == "a")
         assert a.live.leadership.lacking == b.live.leadership.lacking == ""
         await until(lambda: node_of(server, "first") == "n")
         assert (a.live.leadership.here, b.live.leadership.here) == (True, False)
@@ -32,7 +31,6 @@ async def test_a_follower_is_ready_binds_nothing_and_takes_over_when_the_leader_
         assert server.requests["POST pods/binding"] == 2
 
 
-@plays
 async def test_a_lost_lease_ends_the_process_and_nothing_is_bound_any_more() -> None:
     async with world() as (server, start):
         a = start("a")
@@ -45,7 +43,6 @@ async def test_a_lost_lease_ends_the_process_and_nothing_is_bound_any_more() -> 
         assert server.get("leases", "weft", "kube-system")["spec"]["holderIdentity"] == "other"
 
 
-@plays
 async def test_a_pod_that_comes_back_after_a_crash_is_a_follower_whatever_its_label_says() -> None:
     async with world() as (server, start):
         held = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 3}}
@@ -57,7 +54,6 @@ async def test_a_pod_that_comes_back_after_a_crash_is_a_follower_whatever_its_la
         assert not a.live.leadership.here
 
 
-@plays
 async def test_a_lease_that_a_dead_process_left_behind_is_no_leader_and_a_renewed_one_is() -> None:
     async with world() as (server, start):
         held = {"spec": {"holderIdentity": "dead", "leaseDurationSeconds": 1}}
@@ -67,13 +63,12 @@ async def test_a_lease_that_a_dead_process_left_behind_is_no_leader_and_a_renewe
         assert a.live.leadership.lacking.startswith("no Weft process leads yet")
         renewed = {"spec": {"holderIdentity": "alive", "leaseDurationSeconds": 1}}
         server.update("leases", "weft", renewed, "kube-system")
-        await until(lambda: a.live.leadership.elsewhere() == "alive")
+        await until(lambda: a.live.leadership.elsewhere == "alive")
         assert a.live.leadership.lacking == ""
         await until(lambda: a.live.leadership.here)
         assert a.live.leadership.lacking == ""
 
 
-@plays
 async def test_a_leader_that_has_stopped_loses_its_mark_to_the_next() -> None:
     async with world() as (server, start):
         add_own_pod(server, "stopped", "leader")
@@ -83,7 +78,6 @@ async def test_a_leader_that_has_stopped_loses_its_mark_to_the_next() -> None:
         assert role_of(server, "stopped") == "follower"
 
 
-@plays
 async def test_stopping_finishes_the_binding_under_way_and_keeps_the_lease_till_then() -> None:
     async with world() as (server, start):
         a = start("a")

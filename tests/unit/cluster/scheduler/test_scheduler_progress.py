@@ -1,6 +1,5 @@
 """What the pages say of how fast pods go, and the sentences that `weft explain pod` makes of it."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -42,19 +41,16 @@ def observing(it: World) -> SlowdownObserver:
     return SlowdownObserver(it.live, Silent(), remembering, SoloProfiles())
 
 
-def test_explain_tells_what_was_seen_last() -> None:
-    async def life() -> None:
-        async with world() as it:
-            add_node(it.server, "n", gpus=1)
-            await it.lead()
-            uid = add_pod(it.server, "serve", 2_000)
-            await it.until(lambda: it.bound("serve"))
-            assert (await it.explain("serve")).progress is None
-            seen = ObservedProgress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
-            it.pages.explainer.progress_of = {uid: seen}.get
-            assert (await it.explain("serve")).progress == seen
-
-    asyncio.run(asyncio.wait_for(life(), 30))
+async def test_explain_tells_what_was_seen_last() -> None:
+    async with world() as it:
+        add_node(it.server, "n", gpus=1)
+        await it.lead()
+        uid = add_pod(it.server, "serve", 2_000)
+        await it.until(lambda: it.bound("serve"))
+        assert (await it.explain("serve")).progress is None
+        seen = ObservedProgress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
+        it.progress[uid] = seen
+        assert (await it.explain("serve")).progress == seen
 
 
 def lines_of(**seen: Any) -> list[str]:
@@ -97,21 +93,18 @@ def test_guesses_latencies_and_problems_in_words() -> None:
     assert lines_of() == []
 
 
-def test_every_metric_is_told_and_described() -> None:
-    async def life() -> None:
-        async with world() as it:
-            it.pages.collectors.append(SlowdownMetrics(observing(it)))
-            add_node(it.server, "n")
-            await it.lead()
-            it.live.recall.slow["evicted"] = 2
-            told = await it.samples()
-            assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
-            assert told["weft_recalls_total", "outcome=evicted"] == 0
-            for source in ("progress", "sm-active", "none"):
-                assert told["weft_observed_pods", f"source={source}"] == 0
-            assert told["weft_observed_writes_total", "outcome=written"] == 0
-            names = {name for name, *_ in told if name.startswith("weft_observed")}
-            described = set(re.findall(r"`(weft_observed\w+)`", DOCS.read_text()))
-            assert names | {"weft_observed_unjoined_series"} == described
-
-    asyncio.run(asyncio.wait_for(life(), 30))
+async def test_every_metric_is_told_and_described() -> None:
+    async with world() as it:
+        it.pages.collectors.append(SlowdownMetrics(observing(it)))
+        add_node(it.server, "n")
+        await it.lead()
+        it.live.recall.slow["evicted"] = 2
+        told = await it.samples()
+        assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
+        assert told["weft_recalls_total", "outcome=evicted"] == 0
+        for source in ("progress", "sm-active", "none"):
+            assert told["weft_observed_pods", f"source={source}"] == 0
+        assert told["weft_observed_writes_total", "outcome=written"] == 0
+        names = {name for name, *_ in told if name.startswith("weft_observed")}
+        described = set(re.findall(r"`(weft_observed\w+)`", DOCS.read_text()))
+        assert names | {"weft_observed_unjoined_series"} == described

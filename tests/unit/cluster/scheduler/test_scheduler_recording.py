@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from process_world import add_node, add_pod, node_of, plays, until
+from process_world import add_node, add_pod, node_of, until
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.decisions_recorder import Recording
@@ -25,29 +25,25 @@ from weft.testing.api_server import FakeApiServer
 HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
 
 
-def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> None:
+async def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     path.write_text("an older file")
 
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
-            recording = Recording(live, HEADER, path)
-            assert str(path) in await recording.start()
-            await live.start()
-            await live.lead(afresh=False)
-            for number in range(9):
-                add_pod(server, f"p{number}")
-            await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
-            await live.stop()
-            await recording.close()
-
-    story()
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path)
+        assert str(path) in await recording.start()
+        await live.start()
+        await live.lead(afresh=False)
+        for number in range(9):
+            add_pod(server, f"p{number}")
+        await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
+        await live.stop()
+        await recording.close()
     verdict = replay(*read(path), built_in().create)
     assert verdict.identical, verdict
     assert verdict.decisions >= 9
@@ -61,11 +57,12 @@ def look(version: int, gpus: int = 200) -> SignalsChanged:
     return SignalsChanged(snapshot(version, 0, [("n", n) for n in range(gpus)], columns))
 
 
-def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path: Path) -> None:
+async def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    @plays
-    async def story() -> None:
+    for run in range(3):
         async with (
             FakeApiServer() as server,
             ApiClient(Endpoint(server.url, FixedCredentials())) as client,
@@ -79,9 +76,6 @@ def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path
                 live.handle(look(version))
             await live.stop()
             await recording.close()
-
-    for run in range(3):
-        story()
         assert len(list(side_of(path).iterdir())) == 2
         assert replay(*read(path), built_in().create).identical
         previous = tmp_path / "decisions.jsonl.previous"
@@ -91,134 +85,114 @@ def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(tmp_path
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_signals_that_cannot_be_written_end_the_record_before_the_line_that_needs_them(
+async def test_signals_that_cannot_be_written_end_the_record_before_the_line_that_needs_them(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
-            recording = Recording(live, HEADER, path)
-            await recording.start()
-            side_of(path).write_text("in the way")
-            await live.start()
-            live.handle(look(1))
-            await until(lambda: bool(recording.failed))
-            live.handle(look(2))
-            await live.stop()
-            await recording.close()
-
-    story()
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path)
+        await recording.start()
+        side_of(path).write_text("in the way")
+        await live.start()
+        live.handle(look(1))
+        await until(lambda: bool(recording.failed))
+        live.handle(look(2))
+        await live.stop()
+        await recording.close()
     assert replay(*read(path), built_in().create).identical
     assert "SignalsKept" not in path.read_text()
 
 
-def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
+async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
     """A live explanation tries things out on the ledger; the replay knows nothing of it."""
     path = tmp_path / "decisions.jsonl"
 
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
-            recording = Recording(live, HEADER, path)
-            await recording.start()
-            await live.start()
-            await live.lead(afresh=False)
-            for number in range(9):
-                add_pod(server, f"p{number}")
-            await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
-            waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
-            found = await Explainer(live).explain("d", f"p{waits}")
-            assert found is not None
-            assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
-            server.remove("pods", f"p{(waits + 1) % 9}", "d")
-            await until(lambda: bool(node_of(server, f"p{waits}")))
-            await live.stop()
-            await recording.close()
-
-    story()
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path)
+        await recording.start()
+        await live.start()
+        await live.lead(afresh=False)
+        for number in range(9):
+            add_pod(server, f"p{number}")
+        await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
+        waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
+        found = await Explainer(live, None).explain("d", f"p{waits}")
+        assert found is not None
+        assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
+        server.remove("pods", f"p{(waits + 1) % 9}", "d")
+        await until(lambda: bool(node_of(server, f"p{waits}")))
+        await live.stop()
+        await recording.close()
     verdict = replay(*read(path), built_in().create)
     assert verdict.identical, verdict
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
+async def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        with pytest.raises(BadInputError, match="--decisions"):
             await Recording(live, HEADER, tmp_path / "no" / "such" / "folder").start()
 
-    with pytest.raises(BadInputError, match="--decisions"):
-        story()
 
-
-def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
-            recording = Recording(live, HEADER, path)
-            await recording.start()
-            path.unlink()
-            path.mkdir()  # nothing can be appended to a folder
-            await live.start()
-            await live.lead(afresh=False)
-            add_pod(server, "p")
-            await until(lambda: bool(recording.failed))
-            add_pod(server, "q")
-            await until(lambda: node_of(server, "q") == "n")
-            await live.stop()
-            await recording.close()
-
-    story()
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path)
+        await recording.start()
+        path.unlink()
+        path.mkdir()  # nothing can be appended to a folder
+        await live.start()
+        await live.lead(afresh=False)
+        add_pod(server, "p")
+        await until(lambda: bool(recording.failed))
+        add_pod(server, "q")
+        await until(lambda: node_of(server, "q") == "n")
+        await live.stop()
+        await recording.close()
 
 
-def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
+async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    @plays
-    async def story() -> None:
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
-            recording = Recording(live, HEADER, path, most_mib=1)
-            await recording.start()
-            await live.start()
-            await live.lead(afresh=False)
-            for version in range(1, 7):
-                live.handle(look(version, gpus=10_000))
-            await until(lambda: bool(recording.failed))
-            add_pod(server, "q")
-            await until(lambda: node_of(server, "q") == "n")
-            await live.stop()
-            await recording.close()
-
-    story()
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path, most_mib=1)
+        await recording.start()
+        await live.start()
+        await live.lead(afresh=False)
+        for version in range(1, 7):
+            live.handle(look(version, gpus=10_000))
+        await until(lambda: bool(recording.failed))
+        add_pod(server, "q")
+        await until(lambda: node_of(server, "q") == "n")
+        await live.stop()
+        await recording.close()
     files = [path, *side_of(path).iterdir()]
     assert 600_000 < sum(file.stat().st_size for file in files) <= 1 << 20
     verdict = replay(*read(path), built_in().create)

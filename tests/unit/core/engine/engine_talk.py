@@ -1,4 +1,4 @@
-"""Talking to an engine in few words: what came back, and a policy that watches and holds."""
+"""Talking to an engine in few words, and what came back."""
 
 from weft.core.engine import Bind, Command, Engine, PodAdded, PodBound, Unschedulable, Wake
 from weft.core.framework import Policy, Profile
@@ -42,24 +42,3 @@ def bind(engine: Engine, pod: PodRequest, now_ns: int = 0) -> str:
     found = places(engine.handle(PodAdded(pod), now_ns))
     engine.handle(PodBound(pod.uid), now_ns)
     return found[pod.uid]
-
-
-class Watcher(FirstFit):
-    """Holds every pod at permit for `wait_ns` (0: not at all) and keeps what it is told."""
-
-    name = "watcher"
-
-    def __init__(self, wait_ns: int = 0) -> None:
-        self.wait_ns = wait_ns
-        self.told: list[str] = []
-        self.asked = 0
-
-    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
-        self.asked += 1
-        return self.wait_ns
-
-    def reserved(self, pod: PodRequest, node: str) -> None:
-        self.told.append(f"{pod.uid} reserved on {node}")
-
-    def unreserved(self, pod: PodRequest, node: str) -> None:
-        self.told.append(f"{pod.uid} lost {node}")

@@ -22,6 +22,7 @@ from weft.core.engine import (
 )
 from weft.core.engine.decision_faults import REST_MOST_NS
 from weft.core.framework import Profile, Query
+from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import snapshot
 from weft.core.ledger import Ledger, audit
 from weft.core.ledger.audit import differences
@@ -43,7 +44,6 @@ class Brittle(BestFit):
 
     def __init__(self, *, at: str = "score_nodes") -> None:
         self.at = at
-        self.told: list[str] = []
 
     def _perhaps(self, step: str, memory_mib: int) -> None:
         if step == self.at and memory_mib == 666:
@@ -61,31 +61,33 @@ class Brittle(BestFit):
         self._perhaps("choose_node", 666 if POISON in key else 0)
         return 0
 
-    def permit(self, pod: PodRequest, node: str, now_ns: int) -> int:
-        self._perhaps("permit", pod.shape.gpu_requests[0].memory.value)
-        return 0
 
-    def reserved(self, pod: PodRequest, node: str) -> None:
-        self.told.append(f"reserved {pod.uid}")
-        self._perhaps("reserved", pod.shape.gpu_requests[0].memory.value)
-
-    def unreserved(self, pod: PodRequest, node: str) -> None:
-        self.told.append(f"unreserved {pod.uid}")
+def engine_with(at: str) -> Engine:
+    return Engine([Profile("weft", [Brittle(at=at)])], [node("a", gpus=2)])
 
 
-def engine_with(at: str) -> tuple[Engine, Brittle]:
-    policy = Brittle(at=at)
-    return Engine([Profile("weft", [policy])], [node("a", gpus=2)]), policy
+@pytest.fixture
+def breaks_once_reserved(monkeypatch):
+    """An account kept of pods with a place breaks off for the poisonous one."""
+    came = Residencies.came
+
+    def refuses(self, placement, at_ns):
+        if placement.uid == POISON:
+            raise OverflowError(f"Python int too large, says {object()!r}")
+        came(self, placement, at_ns)
+
+    monkeypatch.setattr(Residencies, "came", refuses)
 
 
 def uids(commands: list[object], kind: type) -> list[str]:
     return [c.pod.uid for c in commands if isinstance(c, kind)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("at", ["score_nodes", "choose_node", "permit", "reserved"])
-def test_whatever_breaks_off_is_undone_and_others_go_on(at):
-    engine, policy = engine_with(at)
-    fresh = Engine([Profile("weft", [Brittle(at=at)])], [node("a", gpus=2)])
+@pytest.mark.parametrize("at", ["score_nodes", "choose_node", "once reserved"])
+def test_whatever_breaks_off_is_undone_and_others_go_on(at, request):
+    if at == "once reserved":
+        request.getfixturevalue("breaks_once_reserved")
+    engine, fresh = engine_with(at), engine_with(at)
     commands = engine.handle(PodAdded(pod(POISON, memory_mib=666)), 1)
     (fault,) = [c for c in commands if isinstance(c, Faulted)]
     assert fault.record.outcome == "faulted"
@@ -97,13 +99,12 @@ def test_whatever_breaks_off_is_undone_and_others_go_on(at):
     assert not engine.placed
     assert POISON in engine.queue
     assert differences(engine.ledger.table, fresh.ledger.table) == []
-    assert policy.told in ([], [f"reserved {POISON}", f"unreserved {POISON}"])
     assert uids(engine.handle(PodAdded(pod("well", memory_mib=500)), 2), Bind) == ["well"]
     assert not audit(engine.ledger)
 
 
 def test_it_is_tried_again_when_the_cluster_changes_ever_more_seldom():
-    engine, _ = engine_with("score_nodes")
+    engine = engine_with("score_nodes")
     engine.handle(PodAdded(pod(POISON, memory_mib=666)), 0)
     now, tries = 0, []
     for second in range(1, 3_600):
@@ -121,14 +122,14 @@ def test_it_is_tried_again_when_the_cluster_changes_ever_more_seldom():
 
 
 def test_a_quiet_cluster_does_not_try_it_again():
-    engine, _ = engine_with("score_nodes")
+    engine = engine_with("score_nodes")
     commands = engine.handle(PodAdded(pod(POISON, memory_mib=666)), 0)
     assert not any(isinstance(c, Wake) for c in commands)
 
 
 def test_those_alike_get_their_turn_where_the_first_of_them_breaks_off():
     """The fault is in one pod's draw, not in their shape."""
-    engine, _ = engine_with("choose_node")
+    engine = engine_with("choose_node")
     held = [placement(f"h{gpu}", "a", gpu, memory_mib=16_384) for gpu in range(2)]
     for one in held:
         engine.handle(PodSeenBound(one), 0)
@@ -141,7 +142,7 @@ def test_those_alike_get_their_turn_where_the_first_of_them_breaks_off():
 
 
 def test_one_without_a_place_in_the_queue_waits_until_it_is_changed():
-    engine, _ = engine_with("queue_key")
+    engine = engine_with("queue_key")
     commands = engine.handle(PodAdded(pod(POISON, memory_mib=666)), 0)
     assert uids(commands, Faulted) == [POISON]
     assert POISON not in engine.queue
@@ -149,7 +150,7 @@ def test_one_without_a_place_in_the_queue_waits_until_it_is_changed():
 
 
 def test_what_breaks_off_while_it_is_charged_leaves_no_trace(monkeypatch):
-    engine, _ = engine_with("nowhere")
+    engine = engine_with("nowhere")
     engine.handle(PodAdded(pod("before", memory_mib=100)), 0)
     charge = Ledger._charge
 
@@ -167,9 +168,11 @@ def test_what_breaks_off_while_it_is_charged_leaves_no_trace(monkeypatch):
     assert not audit(engine.ledger)
 
 
-@pytest.mark.parametrize("at", ["score_nodes", "reserved"])
-def test_kube_scheduler_is_refused_with_a_reason(at):
-    engine, _ = engine_with(at)
+@pytest.mark.parametrize("at", ["score_nodes", "once reserved"])
+def test_kube_scheduler_is_refused_with_a_reason(at, request):
+    if at == "once reserved":
+        request.getfixturevalue("breaks_once_reserved")
+    engine = engine_with(at)
     commands = engine.handle(BindOn(pod(POISON, memory_mib=666), "a", "weft"), 0)
     assert uids(commands, Faulted) == [POISON]
     (refused,) = [c for c in commands if isinstance(c, BindOnRefused)]
@@ -179,7 +182,7 @@ def test_kube_scheduler_is_refused_with_a_reason(at):
 
 
 def test_it_is_on_record_and_breaks_off_alike_in_a_replay():
-    header = Header([ProfileUse("weft", [PolicyUse("brittle", options={"at": "permit"})])])
+    header = Header([ProfileUse("weft", [PolicyUse("brittle", options={"at": "choose_node"})])])
     engine = header.engine(lambda name, **options: Brittle(**options))
     events = [
         NodesChanged((node("a", gpus=1),)),
@@ -198,7 +201,7 @@ def test_it_is_on_record_and_breaks_off_alike_in_a_replay():
 
 
 def test_signals_that_cannot_be_read_are_none_and_the_next_are_read(monkeypatch):
-    engine, _ = engine_with("nowhere")
+    engine = engine_with("nowhere")
     engine.handle(PodAdded(pod("p", memory_mib=5)), 0)
     look = type(engine.lending).look
     monkeypatch.setattr(type(engine.lending), "look", lambda *_: 1 // 0)
@@ -215,7 +218,7 @@ def test_signals_that_cannot_be_read_are_none_and_the_next_are_read(monkeypatch)
 
 def test_a_fault_in_what_is_true_of_the_cluster_is_not_passed_over(monkeypatch):
     """A pod that is bound and not charged would be given away: the process starts anew."""
-    engine, _ = engine_with("nowhere")
+    engine = engine_with("nowhere")
 
     def broken(self: Ledger, placement: Placement) -> bool:
         raise OverflowError

@@ -3,7 +3,6 @@
 import pytest
 from engine_talk import (
     SECOND,
-    Watcher,
     bind,
     decided,
     engine_of,
@@ -20,7 +19,6 @@ from weft.core.engine import (
     Event,
     NodesChanged,
     NodesClosed,
-    Permit,
     PodAdded,
     PodBound,
     PodGone,
@@ -70,14 +68,12 @@ def test_without_nodes_every_pod_waits() -> None:
 
 
 def test_a_refused_bind_frees_the_place_and_tries_again_after_a_rest() -> None:
-    watcher = Watcher()
-    engine = engine_of(one_card(), policies=(watcher,))
+    engine = engine_of(one_card())
     engine.handle(PodAdded(pod("p", gpus=1)), 0)
     commands = engine.handle(BindFailed("p", "conflict"), 10)
     assert wakes(commands) == [10 + SECOND]
     assert held(engine) == {}
     assert engine.ledger.table.idle[0] == 1
-    assert watcher.told == ["p reserved on a", "p lost a"]
     assert decided(engine.handle(Tick(), SECOND)) == []
     (again,) = engine.handle(Tick(), 10 + SECOND)
     assert isinstance(again, Bind)
@@ -137,55 +133,6 @@ def test_a_bind_refused_too_late_leaves_the_pod_where_it_is_seen() -> None:
     assert len(engine.queue) == 0
 
 
-# --- permit ----------
-
-
-def test_a_pod_held_at_permit_binds_when_allowed() -> None:
-    engine = engine_of(one_card(), policies=(Watcher(3 * SECOND),))
-    commands = engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    assert (places(commands), wakes(commands)) == ({}, [3 * SECOND])
-    assert held(engine) == {"p": "reserved"}
-    assert places(engine.handle(Permit("p"), 1)) == {"p": "a"}
-    assert engine.handle(Permit("p"), 2) == []
-
-
-def test_a_permitted_pod_keeps_its_place_beyond_the_permit_s_deadline() -> None:
-    engine = engine_of(one_card(), policies=(Watcher(3 * SECOND),))
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    engine.handle(Permit("p"), 2 * SECOND)
-    assert engine.handle(Tick(), 4 * SECOND) == []
-    assert held(engine) == {"p": "reserved"}
-
-
-@pytest.mark.parametrize("how", ["denied", "timed out"])
-def test_a_pod_that_is_not_permitted_loses_its_place_to_who_waits(how: str) -> None:
-    watcher = Watcher(3 * SECOND)
-    engine = engine_of(one_card(), policies=(watcher,))
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    assert refused(engine.handle(PodAdded(pod("q", gpus=1)), 0)) == ["q"]
-    event: Event = Permit("p", allow=False) if how == "denied" else Tick()
-    engine.handle(event, 3 * SECOND)
-    assert watcher.told == ["p reserved on a", "p lost a", "q reserved on a"]
-    assert held(engine) == {"q": "reserved"}
-    assert "p" in engine.queue
-    assert engine.handle(Permit("p"), 3 * SECOND + 1)[:-1] == []
-
-
-def test_every_policy_is_asked_and_the_shortest_wait_counts() -> None:
-    class Second(Watcher):
-        name = "second"
-
-    first, second = Watcher(5 * SECOND), Second(2 * SECOND)
-    engine = engine_of(one_card(), policies=(first, second))
-    commands = engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    assert (first.asked, second.asked) == (1, 1)
-    assert wakes(commands) == [2 * SECOND]
-
-
-def test_permits_for_strangers_are_ignored() -> None:
-    assert engine_of(one_card()).handle(Permit("nobody"), 0) == []
-
-
 # --- time-outs of binds ----------
 
 
@@ -202,15 +149,6 @@ def test_a_bind_carried_out_in_time_does_not_expire() -> None:
     bind(engine, pod("p", gpus=1))
     assert engine.handle(Tick(), 6 * SECOND) == []
     assert held(engine) == {"p": "committed"}
-
-
-def test_a_permitted_pod_s_bind_has_the_usual_time() -> None:
-    engine = engine_of(one_card(), policies=(Watcher(SECOND),), bind_timeout_ns=5 * SECOND)
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    assert wakes(engine.handle(Permit("p"), SECOND - 1)) == [6 * SECOND - 1]
-    assert held(engine) == {"p": "reserved"}
-    engine.handle(Tick(), 6 * SECOND - 1)
-    assert held(engine) == {}
 
 
 # --- gone, at every point of its life ----------
@@ -258,25 +196,6 @@ def test_a_pod_gone_at_any_point_frees_exactly_what_it_held(reach: "type[object]
         assert (engine.ledger.table.device_cells == before[1]).all()
         assert audit(engine.ledger) == []
     assert decided(engine.handle(Tick(), 60 * SECOND)) == []
-
-
-def test_a_pod_gone_while_it_waits_for_permit_frees_its_place() -> None:
-    watcher = Watcher(SECOND)
-    engine = engine_of(one_card(), policies=(watcher,))
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    engine.handle(PodGone("p"), 1)
-    assert held(engine) == {}
-    assert watcher.told == ["p reserved on a", "p lost a"]
-    assert engine.handle(Permit("p"), 2) == []
-    assert engine.handle(Tick(), 2 * SECOND) == []
-
-
-def test_a_bound_pod_that_ends_has_not_lost_a_reservation() -> None:
-    watcher = Watcher()
-    engine = engine_of(one_card(), policies=(watcher,))
-    bind(engine, pod("p", gpus=1))
-    engine.handle(PodGone("p"), 1)
-    assert watcher.told == ["p reserved on a"]
 
 
 def test_answers_about_a_pod_that_is_gone_change_nothing() -> None:
@@ -361,17 +280,6 @@ def test_a_pod_seen_bound_elsewhere_moves_and_its_old_place_is_free_for_others()
     assert engine.ledger.holdings["p"].placement == elsewhere
 
 
-def test_a_pod_at_permit_seen_bound_is_not_bound_again() -> None:
-    engine = engine_of(one_card(), policies=(Watcher(SECOND),))
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    placed = engine.ledger.holdings["p"].placement
-    engine.handle(PodSeenBound(placed), 1)
-    assert engine.handle(Permit("p"), 2) == []
-    assert engine.handle(Permit("p", allow=False), 2) == []
-    assert engine.handle(Tick(), 2 * SECOND) == []
-    assert held(engine) == {"p": "committed"}
-
-
 # --- nodes ----------
 
 
@@ -451,13 +359,12 @@ def test_a_policy_s_new_input_drops_kept_answers_and_wakes_who_waits() -> None:
 
 
 def test_pods_go_to_the_profile_they_name_and_else_to_the_first() -> None:
-    first, second = Watcher(), FirstFit()
+    first, second = FirstFit(), FirstFit()
     engine = Engine([Profile("one", [first]), Profile("two", [second])], [node("a", gpus=4)])
     for name in ("one", "two", "unknown"):
         (command,) = engine.handle(PodAdded(pod(name, memory_mib=1, scheduler_name=name)), 0)
         assert isinstance(command, Bind)
         assert command.record.profile == {"unknown": "one"}.get(name, name)
-    assert first.told == ["one reserved on a", "unknown reserved on a"]
 
 
 def test_a_place_that_does_not_fit_is_an_error_not_a_booking() -> None:

@@ -3,7 +3,6 @@
 import pytest
 from engine_talk import (
     SECOND,
-    Watcher,
     bind,
     decided,
     engine_of,
@@ -376,18 +375,6 @@ def test_pods_of_other_profiles_are_woken_by_a_release_too() -> None:
     commands = engine.handle(PodGone("x"), 60 * SECOND)
     assert places(commands) == {"high": "a"}
     assert refused(commands) == ["low"]
-
-
-def test_what_policies_are_told_is_balanced_over_a_pod_s_life() -> None:
-    watcher = Watcher()
-    engine = engine_of(one_card(), policies=(watcher,))
-    engine.handle(PodAdded(pod("p", gpus=1)), 0)
-    engine.handle(BindFailed("p"), 0)
-    engine.handle(BindFailed("p"), 0)
-    engine.handle(Tick(), SECOND)
-    engine.handle(PodBound("p"), SECOND)
-    engine.handle(PodGone("p"), 2 * SECOND)
-    assert watcher.told == ["p reserved on a", "p lost a", "p reserved on a"]
 
 
 def test_shapes_that_a_policy_makes_equal_wait_in_one_group() -> None:

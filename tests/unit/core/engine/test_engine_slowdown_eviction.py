@@ -33,7 +33,7 @@ def test_a_critical_pod_too_slow_in_two_of_three_windows_gets_relief() -> None:
             1.3,
             1.10,
             2,
-            slowdown_eviction=round(math.exp(0.3), 3),
+            speedup=round(math.exp(0.3), 3),
             applications=("lc", "free"),
             gpu_model="V100",
         )
@@ -183,7 +183,7 @@ def test_slow_pairs_part_after_five_minutes() -> None:
         2.5,
         together=0.9,
         since_ns=30 * S,
-        slowdown_eviction=1.051,
+        speedup=1.051,
         applications=("first", "second"),
         gpu_model="V100",
     )

@@ -62,10 +62,7 @@ def test_a_policy_without_opinions_accepts_and_scores_nothing() -> None:
     assert policy.score_nodes(query) is None
     assert policy.score_devices(query) is None
     assert policy.pre_filter(asked.shape) is asked.shape
-    assert policy.permit(asked, "a", 0) == 0
     assert policy.choose_node(np.array([4, 7]), "key") == 0
-    policy.reserved(asked, "a")
-    policy.unreserved(asked, "a")
     policy.take_input(None)
     none: Any = np.zeros((2, 0))
     way = PlacementOptions(none, none, none, none, none, none)
@@ -121,7 +118,7 @@ def test_a_profile_knows_who_does_what() -> None:
     assert [plugin.weight for plugin in profile.scorers] == [3, 1]
     assert profile.device_scorer is by_device
     assert profile.node_filters == profile.device_filters == (by_device,)
-    assert profile.pre_filters == profile.reservers == profile.permitters == ()
+    assert profile.pre_filters == ()
     assert Profile("other", [by_device]).breaks_ties
 
 

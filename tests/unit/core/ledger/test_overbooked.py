@@ -14,13 +14,13 @@ WANTED = {
     "cores": {"milli": 200},
     "memory": {"memory_mib": 10},
     "both": {"memory_mib": 10, "milli": 10},
-    "nothing": {"claims": [GpuRequest()]},
+    "nothing": {"gpu_requests": [GpuRequest()]},
     "a whole card": {"gpus": 1},
     "two shares": {
-        "claims": [GpuRequest(milli=10), GpuRequest(memory=GpuMemoryRequest("mib", 10))]
+        "gpu_requests": [GpuRequest(milli=10), GpuRequest(memory=GpuMemoryRequest("mib", 10))]
     },
-    "two GPUs": {"claims": [GpuRequest(count=2, milli=10)]},
-    "a split total": {"claims": [GpuRequest(memory=GpuMemoryRequest("mib", 10), split=True)]},
+    "two GPUs": {"gpu_requests": [GpuRequest(count=2, milli=10)]},
+    "a split total": {"gpu_requests": [GpuRequest(memory=GpuMemoryRequest("mib", 10), split=True)]},
 }
 ALIKE, MIXED = node("a", gpus=2, memory_mib=16_000), node("a", gpus=2, memory_mib=[16_000, 15_000])
 

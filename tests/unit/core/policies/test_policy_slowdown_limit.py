@@ -151,7 +151,11 @@ def test_the_record_says_what_was_allowed(policy) -> None:
     is_there(found, "old", "n0", "best-effort")
     (bound,) = found.handle(PodAdded(asks("new", slowdown_limit=(("", 300),))), 0)
     assert [one.allowed for one in bound.record.predicted] == [1.10, 0.0]
-    for more in ({}, {"slack": (("a100", 107),)}, {"slack": (("", 107),), "job_class": "batch"}):
+    for more in (
+        {},
+        {"slowdown_limit": (("a100", 107),)},
+        {"slowdown_limit": (("", 107),), "job_class": "batch"},
+    ):
         found = engine(policy=policy)
         is_there(found, "old", "n0", "best-effort")
         (bound,) = found.handle(PodAdded(asks("new", **more)), 0)

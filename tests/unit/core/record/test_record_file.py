@@ -301,6 +301,15 @@ def test_an_input_that_the_policy_cannot_read_is_an_error_with_a_place(tmp_path:
         verdict_of(path)
 
 
+def test_an_event_that_is_no_more_is_an_error_with_a_place(tmp_path: Path) -> None:
+    """No host ever sent a `Permit`; a file that somebody made with one says where it stands."""
+    path = tmp_path / "file"
+    header = msgspec.json.encode(Header([ProfileUse("weft", [PolicyUse("fgd")])]))
+    path.write_bytes(header + b'\n{"at_ns":5,"event":{"type":"Permit","uid":"x"}}\n')
+    with pytest.raises(BadInputError, match=r"line 2: .*'Permit'"):
+        verdict_of(path)
+
+
 # --- explaining one pod ----------
 
 

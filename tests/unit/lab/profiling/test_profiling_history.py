@@ -1,6 +1,5 @@
 """Profiles out of history, asked of a fake metrics server: questions, pieces, what is left out."""
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.interference.application import ApplicationClues
+from weft.dialects.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -81,11 +80,11 @@ def between(begin_s: float, end_s: float, value: float) -> Value:
     return lambda time: value if NOW_S - begin_s <= time < NOW_S - end_s else None
 
 
-def found(
+async def found(
     server: FakeServer, span: HistorySpan = SPAN, known: ClusterRecord = EMPTY_RECORD
 ) -> CollectedProfiles:
     shares: list[float] = []
-    told = asyncio.run(collect(server, span, known, shares.append))
+    told = await collect(server, span, known, shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     return told
@@ -100,8 +99,8 @@ def server() -> FakeServer:
     return fake
 
 
-def test_a_profile_is_of_the_times_alone() -> None:
-    told = found(server())
+async def test_a_profile_is_of_the_times_alone() -> None:
+    told = await found(server())
     (solo,) = told.dataset.solo
     assert (solo.application, solo.gpu_model, solo.isolation) == (
         "vgg16",
@@ -117,114 +116,113 @@ def test_a_profile_is_of_the_times_alone() -> None:
 
 
 @pytest.mark.parametrize("slots", [3, 7, 20, 199, 10_000])
-def test_in_how_many_pieces_it_is_asked_changes_nothing(
+async def test_in_how_many_pieces_it_is_asked_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    whole = found(server()).dataset
+    whole = (await found(server())).dataset
     monkeypatch.setattr(history, "MOST_SLOTS", slots)
     fake = server()
-    (solo,), (expected,) = found(fake).dataset.solo, whole.solo
+    (solo,), (expected,) = (await found(fake)).dataset.solo, whole.solo
     assert (solo.seconds, solo.features) == (expected.seconds, expected.features)
     pieces = sum("SM_ACTIVE" in query for query in fake.asked)
     assert pieces == -(-200 // slots)
 
 
-def test_what_is_too_short_or_nameless_is_told_not_kept() -> None:
+async def test_what_is_too_short_or_nameless_is_told_not_kept() -> None:
     fake = server()
-    told = found(fake, SPAN._replace(least_s=5_000))
+    told = await found(fake, SPAN._replace(least_s=5_000))
     assert told.dataset.solo == ()
     assert told.short.keys() == {"vgg16"}
     fake.series = [({**one, "exported_container": "c"}, value) for one, value in fake.series]
-    told = found(fake)
+    told = await found(fake)
     assert told.dataset.solo == ()
     assert told.nameless.keys() == {("d", "p")}
 
 
-def test_holdings_that_nobody_was_seen_for_spoil_the_node() -> None:
+async def test_holdings_that_nobody_was_seen_for_spoil_the_node() -> None:
     fake = server()
     fake.add("weft_ledger_gpu_holdings", {"node": "a"}, between(2_000, 600, 2))
-    (solo,) = found(fake).dataset.solo
+    (solo,) = (await found(fake)).dataset.solo
     # Before q somebody was not seen; only the time after it counts.
     assert solo.seconds == pytest.approx(500 - 40, abs=20)
 
 
-def test_the_clusters_word_on_names_models_and_company() -> None:
+async def test_the_clusters_word_on_names_models_and_company() -> None:
     card = ("a", "GPU-0")
     own = ProfiledStay(("d", "p"), card, NOW_S - 1_600, ApplicationClues("bert"), "mps")
     known = ClusterRecord([own], {card: "T4-of-the-label"}, {"gpu-0": card})
-    (solo,) = found(server(), known=known).dataset.solo
+    (solo,) = (await found(server(), known=known)).dataset.solo
     assert (solo.application, solo.gpu_model, solo.isolation) == ("bert", "T4-of-the-label", "mps")
     unseen = ProfiledStay(("d", "x"), card, NOW_S - 600)
-    (solo,) = found(server(), known=known._replace(residencies=[own, unseen])).dataset.solo
+    (solo,) = (await found(server(), known=known._replace(residencies=[own, unseen]))).dataset.solo
     assert solo.seconds == pytest.approx(500 - 40, abs=20)
 
 
-def test_a_counter_of_iterations_gives_a_rate_alone() -> None:
+async def test_a_counter_of_iterations_gives_a_rate_alone() -> None:
     fake = FakeServer('cluster="c"')
     fake.series = server().series
     whose = {"exported_pod": "p", "exported_namespace": "d"}
     for container, part in (("x", 6.0), ("y", 4.0)):
         fake.add("steps_total", {**whose, "container": container}, between(1_600, 1_100, part))
         fake.add("steps_total", {**whose, "container": container}, between(1_100, 0, 1.0))
-    (solo,) = found(fake, SPAN._replace(progress="steps_total", end_s=NOW_S - 1_000)).dataset.solo
+    (solo,) = (
+        await found(fake, SPAN._replace(progress="steps_total", end_s=NOW_S - 1_000))
+    ).dataset.solo
     assert solo.rate_per_s == 10.0
     assert 'rate(steps_total{cluster="c"}[40s])' in fake.asked
 
 
-def test_a_server_that_refuses_kube_state_metrics_questions_still_gives_profiles() -> None:
+async def test_a_server_that_refuses_kube_state_metrics_questions_still_gives_profiles() -> None:
     fake = server()
     fake.refuses = "kube_pod"
-    assert [one.application for one in found(fake).dataset.solo] == ["vgg16"]
+    assert [one.application for one in (await found(fake)).dataset.solo] == ["vgg16"]
     fake.refuses = "DCGM"
     with pytest.raises(TelemetryError, match="too long"):
-        found(fake)
+        await found(fake)
 
 
-def test_every_metric_is_asked_for_once_a_piece() -> None:
+async def test_every_metric_is_asked_for_once_a_piece() -> None:
     fake = server()
-    found(fake)
+    await found(fake)
     of_metrics = [query for query in fake.asked if "__name__" in query]
     assert len(of_metrics) == len(history.DEFAULT_METRICS)
     assert all("[20s]" in query for query in of_metrics)
 
 
-def test_bindings_are_read_off_the_api() -> None:
-    async def story() -> ClusterRecord:
-        async with (
-            FakeApiServer() as api,
-            ApiClient(Endpoint(api.url, FixedCredentials())) as client,
-        ):
-            gpus: list[dict[str, Any]] = [
-                {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
-            ]
-            marks = {
-                "weft.dev/inventory": json.dumps({"gpus": gpus}),
-                "weft.dev/delivers": "by-name",
-            }
-            api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
-            limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
-            api.add(
-                "pods",
-                {
-                    "metadata": {
-                        "name": "p",
-                        "namespace": "d",
-                        "annotations": {"weft.dev/application": "bert"},
-                    },
-                    "spec": {
-                        "schedulerName": "weft",
-                        "nodeName": "a",
-                        "containers": [{"name": "c", "resources": limits}],
-                    },
+async def test_bindings_are_read_off_the_api() -> None:
+    async with (
+        FakeApiServer() as api,
+        ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+    ):
+        gpus: list[dict[str, Any]] = [
+            {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
+        ]
+        marks = {
+            "weft.dev/inventory": json.dumps({"gpus": gpus}),
+            "weft.dev/delivers": "by-name",
+        }
+        api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
+        limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
+        api.add(
+            "pods",
+            {
+                "metadata": {
+                    "name": "p",
+                    "namespace": "d",
+                    "annotations": {"weft.dev/application": "bert"},
                 },
-            )
-            uid = api.get("pods", "p", "d")["metadata"]["uid"]
-            mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, "GPU-0"]]}
-            placed = {"metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}}}
-            api.update("pods", "p", placed, "d")
-            return await bindings(client)
-
-    known = asyncio.run(asyncio.wait_for(story(), 30))
+                "spec": {
+                    "schedulerName": "weft",
+                    "nodeName": "a",
+                    "containers": [{"name": "c", "resources": limits}],
+                },
+            },
+        )
+        uid = api.get("pods", "p", "d")["metadata"]["uid"]
+        mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, "GPU-0"]]}
+        placed = {"metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}}}
+        api.update("pods", "p", placed, "d")
+        known = await bindings(client)
     (residency,) = known.residencies
     assert (residency.pod, residency.card, residency.clues.name()) == (
         ("d", "p"),

@@ -1,8 +1,9 @@
 """Where profiles are kept: a file, a ConfigMap; and who holds which GPU, as the cluster says."""
 
-import asyncio
 import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -82,20 +83,20 @@ def test_what_is_no_dataset_is_told_in_one_line(body: str, says: str) -> None:
 # --- a file --------------------------------------------------------------------------------------
 
 
-def test_a_file_keeps_what_was_added(tmp_path: Path) -> None:
+async def test_a_file_keeps_what_was_added(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "deep" / "profiles.json")
     with pytest.raises(BadInputError, match=r"profiles\.json: is not there"):
-        asyncio.run(store.load())
-    asyncio.run(store.change(adding(ONE)))
-    asyncio.run(store.change(adding(solo("b"))))
-    assert [one.application for one in asyncio.run(store.load()).solo] == ["a", "b"]
+        await store.load()
+    await store.change(adding(ONE))
+    await store.change(adding(solo("b")))
+    assert [one.application for one in (await store.load()).solo] == ["a", "b"]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["profiles.json"]
 
 
-def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot be written"):
-        asyncio.run(FileStore(tmp_path / "file" / "below").change(adding(ONE)))
+        await FileStore(tmp_path / "file" / "below").change(adding(ONE))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -107,19 +108,17 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 # --- a ConfigMap ---------------------------------------------------------------------------------
 
 
-def on_api(story: object) -> None:
-    async def run() -> None:
-        async with (
-            FakeApiServer() as api,
-            ApiClient(Endpoint(api.url, FixedCredentials())) as client,
-        ):
-            await story(api, ConfigMapStore(client, "d", "profiles"))  # type: ignore[operator]
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+@asynccontextmanager
+async def on_api() -> AsyncIterator[tuple[FakeApiServer, ConfigMapStore]]:
+    async with (
+        FakeApiServer() as api,
+        ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+    ):
+        yield api, ConfigMapStore(client, "d", "profiles")
 
 
-def test_a_config_map_is_made_and_what_others_keep_in_it_stays() -> None:
-    async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
+async def test_a_config_map_is_made_and_what_others_keep_in_it_stays() -> None:
+    async with on_api() as (api, store):
         with pytest.raises(BadInputError, match="ConfigMap d/profiles: is not there"):
             await store.load()
         await store.change(adding(ONE))
@@ -130,11 +129,9 @@ def test_a_config_map_is_made_and_what_others_keep_in_it_stays() -> None:
         assert [one["application"] for one in json.loads(data[KEY])["solo"]] == ["a", "b"]
         assert (await store.load()).solo[0] == ONE
 
-    on_api(story)
 
-
-def test_who_was_slower_adds_to_what_the_quicker_one_wrote() -> None:
-    async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
+async def test_who_was_slower_adds_to_what_the_quicker_one_wrote() -> None:
+    async with on_api() as (api, store):
         await store.change(adding(ONE))
         calls = 0
 
@@ -150,11 +147,9 @@ def test_who_was_slower_adds_to_what_the_quicker_one_wrote() -> None:
         assert calls == 2
         assert [one.application for one in (await store.load()).solo] == ["a", "quick", "slow"]
 
-    on_api(story)
 
-
-def test_who_is_always_slower_gives_up_with_the_servers_word() -> None:
-    async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
+async def test_who_is_always_slower_gives_up_with_the_servers_word() -> None:
+    async with on_api() as (api, store):
         await store.change(adding(ONE))
         calls = 0
 
@@ -168,17 +163,13 @@ def test_who_is_always_slower_gives_up_with_the_servers_word() -> None:
             await store.change(late)
         assert calls == stores.ATTEMPTS
 
-    on_api(story)
 
-
-def test_too_much_for_a_config_map_is_told_before_it_is_sent() -> None:
-    async def story(api: FakeApiServer, store: ConfigMapStore) -> None:
+async def test_too_much_for_a_config_map_is_told_before_it_is_sent() -> None:
+    async with on_api() as (_, store):
         with pytest.raises(BadInputError, match="keep them in a --file"):
             await store.change(adding(solo("x" * 1_000_000)))
         with pytest.raises(BadInputError, match="is not there"):
             await store.load()
-
-    on_api(story)
 
 
 # --- bindings ------------------------------------------------------------------------------------
