@@ -285,7 +285,7 @@ async def scene(
             source = Prometheus(options or played.site.options(selector=played.selector))
             how = TelemetryLoopOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)
             try:
-                yield Scene(TelemetryLoop(live, source, how), live, clock)
+                yield Scene(TelemetryLoop(live, source, None, how), live, clock)
             finally:
                 await source.close()
                 await live.stop()

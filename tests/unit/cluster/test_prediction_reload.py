@@ -49,9 +49,7 @@ def files_in(volume: Volume, *names: str) -> PredictionFiles:
 
 def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    found = PredictionReloader(made.live, files, files.read(), 60)
-    found.remembering = made.remembering
-    return found
+    return PredictionReloader(made.live, files, files.read(), 60, made.remembering)
 
 
 def upper(told: Any, target: str, other: str) -> float:
@@ -280,7 +278,7 @@ async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     clock = Counted()
     async with api() as server, scene(server, lead=False, clock=clock) as made:
         files = files_in(volume, "table")
-        it = PredictionReloader(made.live, files, files.read(), 45)
+        it = PredictionReloader(made.live, files, files.read(), 45, None)
         task = asyncio.create_task(it.run())
         for times in (1, 2):
             await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
