@@ -16,7 +16,7 @@ from weft.core.framework.signals import Floats, SignalsSnapshot
 from weft.core.ledger import Ledger
 from weft.telemetry.feed.load_correlation import SAMPLES, SoleTenants
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.resident_memory import ResidentMemory, Residents
+from weft.telemetry.feed.resident_memory import ObservedResidents, ResidentMemory
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.doubts import GpuPods
@@ -44,7 +44,7 @@ class TelemetryFeed:
         self.sole_tenants = SoleTenants()
         self._origin_s = origin_s
         self._memory = ResidentMemory(settings.samples, settings.step_s, origin_s, settings.warm_up)
-        self._residents: Residents | None = None
+        self._residents: ObservedResidents | None = None
         self._alone: dict[int, str] = {}
         self.begin_anew()
 
@@ -68,7 +68,7 @@ class TelemetryFeed:
 
     def observe(self, ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> None:
         """Who holds which GPU now, and since when. The table's devices are in the order of ours."""
-        self._residents = found = Residents.of(ledger, now_s, bound_s)
+        self._residents = found = ObservedResidents.of(ledger, now_s, bound_s)
         self.window.advance(now_s)
         if self.settings.memory_needs:
             self._memory.observe(found, self.devices.gpus)
@@ -114,6 +114,6 @@ class TelemetryFeed:
         return self._memory.peak_mib(uid)
 
     @property
-    def _now(self) -> Residents:
+    def _now(self) -> ObservedResidents:
         assert self._residents is not None, "observe first"
         return self._residents

@@ -25,7 +25,7 @@ PAUSE_S = 60.0
 USED = Metric.MEMORY_USED_MIB
 
 
-class Residents(NamedTuple):
+class ObservedResidents(NamedTuple):
     """Who holds which GPU at `now_s`: a copy, which a thread may read while the ledger goes on.
 
     `age_s` is how long ago each row of `keys` was bound, NaN where that is not known.
@@ -40,13 +40,13 @@ class Residents(NamedTuple):
     age_s: Floats
 
     @staticmethod
-    def of(ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> "Residents":
+    def of(ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> "ObservedResidents":
         """`bound_s` is when pods were bound, by UID."""
         table, holdings = ledger.table, list(ledger.holdings.values())
         keys = memory_needs.rows_of(table, holdings)
         bound = np.array([bound_s.get(uid, np.nan) for uid in keys.uids], dtype=np.float64)
         total, promised = table.device_memory_total.copy(), table.device_memory_promised.copy()
-        return Residents(now_s, table, total, promised, holdings, keys, now_s - bound)
+        return ObservedResidents(now_s, table, total, promised, holdings, keys, now_s - bound)
 
 
 class ResidentMemory:
@@ -61,7 +61,7 @@ class ResidentMemory:
         self._watch, self._warm_up = PeakWatch(warm_up), warm_up
         self._most: dict[str, float] = {}
 
-    def observe(self, residents: Residents, gpus: tuple[Gpu, ...]) -> None:
+    def observe(self, residents: ObservedResidents, gpus: tuple[Gpu, ...]) -> None:
         """Give each resident a row; `gpus` are the table's devices."""
         keys = residents.keys
         pairs = [(uid, gpus[row]) for uid, row in zip(keys.uids, keys.gpu.tolist(), strict=True)]
@@ -84,7 +84,7 @@ class ResidentMemory:
             self._window.put(USED, row, times, values, now_s)
 
     def measure(
-        self, made: SignalsSnapshot, window: MetricWindow, residents: Residents
+        self, made: SignalsSnapshot, window: MetricWindow, residents: ObservedResidents
     ) -> SignalsSnapshot:
         """The snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
         table, keys = residents.table, residents.keys
@@ -124,7 +124,7 @@ class ResidentMemory:
         """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
         return int(np.ceil(self._most.get(uid, 0.0)))
 
-    def _watched_s(self, residents: Residents, fresh: Bytes) -> Floats:
+    def _watched_s(self, residents: ObservedResidents, fresh: Bytes) -> Floats:
         """How long each row's pod has been watched: infinite for whoever came between two ticks.
 
         Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
