@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.cluster.control.leadership import Leadership
-from weft.cluster.extender.connection import ServerOptions
-from weft.cluster.extender.server import ExtenderServer
+from weft.cluster.extender.server import ExtenderServer, ServerOptions
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement

@@ -11,11 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
-from weft.cluster.scheduler.connection import HttpOptions
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.explanation import PodExplanation
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.pages import StatusPages
+from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.cluster.telemetry.slowdown_observer import ObservedProgress
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits

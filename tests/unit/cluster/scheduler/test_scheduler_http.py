@@ -7,9 +7,8 @@ import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from scheduler_world import add_node, add_pod, world
 
-from weft.cluster.scheduler.connection import HttpOptions
 from weft.cluster.scheduler.explain_service import Explainer
-from weft.cluster.scheduler.pages import StatusPages
+from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.model import BadInputError
 from weft.testing.lease import LeaseStub
 
@@ -174,8 +173,8 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
         slow = socket.create_connection(("127.0.0.1", it.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await it.until(lambda: len(it.pages._opened) == 1)
-        await it.until(lambda: not it.pages._opened)
+        await it.until(lambda: len(it.pages.server.opened) == 1)
+        await it.until(lambda: not it.pages.server.opened)
         slow.close()
         assert await it.get("/healthz") == (200, "ok")
 
