@@ -48,7 +48,7 @@ class Host:
         profiles += route_profiles(default_routes(), registry.create)
         self.engine = Engine(profiles)
         self.settings = DialectSettings(gpushare_unit="GiB")
-        self.ready, self.leadership = True, Leadership(here=True)
+        self.ready, self.leadership = True, Leadership(None, here=True)
         self.on_decision: list[OnDecision] = []
         self.faults = FaultLog()
         self.url = ""

@@ -68,7 +68,7 @@ def _holds_what_it_was_given(
 ) -> None:
     for uid, one in there.items():
         (row,) = json.loads((was[uid].metadata.annotations or {})[PLACEMENT])["shares"]
-        placed = live.placement(uid)
+        placed = live.view.decided(uid)
         assert placed is not None
         if row[1] < shown:
             assert any(

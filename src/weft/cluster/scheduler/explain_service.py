@@ -73,12 +73,12 @@ class Explainer:
     def __init__(
         self,
         live: ClusterView,
+        progress_of: Callable[[str], ObservedProgress | None] | None,
         options: SearchOptions | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._live, self._clock = live, clock
+        self._live, self._progress_of, self._clock = live, progress_of, clock
         self._options = options or SearchOptions()
-        self.progress_of: Callable[[str], ObservedProgress | None] = lambda uid: None
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """The pod now; None where there is none of this name."""
@@ -86,7 +86,9 @@ class Explainer:
             found = await self._explain(namespace, name)
         except Exception as error:  # a mistake of ours about this pod is no other answer's
             found = self._broke_off(namespace, name, error)
-        return None if found is None else replace(found, progress=self.progress_of(found.uid))
+        if found is None or self._progress_of is None:
+            return found
+        return replace(found, progress=self._progress_of(found.uid))
 
     def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
         why, pod = (

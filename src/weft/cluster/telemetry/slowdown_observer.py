@@ -110,6 +110,8 @@ class SlowdownObserver:
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
         remembering.adopted = lambda: self._tell_policies(at_once=True)
+        live.keepers.append(remembering)
+        live.recall.asked = self.goes
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""

@@ -54,7 +54,7 @@ class Running:
     def __init__(self, client: ApiClient, name: str) -> None:
         self.elector = Elector(client, name, LEASE)
         self.live = EngineCluster(
-            client, [Profile("weft", [Fgd()])], binding=BINDING, may_bind=self.elector.may_bind
+            client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector
         )
         role = LeaderLabel(client, "weft", name)
         process = SchedulerProcess(
