@@ -19,9 +19,14 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
 def test_what_breaks_off_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as beside:
-        beside.write_bytes(b"half")
-        raise KeyboardInterrupt
+
+    def stopped() -> None:
+        with replacing(path) as beside:
+            beside.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
 
