@@ -8,10 +8,11 @@ with the process, and until then `may_bind` holds them back.
 """
 
 import asyncio
+import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,7 @@ from weft.cluster.control.interface import (
     OnNotice,
     StateStore,
 )
-from weft.cluster.control.leadership import Leadership
+from weft.cluster.control.leadership import Leadership, LeaseHolder
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.turns import LoopTurns
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
@@ -36,7 +37,7 @@ from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import StuckPod, stuck
+from weft.cluster.state.terminating import stuck
 from weft.cluster.state.volumes import VolumeView, feeds_of
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
@@ -61,9 +62,13 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.assessment import TURN_LOOKS
+from weft.core.engine.oom_history import OutOfMemory
+from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -78,17 +83,19 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.sources import InventoryFallback
-from weft.model import Node, Placement, PodRequest
-
-T = TypeVar("T")
+from weft.model import Node, PodRequest
 
 
 class EngineCluster:
-    """The `LiveCluster` of a process."""
+    """The `LiveCluster` of a process.
+
+    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
+    inventory of nodes that nobody else tells of. `lease` is asked before each write, and who else
+    has it; without one this process may always write. `limits` are the ledger's. `interference`:
+    there is a table of it. What is learnt of pods that ran out of memory is `kept` there.
+    """
 
     def __init__(
         self,
@@ -100,36 +107,35 @@ class EngineCluster:
         gpushare_unit: Unit = "auto",
         seed: int = 0,
         binding: BindOptions | None = None,
-        may_bind: Callable[[float], bool] | None = None,
+        lease: LeaseHolder | None = None,
         limits: RequestLimits = STRICT,
+        interference: bool = False,
         kept: OwnConfigMap | None = None,
     ) -> None:
-        """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
-        the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
-        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
-        pods that ran out of memory are `kept` there."""
+        may_bind = lease.may_bind if lease else None
         self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
-        self.ready = False
-        self.leadership = Leadership()
-        self.faults = FaultLog()
-        self.term = 0
+        self.ready, self.term = False, 0
+        self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
-        lends = max(limits) > 1000
-        self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
-        names = [profile.name for profile in profiles] if names is None else names
-        self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
-        unit = "node" if gpushare_unit == "auto" else gpushare_unit
-        self._pods.settings = DialectSettings(gpushare_unit=unit, lends=lends)
-        self._pods.on_bad = self._not_read
+        settings = _settings(gpushare_unit, limits, interference)
+        self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()
+        self._pods = PodView(
+            [profile.name for profile in profiles] if names is None else names,
+            self._nodes,
+            self._volumes,
+            self.engine.ledger,
+            settings,
+            on_bad=self._unreadable,
+            clock=client.clock,
+        )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self._pods.decided = self._decided
-        self._pods.clock = client.clock
-        self.guard = OverbookingGuard(client, self.engine, self._pods, self._nodes, self._notice)
-        self.guard.may_write = may_bind
+        self.guard = OverbookingGuard(
+            client, self.engine, self._pods, self._nodes, self._notice, may_bind
+        )
         self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
         self.ends = OomWatch(self._pods, self._nodes)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
@@ -140,9 +146,6 @@ class EngineCluster:
         self._gathering = NodeBatches(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
-
-    def _not_read(self, pod: Pod, why: str) -> None:
-        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     @property
     def settings(self) -> DialectSettings:
@@ -196,8 +199,9 @@ class EngineCluster:
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
-            if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
-                self._tell(self._pods.take(pod))
+            quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
+            if not quicker and (event := self._pods.take(pod)) is not None:
+                self.handle(event)
             await turns.end()
 
     async def failed(self) -> None:
@@ -241,7 +245,12 @@ class EngineCluster:
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
-        for command in self._decide(event, int(began * 1e9)):
+        try:
+            commands = self.decide(event, int(began * 1e9))
+        except Exception as error:  # it is no pod's: the process ends, and starts anew from the API
+            self._stream.fail(error)
+            raise
+        for command in commands:
             if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
                 self._carry_out(command)
                 continue
@@ -255,15 +264,9 @@ class EngineCluster:
                 left.append(command)
             elif isinstance(command, Bind) and self.leadership.here:
                 self._begin(command, versioned=True)
+        if isinstance(event, PodSeenBound):
+            self.guard.touch(event.placement.node)
         return left
-
-    def _decide(self, event: Event, now_ns: int) -> list[Command]:
-        """A fault that is no pod's ends the process: it starts anew from the API."""
-        try:
-            return self.decide(event, now_ns)
-        except Exception as error:
-            self._stream.fail(error)
-            raise
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
         """The pod as the API has it now."""
@@ -321,8 +324,9 @@ class EngineCluster:
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
-            if versioned:  # it may ask for something else by now
-                self._tell(self._pods.again(uid))
+            # It may ask for something else by now.
+            if versioned and (event := self._pods.again(uid)) is not None:
+                self.handle(event)
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
             hook(BindOutcome(command, outcome, took))
@@ -361,24 +365,28 @@ class EngineCluster:
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
-            for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
+            ends: list[OutOfMemory] = []
+            event: Event | None = None
+            with self._spared(pod):
+                ends = self.ends.of(pod, gone=gone)
+            for end in ends:
                 self.handle(end)
-            take = self._pods.forget if gone else self._pods.take
-            told = self._spared(pod, partial(take, pod))
-            for event in self._pods.together([told]):
-                self._tell(event)
+            with self._spared(pod):
+                event = self._pods.forget(pod) if gone else self._pods.take(pod)
+            for told in self._pods.together([event]):
+                self.handle(told)
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
         self.guard.look()
 
-    def _spared(self, pod: Pod, work: Callable[[], T]) -> T | None:
-        """What `work` says of this pod; a mistake of ours there must not end the process."""
+    @contextlib.contextmanager
+    def _spared(self, pod: Pod) -> Iterator[None]:
+        """A mistake of ours in reading this pod does not end the process."""
         try:
-            return work()
+            yield
         except Exception as error:
             self._pods.fault(pod, error)
-            return None
 
     def _nodes_changed(self) -> None:
         if self._nodes.dirty:
@@ -394,7 +402,7 @@ class EngineCluster:
             self.guard.touch(node.name)
             found = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
             for event in self._pods.together(found):
-                self._tell(event)
+                self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
         self.guard.look()
@@ -403,21 +411,20 @@ class EngineCluster:
         if not self._volumes.take_moved():
             return
         for pod in self._pods.with_gpu_requests():
-            self._tell(self._pods.take(pod))
+            if (event := self._pods.take(pod)) is not None:
+                self.handle(event)
 
-    def _tell(self, event: Event | None) -> None:
-        if event is not None:
-            self.handle(event)
-            if isinstance(event, PodSeenBound):
-                self.guard.touch(event.placement.node)
+    def _unreadable(self, pod: Pod, why: str) -> None:
+        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
 
-    def _decided(self, uid: str) -> Placement | None:
-        held = self.engine.ledger.holdings.get(uid)
-        return held.placement if held is not None else None
 
-    def _occupants(self, node: str, gpu: int) -> list[str]:
-        return self.engine.ledger.occupants(node, gpu)
+def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:
+    return DialectSettings(
+        gpushare_unit="node" if unit == "auto" else unit,
+        lends=max(limits) > 1000,
+        interference_table=interference,
+    )

@@ -21,7 +21,6 @@ import msgspec
 from weft.core.ledger import Ledger
 from weft.model import Gpu, Node, Share
 
-TERM = "weft.dev/term"
 """Annotation of pods that Weft bound: the number of the leader's term that decided."""
 
 

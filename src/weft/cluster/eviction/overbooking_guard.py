@@ -22,7 +22,6 @@ import msgspec
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.eviction.overbooking import (
-    TERM,
     BoundHolder,
     LatecomerPod,
     Overbooked,
@@ -40,6 +39,7 @@ from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
 from weft.model import Node
+from weft.model.annotations import TERM
 
 log = logging.getLogger("weft.cluster")
 
@@ -77,13 +77,13 @@ class OverbookingGuard:
         pods: PodView,
         nodes: NodeView,
         tell: Callable[[Notice], None],
+        may_write: Callable[[float], bool] | None,
     ) -> None:
         self.options = OverbookingGuardOptions()
         self.over: dict[str, tuple[Overbooked, ...]] = {}
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.leading = False
-        self.may_write: Callable[[float], bool] | None = None
-        self._client, self._engine = client, engine
+        self._client, self._engine, self._may_write = client, engine, may_write
         self._pods, self._nodes, self._tell = pods, nodes, tell
         self._touched: set[str] = set()
         self._looked_at = -1
@@ -271,7 +271,7 @@ class OverbookingGuard:
     async def _evict(self, pod: Pod, text: str) -> Step:
         meta = pod.metadata
         timeout_s = self.options.request_timeout_s
-        if self.may_write is not None and not self.may_write(2 * timeout_s):
+        if self._may_write is not None and not self._may_write(2 * timeout_s):
             return "again"
         try:
             await self._client.evict(meta.namespace, meta.name, meta.uid, timeout_s)

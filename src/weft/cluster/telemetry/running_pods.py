@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.telemetry.solo_rates import SOLO_RATE, SoloProfiles, SoloRate
+from weft.cluster.telemetry.solo_rates import SoloProfiles, SoloRate
 from weft.core.framework.signals import FRESH, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
+from weft.model.annotations import SOLO_RATE
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.meaning.progress_counters import PodName
 
@@ -77,7 +78,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
                 tuple(sorted(beside)),
                 gpus,
                 model,
-                _time_s(pod.bound_at),
+                time_s(pod.bound_at),
                 any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
             )
         if number % TURN == 0:
@@ -88,7 +89,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
 def _leaves(pod: Pod | None, now_s: float) -> bool:
     """Whether it is on its way out, and not stuck there."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
-    return bool(text) and not _time_s(text) < now_s - LEAVING_S
+    return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
@@ -138,7 +139,7 @@ class SoloRateCache:
         return max(slowdown, 1.0) if 0.0 < slowdown < math.inf else 0.0
 
 
-def _time_s(text: str) -> float:
+def time_s(text: str) -> float:
     """Seconds since 1970; NaN where nobody says."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()

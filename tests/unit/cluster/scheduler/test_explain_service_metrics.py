@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cli.explain_pod import live_lines
+from weft.cli.explain_pod import live_explanation
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
+from weft.core.explain.renderer import lines_of
 from weft.core.framework.signals import FRESH, STALE, snapshot
 from weft.core.policies.load_aware import LoadAware
 
@@ -27,7 +28,7 @@ def measured(it: World, version: int, sm: list[float], age: int = FRESH) -> None
 async def text_of(it: World, name: str) -> str:
     status, body = await it.get(f"/explain/pods/d/{name}")
     assert status == 200
-    return "\n".join(live_lines(body.encode()))
+    return "\n".join(lines_of(live_explanation(body.encode())))
 
 
 @asynccontextmanager
@@ -95,7 +96,7 @@ async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
                 measured(it, 2, [0.91, 0.2])
             return 0.0
 
-        found = await Explainer(it.live, clock=clock).explain("d", "waits")
+        found = await Explainer(it.live, None, clock=clock).explain("d", "waits")
         assert found is not None
         assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
         assert found.metrics is not None
