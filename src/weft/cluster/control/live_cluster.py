@@ -37,7 +37,7 @@ from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import StuckPod, stuck
+from weft.cluster.state.terminating import stuck
 from weft.cluster.state.volumes import VolumeView, feeds_of
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
@@ -63,6 +63,7 @@ from weft.core.engine import (
 )
 from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.engine.oom_history import OutOfMemory
+from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
