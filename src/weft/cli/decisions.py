@@ -82,6 +82,7 @@ def lines_of(found: "RecordedExplanation") -> list[str]:
     """The explanation as sentences."""
     from weft.core.engine.harvest import eviction_in_words, harvest_in_words
     from weft.core.engine.oom_history import charged_in_words
+    from weft.core.engine.overbooking import DoubleBooking, double_booking_in_words
     from weft.core.engine.records import BOUNDED, FAULTED, LEAVES
     from weft.core.engine.slowdown_eviction import slowed_in_words
     from weft.core.explain.counterfactual import AlternativePlacement
@@ -102,6 +103,8 @@ def lines_of(found: "RecordedExplanation") -> list[str]:
         lines.append(f"  asked to leave {record.node}{_devices(found)}; {found.then}")
         lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
         lines += [f"  {slowed_in_words(record.slowed)}"] if record.slowed else []
+        if isinstance(record.double_booked, DoubleBooking):
+            lines.append(f"  {double_booking_in_words(record.double_booked, record.node)}")
     elif record.outcome == FAULTED:
         return [*lines, f"  {record.fault}"]
     else:

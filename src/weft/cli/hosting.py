@@ -201,11 +201,11 @@ def _observing(
         return None
     store = _kept(live.client, config, settings.observed)
     base = reloading.told.interference or InterferenceTable(0)
-    remembering = SlowdownStore(live.client, store, base, live.recall.may_write)
+    remembering = SlowdownStore(live.client, store, base, live.evictor.may_write)
     observing = SlowdownObserver(live, source, remembering, reloading.solos, options)
     reloading.remembering = remembering
     live.keepers.append(remembering)
-    live.recall.asked = observing.goes
+    live.evictor.asked = observing.goes
     return observing
 
 

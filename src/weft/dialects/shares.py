@@ -28,6 +28,8 @@ MOST_LETTERS = 253
 PLACEMENT = "weft.dev/placement"
 COPY = "weft.dev/placement-copy"
 """The same text again: whoever changes one of the two is noticed."""
+TERM = "weft.dev/term"
+"""Annotation of pods that Weft bound: the number of the leader's term that decided."""
 
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 

@@ -119,7 +119,7 @@ class Scene(World):
         self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
         store = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        self.remembering = SlowdownStore(client, store, base, self.live.recall.may_write)
+        self.remembering = SlowdownStore(client, store, base, self.live.evictor.may_write)
         self.observing = SlowdownObserver(
             self.live,
             self.counters,
@@ -128,7 +128,7 @@ class Scene(World):
             SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
         self.live.keepers.append(self.remembering)
-        self.live.recall.asked = self.observing.goes
+        self.live.evictor.asked = self.observing.goes
         self.events: list[Event] = []
         handle = self.live.decide
 
@@ -203,7 +203,7 @@ class Scene(World):
 
     async def idle(self) -> None:
         """Wait until nothing is being asked of the API."""
-        await until(lambda: not self.live.recall._tasks)
+        await until(lambda: not self.live.evictor._tasks)
 
     def refusals(self) -> list[NotEvicted]:
         return self.heard(NotEvicted)

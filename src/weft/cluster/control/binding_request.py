@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from weft.cluster.eviction.overbooking import TERM
 from weft.core.engine import Bind
 from weft.dialects import registry
-from weft.dialects.shares import COPY, PLACEMENT
+from weft.dialects.shares import COPY, PLACEMENT, TERM
 from weft.kube.annotation_limits import annotation_bytes
 from weft.kube.bind import BindRequest
 from weft.kube.pods import Pod

@@ -48,7 +48,9 @@ from weft.core.engine import (
     Engine,
     Event,
     Evict,
+    EvictionWaived,
     Faulted,
+    LeadershipBegan,
     Learnt,
     NodesChanged,
     NodesClosed,
@@ -85,6 +87,7 @@ from weft.kube.sources import InventoryFallback
 from weft.model import Node, Placement, PodRequest
 
 T = TypeVar("T")
+_CarriedOut = Wake | Evict | EvictionWaived | Learnt | PeakLearnt
 
 
 class EngineCluster:
@@ -128,9 +131,9 @@ class EngineCluster:
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self._pods.decided = self._decided
         self._pods.clock = client.clock
-        self.guard = OverbookingGuard(client, self.engine, self._pods, self._nodes, self._notice)
-        self.guard.may_write = may_bind
-        self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        self.evictor = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        views = (self.engine, self._pods, self._nodes)
+        self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
         self.ends = OomWatch(self._pods, self._nodes)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
@@ -191,7 +194,8 @@ class EngineCluster:
         self.term = term
         self._pods.deciding = True
         self.leadership.begin()
-        self.recall.leading = True
+        self.evictor.leading = True
+        self.handle(LeadershipBegan())
         self.guard.lead()
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
@@ -209,7 +213,7 @@ class EngineCluster:
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._gathering.stop()
-        await asyncio.gather(self.guard.stop(), self.recall.stop())
+        await asyncio.gather(self.guard.stop(), self.evictor.stop())
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
@@ -242,7 +246,7 @@ class EngineCluster:
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
         for command in self._decide(event, int(began * 1e9)):
-            if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
+            if isinstance(command, _CarriedOut):
                 self._carry_out(command)
                 continue
             if isinstance(command, Faulted) and not self.faults.heard(command):
@@ -276,11 +280,13 @@ class EngineCluster:
         """Write the placement, once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
 
-    def _carry_out(self, command: Wake | Evict | Learnt | PeakLearnt) -> None:
+    def _carry_out(self, command: _CarriedOut) -> None:
         if isinstance(command, Wake):
             self._alarm.at(command.at_ns)
         elif isinstance(command, Evict):
-            self.recall.ask(command)
+            self.evictor.ask(command)
+        elif isinstance(command, EvictionWaived):
+            self.guard.waive(command)
         else:
             self.oom_history.learnt(command)
 

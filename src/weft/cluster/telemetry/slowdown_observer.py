@@ -1,6 +1,6 @@
 """How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
 
-    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ recall ─┐
+    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ evictor ┐
     (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
                                                 └──PolicyInput──▶ policies
 
@@ -39,9 +39,6 @@ log = logging.getLogger("weft.cluster")
 FASTEST, SLOWEST = 0.5, 100.0
 """Beyond this the rate alone is wrong, whoever says it: nothing is told."""
 WINDOWS = 3
-QUIET_S = 300.0
-"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
-evicted as it ended, and nothing need be left that says so."""
 _HEIR = (
     "nobody is evicted for it: this process leads for less than 5 minutes, and the one before may "
     "have had somebody evicted"
@@ -137,8 +134,6 @@ class SlowdownObserver:
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
         self._bans: tuple[Ban, ...] = ()
-        self._leads_s = math.inf
-        self._heir = self._quiet = False
         self._said: set[str] = set()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
@@ -189,9 +184,11 @@ class SlowdownObserver:
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
-        why = self._live.engine.slowdown_eviction.held_back.get(uid)
+        engine = self._live.engine
+        why = engine.slowdown_eviction.held_back.get(uid)
         told = held_back_in_words(why) if why is not None else ""
-        if not told and self._quiet and seen.progress.broken:
+        now_ns = int(self._live.client.clock.monotonic() * 1e9)
+        if not told and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
             told = _HEIR
         return replace(
             seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
@@ -239,9 +236,8 @@ class SlowdownObserver:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leadership.here and self.options.trusted:
-            self._quiet = self._after_another(pods.values())
             self._learn(told, pods.values())
-            await self._tell([one for one in told if not (self._quiet and one[0].beside)])
+            await self._tell(told)
         if self._live.leadership.here:
             self._tell_policies()
 
@@ -351,14 +347,6 @@ class SlowdownObserver:
         for (gpu_model, mine, beside), slowdowns in found.items():
             self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.remembering.changed()
-
-    def _after_another(self, pods: Iterable[RunningPod]) -> bool:
-        """Whether another one led just now, who may have had somebody evicted: then these pods, or
-        some of them, are of its making."""
-        now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
-        self._leads_s = min(self._leads_s, now_s)
-        self._heir = self._heir or any(one.uid not in mine for one in pods)
-        return self._heir and now_s - self._leads_s < QUIET_S
 
     def _young(self, one: RunningPod) -> bool:
         """Whether it has not been there for as long as pods take to start."""
