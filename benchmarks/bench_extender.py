@@ -35,6 +35,7 @@ from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.kube.bind import Bound, Outcome
+from weft.kube.clock import SystemClock
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 from weft.testing.builders import node, placement
@@ -53,10 +54,18 @@ class Memory:
         cards = (node(name, gpus=8, memory_mib=CARD_MIB) for name in names)
         self.engine, self.names = Engine(profiles, cards), names
         self.settings, self.ready = DialectSettings(gpushare_unit="MiB"), True
-        self.leadership = Leadership(here=True)
+        self.leadership = Leadership(None, here=True)
         self.on_decision: list[OnDecision] = []
         self.faults = FaultLog()
-        self.pods = PodView((), NodeView(()), VolumeView(), lambda node, gpu: [])
+        self.pods = PodView(
+            (),
+            NodeView(()),
+            VolumeView(),
+            self.engine.ledger,
+            DialectSettings(),
+            on_bad=lambda pod, why: None,
+            clock=SystemClock(),
+        )
         self._now = itertools.count(1)
         chance = random.Random(1)
         for number in range(pods):

@@ -17,7 +17,7 @@ settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=T
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
 
 PROJECT = Path(__file__).resolve().parent.parent
-ASYNC_TEST_LIMIT_S = 60.0  # what an `async def` test waits for must come
+ASYNC_TEST_LIMIT_S = 120.0  # what an `async def` test waits for must come
 
 
 def pytest_asyncio_loop_factories(

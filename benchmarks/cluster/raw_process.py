@@ -14,12 +14,12 @@ import uvloop
 from objects import CARD_MIB, GPUS, NAMESPACE
 
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import BindRequest, encode
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.config import load
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.model import Node, Placement, Share
 

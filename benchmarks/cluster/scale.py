@@ -15,11 +15,11 @@ from report import Bar, Row, Sizes
 from runs import say
 from stage import SETTINGS, Stage, each
 
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import BindRequest, encode
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import NODES, PODS
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Node, Placement, Share

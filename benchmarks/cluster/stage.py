@@ -17,11 +17,11 @@ from objects import GPUS, NAMESPACE, WHOLE, Manifest, node, node_name
 
 from weft.core.ledger import Ledger, audit
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
 from weft.kube.client import MERGE_PATCH, ApiClient, ClientOptions
 from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
 from weft.kube.config import load
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 

@@ -31,7 +31,7 @@ from weft.cli import main as weft_cli
 from weft.core.engine import Candidate, Event, Record
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse
-from weft.dialects.registry import ALL
+from weft.dialects.catalog import ALL
 from weft.model import Share
 from weft.model.reason import TEXT, Code
 

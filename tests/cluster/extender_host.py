@@ -22,13 +22,13 @@ from weft.core.engine import Bind, BindFailed, Command, Engine, Event, NodesChan
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import parse_pod, write
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.config import load
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.model import PodRequest
 
@@ -48,7 +48,7 @@ class Host:
         profiles += route_profiles(default_routes(), registry.create)
         self.engine = Engine(profiles)
         self.settings = DialectSettings(gpushare_unit="GiB")
-        self.ready, self.leadership = True, Leadership(here=True)
+        self.ready, self.leadership = True, Leadership(None, here=True)
         self.on_decision: list[OnDecision] = []
         self.faults = FaultLog()
         self.url = ""

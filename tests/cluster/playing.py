@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -285,14 +285,7 @@ async def scene(
             source = Prometheus(options or played.site.options(selector=played.selector))
             how = TelemetryLoopOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)
             try:
-                yield Scene(TelemetryLoop(live, source, how), live, clock)
+                yield Scene(TelemetryLoop(live, source, None, how), live, clock)
             finally:
                 await source.close()
                 await live.stop()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(work, 3 * PATIENCE_S)
-
-    asyncio.run(limited())

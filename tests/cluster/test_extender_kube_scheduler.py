@@ -15,8 +15,8 @@ from kube_api import Object, Objects
 
 from weft.core.ledger import Ledger
 from weft.core.ledger.audit import audit
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 

@@ -1,7 +1,5 @@
 """The fake API server of `weft.testing` behaves as the real one: the same table, played here."""
 
-import asyncio
-
 import pytest
 from control_plane import ControlPlane
 
@@ -11,13 +9,10 @@ from weft.testing.api_behaviours import BEHAVIOURS, Behaviour, check
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)
-def test_the_real_api_server_behaves_as_the_fake(
+async def test_the_real_api_server_behaves_as_the_fake(
     control_plane: ControlPlane, namespace: str, behaviour: Behaviour
 ) -> None:
     path = control_plane.kubeconfig_for("admin", "system:masters")
 
-    async def play() -> str:
-        async with ApiClient(load(paths=[path])) as client:
-            return await check(client, behaviour, namespace)
-
-    assert asyncio.run(play()) == ""
+    async with ApiClient(load(paths=[path])) as client:
+        assert await check(client, behaviour, namespace) == ""

@@ -13,10 +13,10 @@ from control_plane import ControlPlane
 from kube_api import Object, Objects
 from weft_process import ALONE, CARD_MIB, CARDS, GIB, all_bound, nodes, pod, weft
 
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
 from weft.kube.client import ApiClient
 from weft.kube.config import load
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Node

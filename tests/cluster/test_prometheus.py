@@ -20,7 +20,7 @@ import pytest
 import yaml
 from certificates import available
 from control_plane import ControlPlane
-from playing import PATIENCE_S, SCRAPE_S, Played, Site, ready, run, scene
+from playing import PATIENCE_S, SCRAPE_S, Played, Site, ready, scene
 from processes import free_ports
 from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
@@ -60,24 +60,23 @@ def played(site: Site) -> Iterator[Played]:
     played.clear()
 
 
-def test_what_the_exporter_plays_is_what_policies_see(played: Played) -> None:
-    async def story() -> None:
-        async with scene(played) as now:
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            used = {gpu: value for gpu, (value, _) in now.of("memory_used_mib.last").items()}
-            assert used == {("a", 0): 4_000, ("a", 1): 1_000, ("b", 0): 2_000}
-            assert now.of("sm_active_ratio")["a", 0] == (0.25, FRESH)
-            assert now.of("gpu_util_ratio.last")["a", 1] == (0.5, FRESH)
-            assert now.of("dram_active_ratio.last")["b", 0] == (0.5, FRESH)
-            assert now.of("sm_occupancy_ratio")["a", 0][1] == MISSING  # the exporter has none
-            assert now.looking.unjoined == {}
-            assert not now.looking.errors
-            await now.until(lambda: now.of("window.samples")["a", 0][0] >= 3)
-
-    run(story())
+async def test_what_the_exporter_plays_is_what_policies_see(played: Played) -> None:
+    async with scene(played) as now:
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        used = {gpu: value for gpu, (value, _) in now.of("memory_used_mib.last").items()}
+        assert used == {("a", 0): 4_000, ("a", 1): 1_000, ("b", 0): 2_000}
+        assert now.of("sm_active_ratio")["a", 0] == (0.25, FRESH)
+        assert now.of("gpu_util_ratio.last")["a", 1] == (0.5, FRESH)
+        assert now.of("dram_active_ratio.last")["b", 0] == (0.5, FRESH)
+        assert now.of("sm_occupancy_ratio")["a", 0][1] == MISSING  # the exporter has none
+        assert now.looking.unjoined == {}
+        assert not now.looking.errors
+        await now.until(lambda: now.of("window.samples")["a", 0][0] >= 3)
 
 
-def test_only_who_proves_it_is_let_in_and_only_a_known_server_is_believed(played: Played) -> None:
+async def test_only_who_proves_it_is_let_in_and_only_a_known_server_is_believed(
+    played: Played,
+) -> None:
     site = played.site
     (site.folder / "wrong").write_text("wrong")
     stranger = site.authority.server("somebody")  # no certificate of a client
@@ -90,127 +89,106 @@ def test_only_who_proves_it_is_let_in_and_only_a_known_server_is_believed(played
                 return error.kind
         return ""
 
-    async def story() -> None:
-        assert await outcome() == ""
-        assert await outcome(authority_file="", verify=False) == ""
-        assert await outcome(password_file=str(site.folder / "wrong")) == "refused"
-        assert await outcome(username="", password_file="") == "refused"
-        assert await outcome(certificate_file="", key_file="") == "unreachable"
-        assert (
-            await outcome(certificate_file=str(stranger.certificate), key_file=str(stranger.key))
-            == "unreachable"
-        )
-        assert await outcome(authority_file="") == "unreachable"
-
-    run(story())
+    assert await outcome() == ""
+    assert await outcome(authority_file="", verify=False) == ""
+    assert await outcome(password_file=str(site.folder / "wrong")) == "refused"
+    assert await outcome(username="", password_file="") == "refused"
+    assert await outcome(certificate_file="", key_file="") == "unreachable"
+    assert (
+        await outcome(certificate_file=str(stranger.certificate), key_file=str(stranger.key))
+        == "unreachable"
+    )
+    assert await outcome(authority_file="") == "unreachable"
 
 
-def test_sharing_pods_are_neither_added_up_nor_lost(played: Played) -> None:
+async def test_sharing_pods_are_neither_added_up_nor_lost(played: Played) -> None:
     """Prometheus renames the pods' labels, for its own are called so: exported_pod."""
     pods = tuple(
         PlayedPod("d", name, own={"DCGM_FI_DEV_FB_USED": mib})
         for name, mib in (("p", 2_500.0), ("q", 1_500.0))
     )
 
-    async def story() -> None:
-        async with scene(played, ("p", "q")) as now:
-            card = PlayedGpu(
-                "a", 0, "GPU-a0", used_mib=4_200, free_mib=11_800, sm_active=0.5, pods=pods
-            )
-            played.exporter.gpus = [card, *played.exporter.gpus[1:]]
-            await now.until(lambda: len(now.looking.of_pods) == 2)
-            await now.until(lambda: now.of("memory_used_mib.last")["a", 0] == (4_200, FRESH))
-            await now.until(lambda: now.of("sm_active_ratio.last")["a", 0] == (0.5, FRESH))
-            own = {one.pod: one.value for one in now.looking.of_pods.values()}
-            uids = {name: now.live.pod("d", name) for name in ("p", "q")}
-            assert own == {uids["p"].metadata.uid: 2_500.0, uids["q"].metadata.uid: 1_500.0}
-
-    run(story())
+    async with scene(played, ("p", "q")) as now:
+        card = PlayedGpu(
+            "a", 0, "GPU-a0", used_mib=4_200, free_mib=11_800, sm_active=0.5, pods=pods
+        )
+        played.exporter.gpus = [card, *played.exporter.gpus[1:]]
+        await now.until(lambda: len(now.looking.of_pods) == 2)
+        await now.until(lambda: now.of("memory_used_mib.last")["a", 0] == (4_200, FRESH))
+        await now.until(lambda: now.of("sm_active_ratio.last")["a", 0] == (0.5, FRESH))
+        own = {one.pod: one.value for one in now.looking.of_pods.values()}
+        uids = {name: now.live.pod("d", name) for name in ("p", "q")}
+        assert own == {uids["p"].metadata.uid: 2_500.0, uids["q"].metadata.uid: 1_500.0}
 
 
-def test_a_series_that_vanishes_ages_alone_and_comes_back(played: Played) -> None:
-    async def story() -> None:
-        async with scene(played) as now:
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            everything = played.exporter.gpus
-            played.exporter.gpus = everything[:2]
-            await now.until(lambda: now.ages() == [FRESH, FRESH, STALE])
-            assert now.of("memory_used_mib.last")["b", 0][0] == 2_000
-            played.exporter.gpus = everything
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-
-    run(story())
+async def test_a_series_that_vanishes_ages_alone_and_comes_back(played: Played) -> None:
+    async with scene(played) as now:
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        everything = played.exporter.gpus
+        played.exporter.gpus = everything[:2]
+        await now.until(lambda: now.ages() == [FRESH, FRESH, STALE])
+        assert now.of("memory_used_mib.last")["b", 0][0] == 2_000
+        played.exporter.gpus = everything
+        await now.until(lambda: now.ages() == [FRESH] * 3)
 
 
-def test_exporters_that_fail_each_in_its_way_make_their_gpus_stale(played: Played) -> None:
+async def test_exporters_that_fail_each_in_its_way_make_their_gpus_stale(played: Played) -> None:
     """One card an exporter: garbage, no answer in time, an error."""
     played.more(2)
     for exporter, card in zip(played.exporters, played.exporter.gpus, strict=True):
         exporter.gpus = [card]
 
-    async def story() -> None:
-        async with scene(played) as now:
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            played.exporters[0].mood = "garbage"
-            played.exporters[1].mood = "slow"
-            played.exporters[2].mood = "broken"
-            await now.until(lambda: now.ages() == [STALE] * 3)
-            for exporter in played.exporters:
-                exporter.mood = "good"
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-
-    run(story())
+    async with scene(played) as now:
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        played.exporters[0].mood = "garbage"
+        played.exporters[1].mood = "slow"
+        played.exporters[2].mood = "broken"
+        await now.until(lambda: now.ages() == [STALE] * 3)
+        for exporter in played.exporters:
+            exporter.mood = "good"
+        await now.until(lambda: now.ages() == [FRESH] * 3)
 
 
-def test_a_server_that_hangs_or_is_gone_leaves_the_last_known(played: Played) -> None:
+async def test_a_server_that_hangs_or_is_gone_leaves_the_last_known(played: Played) -> None:
     server = played.site.open
     options = PrometheusOptions(played.site.open_url, timeout_s=1, selector=played.selector)
 
-    async def story() -> None:
-        async with scene(played, options=options) as now:
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            server.pause()
-            await now.until(lambda: now.ages() == [STALE] * 3)
-            assert now.of("memory_used_mib.last")["a", 0][0] == 4_000
-            assert {kind for _, kind in now.looking.errors} == {"timeout"}
-            assert "no answer in 1 s" in now.live.engine.signals.source.why
-            server.resume()
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            assert now.live.engine.signals.source.why == ""
-            server.kill()
-            await now.looking.look()
-            assert {kind for _, kind in now.looking.errors} == {"timeout", "unreachable"}
-            now.clock.ahead_s = 70  # a minute later, and nobody came back
-            await now.looking.look()
-            assert now.ages() == [MISSING] * 3
-
-    run(story())
+    async with scene(played, options=options) as now:
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        server.pause()
+        await now.until(lambda: now.ages() == [STALE] * 3)
+        assert now.of("memory_used_mib.last")["a", 0][0] == 4_000
+        assert {kind for _, kind in now.looking.errors} == {"timeout"}
+        assert "no answer in 1 s" in now.live.engine.signals.source.why
+        server.resume()
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        assert now.live.engine.signals.source.why == ""
+        server.kill()
+        await now.looking.look()
+        assert {kind for _, kind in now.looking.errors} == {"timeout", "unreachable"}
+        now.clock.ahead_s = 70  # a minute later, and nobody came back
+        await now.looking.look()
+        assert now.ages() == [MISSING] * 3
 
 
 @pytest.mark.parametrize("ahead_s", [600, -600])
-def test_clocks_that_disagree_are_no_measurement(played: Played, ahead_s: float) -> None:
-    async def story() -> None:
-        async with scene(played) as now:
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-            now.clock.ahead_s = ahead_s
-            await now.looking.look()
-            assert now.ages() == [MISSING] * 3
-            now.clock.ahead_s = 0
-            await now.until(lambda: now.ages() == [FRESH] * 3)
-
-    run(story())
+async def test_clocks_that_disagree_are_no_measurement(played: Played, ahead_s: float) -> None:
+    async with scene(played) as now:
+        await now.until(lambda: now.ages() == [FRESH] * 3)
+        now.clock.ahead_s = ahead_s
+        await now.looking.look()
+        assert now.ages() == [MISSING] * 3
+        now.clock.ahead_s = 0
+        await now.until(lambda: now.ages() == [FRESH] * 3)
 
 
-def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None:
-    async def story() -> None:
-        async with scene(played) as now:
-            more = [PlayedGpu("a", 2, "GPU-new"), PlayedGpu("c", 0, "GPU-c0")]
-            played.exporter.gpus = [*played.exporter.gpus, *more]
-            await now.until(lambda: len(now.looking.unjoined) == 2)
-            assert set(now.looking.unjoined) == {JoinFailure.GPU, JoinFailure.NODE}
-            assert now.looking.unjoined[JoinFailure.GPU] == now.looking.unjoined[JoinFailure.NODE]
-
-    run(story())
+async def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None:
+    async with scene(played) as now:
+        more = [PlayedGpu("a", 2, "GPU-new"), PlayedGpu("c", 0, "GPU-c0")]
+        played.exporter.gpus = [*played.exporter.gpus, *more]
+        await now.until(lambda: len(now.looking.unjoined) == 2)
+        assert set(now.looking.unjoined) == {JoinFailure.GPU, JoinFailure.NODE}
+        assert now.looking.unjoined[JoinFailure.GPU] == now.looking.unjoined[JoinFailure.NODE]
 
 
 # --- as users do it ------------------------------------------------------------------------------
@@ -265,12 +243,9 @@ def said(*words: str | Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with scene(played) as now:
-            await now.until(lambda: now.of("window.samples")["a", 0][0] >= 2)
-
-    run(story())
+async def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> None:
+    async with scene(played) as now:
+        await now.until(lambda: now.of("window.samples")["a", 0][0] >= 2)
     config = configured(played, tmp_path)
     with ThreadPoolExecutor(2) as users:
         shown = users.submit(said, "show", "--output", "json", "--config", config)

@@ -22,8 +22,8 @@ from processes import Server
 
 from weft.core.ledger import Ledger, audit
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 

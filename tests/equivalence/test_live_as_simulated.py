@@ -30,7 +30,9 @@ from weft.lab.simulate.sharing.pairs import CARD_MIB, OfferedLoad, PairTable, cl
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 MODEL, KINDS = "V100", ("a", "b", "c", "d", "e")
 CLASSES = ("best-effort", "batch", "", "latency-critical")
@@ -223,18 +225,15 @@ WAYS = [
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("policy", "options"), WAYS)
-def test_live_decides_as_simulated(policy: str, options: dict[str, int], seed: int) -> None:
+async def test_live_decides_as_simulated(policy: str, options: dict[str, int], seed: int) -> None:
     story = Story(seed, policy, **options)
     simulated = Simulated(story)
     assert len(simulated.placed) == len(story.jobs)
 
-    async def life() -> list[Placed]:
-        living = Living(story)
-        async with living.process():
-            await living.happen(simulated.happened, asyncio.get_running_loop().time() + 1)
-        return living.placed
-
-    assert run(life()) == simulated.placed
+    living = Living(story)
+    async with living.process():
+        await living.happen(simulated.happened, asyncio.get_running_loop().time() + 1)
+    assert living.placed == simulated.placed
 
 
 def test_durations_decide_here() -> None:
@@ -247,24 +246,21 @@ def test_durations_decide_here() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("policy", "options"), WAYS[2:])
-def test_processes_one_after_another_decide_as_one(
+async def test_processes_one_after_another_decide_as_one(
     policy: str, options: dict[str, int], seed: int
 ) -> None:
     """Where how long pods were together is no matter: that is not known to who comes after."""
     story = Story(seed, policy, **options)
     simulated = Simulated(story)
 
-    async def life() -> list[Placed]:
-        living, began_s = Living(story), asyncio.get_running_loop().time() + 1
-        for first in range(0, len(simulated.happened), PART):
-            async with living.process():
-                await living.happen(simulated.happened[first : first + PART], began_s)
-        return living.placed
-
-    assert run(life()) == simulated.placed
+    living, began_s = Living(story), asyncio.get_running_loop().time() + 1
+    for first in range(0, len(simulated.happened), PART):
+        async with living.process():
+            await living.happen(simulated.happened[first : first + PART], began_s)
+    assert living.placed == simulated.placed
 
 
-def test_a_new_process_knows_what_pods_have_yet_to_do_but_for_those_that_left() -> None:
+async def test_a_new_process_knows_what_pods_have_yet_to_do_but_for_those_that_left() -> None:
     """The API tells times of bindings in whole seconds, and nothing of pods that are gone: what a
     pod lost beside them is taken for done, so that it seems nearer to its end, at most by that.
     """
@@ -272,15 +268,12 @@ def test_a_new_process_knows_what_pods_have_yet_to_do_but_for_those_that_left() 
     simulated = Simulated(story)
     nearer_s: list[float] = []
 
-    async def life() -> None:
-        living, began_s = Living(story), asyncio.get_running_loop().time() + 1.3
-        async with living.process() as live:
-            for first in range(0, len(simulated.happened), PART):
-                await living.happen(simulated.happened[first : first + PART], began_s)
-                async with living.process(lead=False) as fresh:
-                    nearer_s.extend(differences(story, live, fresh))
-
-    run(life())
+    living, began_s = Living(story), asyncio.get_running_loop().time() + 1.3
+    async with living.process() as live:
+        for first in range(0, len(simulated.happened), PART):
+            await living.happen(simulated.happened[first : first + PART], began_s)
+            async with living.process(lead=False) as fresh:
+                nearer_s.extend(differences(story, live, fresh))
     assert sum(abs(one) < 1.0 for one in nearer_s) > 10
     assert sum(one > 60.0 for one in nearer_s) > 5
 

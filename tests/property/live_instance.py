@@ -154,7 +154,7 @@ class Instance:
             async with MemoryClient(line, self.name, clock=self.clock, rng=random) as client:
                 elector = Elector(client, self.name)
                 live = self.live = EngineCluster(
-                    client, profiles(), names=NAMES, seed=1, may_bind=elector.may_bind
+                    client, profiles(), names=NAMES, seed=1, lease=elector
                 )
                 self.extender = Extender(live)
                 teller = EventReporter(live, client, self.name)

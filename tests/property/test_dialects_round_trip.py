@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
+from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.registry import ALL, choose, dialect, parse_pod, read_placement, write
-from weft.dialects.shares import COPY, PLACEMENT, about, decode, placement_of, share_on
+from weft.dialects.registry import choose, dialect, parse_pod, read_placement, write
+from weft.dialects.shares import about, decode, placement_of, share_on
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 MEM = "aliyun.com/gpu-mem"
 FEWER = how(max_examples=60)  # of each system
@@ -187,13 +189,13 @@ def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
     if placement is None or not placement.shares:
         return
     system, marks = dialect(request.dialect), write(request, placement, node, 7)
-    written = {**marks.annotations, COPY: marks.annotations[PLACEMENT]}
+    written = {**marks.annotations, PLACEMENT_COPY: marks.annotations[PLACEMENT]}
 
     def weighed(annotations):
         return system.weigh(bound(manifest, annotations, marks.labels), request, node)
 
     assert weighed(written) == ChargedPlacement(placement)
-    key = data.draw(st.sampled_from([PLACEMENT, COPY]))
+    key = data.draw(st.sampled_from([PLACEMENT, PLACEMENT_COPY]))
     text = data.draw(edits(written[key], node))
     changed = {k: v for k, v in {**written, key: text}.items() if v is not None}
     found, before = weighed(changed), charges(placement)

@@ -30,7 +30,7 @@ def _check_extender(found: "ExtenderSettings", where: str) -> None:
     """Its certificate and its table of interference, as it reads them when it starts."""
     from weft.cli.policies import registry
     from weft.cluster.extender.setup import listening_of, routes_of
-    from weft.cluster.extender.tls import server_tls
+    from weft.cluster.http.tls import server_tls
 
     wish = listening_of(found)
     try:

@@ -107,9 +107,10 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoi
     and what to say of the pod where there is none."""
     import msgspec
 
-    from weft.cluster.scheduler.leader_label import LEADER, ROLE
+    from weft.cluster.scheduler.leader_label import LEADER
     from weft.kube.errors import ApiError, LostError, NotSentError
     from weft.kube.services import SERVING_PODS, everything, proxy_path
+    from weft.model.annotations import ROLE
 
     match = _SERVICE.fullmatch(service)
     assert match is not None

@@ -3,16 +3,16 @@
 configuration ──▶ client, lease ──▶ Cluster ──▶ Process(recording, pages, typical, extender)
 """
 
-import asyncio
 import gc
 import logging
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from prometheus_client.registry import Collector
 
 from weft.cli.interference_files import files_of
 from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
@@ -28,15 +28,26 @@ from weft.cluster.extender.service import Extender
 from weft.cluster.extender.setup import listening_of, routes_of
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pages import StatusPages
-from weft.cluster.scheduler.process import ProcessPart, SchedulerProcess, told_to_stop
+from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
+from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.stores.slowdown_store import SlowdownStore
-from weft.cluster.telemetry.prediction_reload import PredictionReloader, ReloadMetrics
+from weft.cluster.telemetry.prediction_reload import (
+    LoadedPredictions,
+    PredictionFiles,
+    PredictionReloader,
+    ReloadMetrics,
+)
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
-from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
+from weft.cluster.telemetry.slowdown_observer import (
+    ObservedProgress,
+    SlowdownObserver,
+    SlowdownObserverOptions,
+)
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, devices_of
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.framework import Profile
@@ -44,12 +55,12 @@ from weft.core.framework.interference import InterferenceTable
 from weft.core.framework.registry import Registry
 from weft.core.ledger import RequestLimits
 from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
-from weft.kube.sources import InventoryFallback
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
@@ -71,94 +82,163 @@ class Hosting(msgspec.Struct, frozen=True):
     where: str = ""
 
 
+class _Plan(msgspec.Struct, frozen=True):
+    """What the configuration and its files say, before anything is connected.
+
+    `profiles` are those of the configuration and the extender's routes; `names` the first alone.
+    """
+
+    config: Configuration
+    hosting: Hosting
+    files: PredictionFiles
+    predictions: LoadedPredictions
+    profiles: tuple[Profile, ...]
+    names: tuple[str, ...]
+    routes: tuple[Route, ...]
+    limits: RequestLimits
+
+
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `SchedulerProcess.run`."""
-    _tell_open_doors(config)
-    files = files_of(config, hosting.where)
-    told = files.read()
-    elsewhere = config.interference.predicted
-    routes = (
-        routes_of(config.extender, registry.names(), predicted=elsewhere)
-        if config.extender.enabled
-        else []
-    )
-    profiles = made_of(config, registry, hosting.where)
-    names = [profile.name for profile in profiles]
-    everything = [*profiles, *route_profiles(routes, maker(config, registry), names)]
-    limits = RequestLimits(
-        round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
-    )
+    _warn_of_open_doors(config)
+    plan = _plan(config, registry, hosting)
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
-        live = EngineCluster(
-            client,
-            everything,
-            names=names if hosting.schedules else [],
-            seed=config.seed,
-            rules=[
-                InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
-                for r in config.inventory
-            ],
-            gpushare_unit=config.gpushare_unit,
-            binding=BindOptions(
-                in_flight=config.client.binds_in_flight,
-                request_timeout_s=config.client.request_timeout_seconds,
-            ),
-            may_bind=elector.may_bind if elector else None,
-            limits=limits,
-            kept=_kept(client, config, config.oom_history.name),
-        )
-        telling = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
-        teller = EventReporter(live, client, socket.gethostname(), telling)
-        role = LeaderLabel(
-            client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
-        )
-        process = SchedulerProcess(live, teller, role, elector)
-        pages = StatusPages(
-            live,
-            [SchedulerMetrics(live, lease=config.lease.name)],
-            address=config.http.address,
-            port=config.http.port,
-            door=AccessRule(anyone=config.http.anyone_may_explain),
-        )
-        process.early.append(pages)
-        if hosting.decisions is not None:
-            header = Header(
-                _uses(everything),
-                config.seed,
-                overcommit_permille=limits.overcommit_permille,
-                harvest_permille=limits.harvest_permille,
-                turn_looks=live.engine.turn_looks,
-            )
-            process.early.append(Recording(live, header, hosting.decisions, hosting.decisions_mib))
-        reloading = PredictionReloader(live, files, told, config.interference.reload_seconds)
-        if told.interference is not None:
-            live.pods.settings = msgspec.structs.replace(live.settings, interference_table=True)
-        if files.named:
-            process.parts.append(_Predicted(reloading))
-            pages.collectors.append(ReloadMetrics(reloading))
-        process.parts += [_Typical(live), _Memory()]
-        around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), client)
+        live = _cluster(plan, client, elector)
+        await _process(plan, live, elector).run(stop_signal())
+
+
+def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
+    """Read what the configuration names; `BadInputError` where something is wrong with it."""
+    files = files_of(config, hosting.where)
+    predictions = files.read()
+    predicted, routes = config.interference.predicted, []
+    if config.extender.enabled:
+        routes = routes_of(config.extender, registry.names(), predicted=predicted)
+    profiles = made_of(config, registry, hosting.where)
+    names = tuple(profile.name for profile in profiles)
+    return _Plan(
+        config,
+        hosting,
+        files,
+        predictions,
+        (*profiles, *route_profiles(routes, maker(config, registry), names)),
+        names,
+        tuple(routes),
+        RequestLimits(round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)),
+    )
+
+
+def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineCluster:
+    config = plan.config
+    return EngineCluster(
+        client,
+        plan.profiles,
+        names=plan.names if plan.hosting.schedules else (),
+        seed=config.seed,
+        rules=[
+            InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+            for r in config.inventory
+        ],
+        gpushare_unit=config.gpushare_unit,
+        binding=BindOptions(
+            in_flight=config.client.binds_in_flight,
+            request_timeout_s=config.client.request_timeout_seconds,
+        ),
+        lease=elector,
+        limits=plan.limits,
+        interference=plan.predictions.interference is not None,
+        kept=_kept(client, config, config.oom_history.name),
+    )
+
+
+def _process(plan: _Plan, live: EngineCluster, elector: Elector | None) -> SchedulerProcess:
+    """The process with all that is served beside the deciding."""
+    config, client, name = plan.config, live.client, socket.gethostname()
+    events = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
+    reporter = EventReporter(live, client, name, events)
+    role = LeaderLabel(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
+    beside = _Beside(plan, live)
+    pages = StatusPages(
+        live,
+        Explainer(live, beside.progress_of),
+        beside.collectors,
+        address=config.http.address,
+        port=config.http.port,
+        door=AccessRule(anyone=config.http.anyone_may_explain),
+    )
+    early: list[ProcessPart] = [pages, *_recordings(plan, live)]
+    return SchedulerProcess(live, reporter, role, elector, early=early, parts=beside.parts)
+
+
+class _Beside:
+    """What is served beside the deciding, in the order in which it starts, and its metrics."""
+
+    def __init__(self, plan: _Plan, live: EngineCluster) -> None:
+        config = plan.config
+        self.collectors: list[Collector] = [SchedulerMetrics(live, lease=config.lease.name)]
+        self.parts: list[ProcessPart] = []
+        self.progress_of: Callable[[str], ObservedProgress | None] | None = None
+        around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
+        self._predict(plan, live, source)
+        self.parts += [_Typical(live), _Memory()]
         if source is not None:
-            how = options_of(config.telemetry, config.limits)
-            looking = TelemetryLoop(live, source, how, aliases_of(config.telemetry))
-            live.ends.peak_mib = looking.measuring.peak_mib
-            pages.collectors.append(TelemetryMetrics(looking))
-            looking.observing = _observing(live, source, config, reloading)
-            if looking.observing is not None:
-                pages.explainer.progress_of = looking.observing.about
-                pages.collectors.append(SlowdownMetrics(looking.observing))
-            process.parts.append(_Looking(looking, source))
+            self._watch_gpus(plan, live, source)
         if config.extender.enabled:
-            extender = _Extender(live, routes, listening_of(config.extender))
-            pages.collectors.append(extender.server.metrics)
-            process.parts.append(extender)
-        await process.run(told_to_stop())
+            extender = _Extender(live, plan.routes, listening_of(config.extender))
+            self.collectors.append(extender.server.metrics)
+            self.parts.append(extender)
+
+    def _predict(self, plan: _Plan, live: EngineCluster, source: MetricSource | None) -> None:
+        """Tell policies what the files predict, and observe it where a source can say."""
+        settings, predictions = plan.config.interference, plan.predictions
+        options = _observer_options(plan.config)
+        store = None
+        if source is not None and options.metrics:
+            store = SlowdownStore(
+                live.client,
+                _kept(live.client, plan.config, settings.observed),
+                predictions.interference or InterferenceTable(0),
+                live.evictor.may_write,
+            )
+        reloader = PredictionReloader(live, plan.files, predictions, settings.reload_seconds, store)
+        self._observer = None
+        if source is not None and store is not None:
+            self._observer = SlowdownObserver(live, source, store, reloader.solos, options)
+            self.progress_of = self._observer.about
+        if plan.files.named:
+            self.parts.append(_Predicted(reloader))
+            self.collectors.append(ReloadMetrics(reloader))
+
+    def _watch_gpus(self, plan: _Plan, live: EngineCluster, source: MetricSource) -> None:
+        """Keep what policies see of the GPUs up to date."""
+        config = plan.config
+        options, aliases = options_of(config.telemetry, config.limits), aliases_of(config.telemetry)
+        loop = TelemetryLoop(live, source, self._observer, options, aliases)
+        self.collectors.append(TelemetryMetrics(loop))
+        if self._observer is not None:
+            self.collectors.append(SlowdownMetrics(self._observer))
+        self.parts.append(BackgroundPart("GPUs are looked at", loop.run, source.close))
 
 
-def _tell_open_doors(config: Configuration) -> None:
+def _recordings(plan: _Plan, live: EngineCluster) -> list[Recording]:
+    """The decisions file, where one is wanted."""
+    path, limits = plan.hosting.decisions, plan.limits
+    if path is None:
+        return []
+    header = Header(
+        _uses(plan.profiles),
+        plan.config.seed,
+        overcommit_permille=limits.overcommit_permille,
+        harvest_permille=limits.harvest_permille,
+        turn_looks=live.engine.turn_looks,
+    )
+    return [Recording(live, header, path, plan.hosting.decisions_mib)]
+
+
+def _warn_of_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
         log.warning(
             "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces",
@@ -185,34 +265,21 @@ def _kept(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap |
     return OwnConfigMap(client, config.lease.namespace, name) if name else None
 
 
-def _observing(
-    live: EngineCluster, source: MetricSource, config: Configuration, reloading: PredictionReloader
-) -> SlowdownObserver | None:
-    """Who looks how fast pods go; nobody where no metric is named."""
+def _observer_options(config: Configuration) -> SlowdownObserverOptions:
     settings, times = config.interference, config.telemetry
-    options = SlowdownObserverOptions(
+    return SlowdownObserverOptions(
         settings.progress_metric,
         settings.latency_metric,
         times.interval_seconds,
         times.scrape_seconds,
         trusts_progress(times),
     )
-    if not options.metrics:
-        return None
-    store = _kept(live.client, config, settings.observed)
-    base = reloading.told.interference or InterferenceTable(0)
-    remembering = SlowdownStore(live.client, store, base, live.evictor.may_write)
-    observing = SlowdownObserver(live, source, remembering, reloading.solos, options)
-    reloading.remembering = remembering
-    live.keepers.append(remembering)
-    live.evictor.asked = observing.goes
-    return observing
 
 
-def trusts_progress(found: TelemetrySettings) -> bool:
+def trusts_progress(settings: TelemetrySettings) -> bool:
     """Whether who tells how fast pods go was named, and not just found somewhere: who may make a
     Service must not decide who is evicted."""
-    return not found.discover or bool(found.namespaces)
+    return not settings.discover or bool(settings.namespaces)
 
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
@@ -229,7 +296,7 @@ def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
 class _Extender(ProcessPart):
     """kube-scheduler's extender."""
 
-    def __init__(self, live: EngineCluster, routes: list[Route], wish: ListenerOptions) -> None:
+    def __init__(self, live: EngineCluster, routes: Sequence[Route], wish: ListenerOptions) -> None:
         self.server, self._wish = ExtenderServer(Extender(live), routes, door=wish.door), wish
 
     async def start(self) -> str:
@@ -254,62 +321,29 @@ class _Memory(ProcessPart):
         """Nothing: the process ends."""
 
 
-class _Looking(ProcessPart):
-    """Keeps what policies see of the GPUs up to date."""
-
-    def __init__(self, looking: TelemetryLoop, source: MetricSource) -> None:
-        self._looking, self._source = looking, source
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> str:
-        """Look, and again and again; nobody waits for the first answer."""
-        self._task = asyncio.create_task(self._looking.run())
-        return "GPUs are looked at"
-
-    async def close(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._source.close()
-
-
-class _Predicted(ProcessPart):
+class _Predicted(BackgroundPart):
     """Tells policies how much applications slow each other down, and again where that changed."""
 
-    def __init__(self, reloading: PredictionReloader) -> None:
-        self._reloading = reloading
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, reloader: PredictionReloader) -> None:
+        super().__init__("", reloader.run)
+        self._reloader = reloader
 
     async def start(self) -> str:
-        """Tell it now, and look at the files now and then."""
-        self._reloading.tell()
-        if self._reloading.every_s:
-            self._task = asyncio.create_task(self._reloading.run())
-        return str(self._reloading.told)
-
-    async def close(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Tell it now, and read the files now and then."""
+        self._reloader.tell()
+        if self._reloader.every_s:
+            await super().start()
+        return str(self._reloader.told)
 
 
-class _Typical(ProcessPart):
+class _Typical(BackgroundPart):
     """Keeps FGD's idea of what usually comes up to date."""
 
     def __init__(self, live: EngineCluster) -> None:
         self._input = TypicalInput(live)
-        self._task: asyncio.Task[None] | None = None
+        super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:
         """Count now, and then now and again."""
         await self._input.count()
-        self._task = asyncio.create_task(self._input.run())
-        return "typical pods are counted"
-
-    async def close(self) -> None:
-        """Count no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        return await super().start()

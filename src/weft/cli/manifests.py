@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.files import yaml_text
-from weft.model import BadInputError, PodManifest
+from weft.kube.pods import Pod
+from weft.model import BadInputError
 
 WORKLOADS = {
     **dict.fromkeys(
@@ -197,13 +198,13 @@ def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[T
             yield from _templates(step, inside, f"{field}[{i}]")
 
 
-def manifest_of(pod: ManifestPod) -> PodManifest:
+def manifest_of(pod: ManifestPod) -> Pod:
     """The pod as Weft reads it, or `BadInputError` naming the field, its value and the way out."""
     try:
         _check_containers(pod)
         value = _without_nulls(pod.value)
         try:
-            return msgspec.convert(value, PodManifest)
+            return msgspec.convert(value, Pod)
         except msgspec.ValidationError as broken:
             raise _bad_field(value, str(broken)) from None
     except BadInputError as error:

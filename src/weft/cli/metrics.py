@@ -154,8 +154,8 @@ class NodeAddresses(NamedTuple):
 
 async def _cluster(client: "ApiClient") -> NodeAddresses:
     """The nodes, as the API shows them."""
+    from weft.dialects.inventory import inventory
     from weft.kube.codec import NODES
-    from weft.kube.inventory import inventory
     from weft.kube.services import everything
 
     found = NodeAddresses([], {}, {})

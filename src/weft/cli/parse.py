@@ -129,10 +129,11 @@ def _at(place: str, error: BadInputError) -> BadInputError:
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> Row:
     """The row of one pod, or `BadInputError` naming the field, its value and the way out."""
     from weft.cli.manifests import manifest_of
+    from weft.cluster.state import pod_reader
+    from weft.cluster.state.pod_constraints import UnknownVolumes
     from weft.dialects.preview import preview
-    from weft.dialects.registry import parse_pod
 
-    request = parse_pod(manifest_of(pod), settings)
+    request = pod_reader.read(manifest_of(pod), settings, UnknownVolumes())
     return Row(
         file=file,
         kind=pod.kind,

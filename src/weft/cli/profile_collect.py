@@ -13,6 +13,7 @@ from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
 from weft.cli.progress import watched
 from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
+from weft.model.annotations import APPLICATION
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _say_left_out(found: "CollectedProfiles", span: "HistorySpan") -> None:
         (namespace, pod), *_ = sorted(found.nameless)
         print(
             f"weft: {len(found.nameless)} pods are no known application, as {namespace}/{pod}: "
-            "annotate them with weft.dev/application",
+            f"annotate them with {APPLICATION}",
             file=sys.stderr,
         )
     if not (found.dataset.solo or found.short or found.nameless):

@@ -139,7 +139,7 @@ def with_extender(
     """The extender as the command line says; a port switches it on."""
     from msgspec.structs import replace
 
-    from weft.cluster.config.bounds import check_bounds
+    from weft.cluster.config.bounds import check_again
     from weft.cluster.extender.setup import with_priority
 
     settings = found.extender
@@ -152,7 +152,7 @@ def with_extender(
     if original_ports:
         settings = replace(settings, original_ports=True)
     found = replace(found, extender=settings)
-    check_bounds(found)
+    check_again(found)
     return found
 
 

@@ -1,9 +1,11 @@
-"""How each system's pods ask for GPUs, and how its answers are written. One file a system.
+"""How each system's pods ask for GPUs, how its answers are written, how its nodes report GPUs.
 
-In: names, units, rounding, tie-breaks and marks of one system each, and the registry that says
-whose a pod is. Out: where the pod goes (that is `core/engine/` and `core/policies/`), and any I/O.
+In: names, units, rounding, tie-breaks, annotations and node inventory of one system each, one file
+a system, and who combines them. Out: where the pod goes (that is `core/engine/` and
+`core/policies/`), and any I/O.
 
-`dialect` is the contract, `registry` the way in (`parse_pod`, `write`, `read_placement`, `ALL`).
+`dialect` is the contract, `catalog` lists the systems, `registry` reads pods (`parse_pod`, `write`,
+`read_placement`), `inventory` reads nodes, `node_resources` what a pod takes beside GPUs.
 `resources`, `containers`, `requests` and `shares` are what the systems have in common: reading
-quantities, containers onto claims, the common part of a request, and placements as text.
+quantities, containers onto requests, the common part of a request, and placements as text.
 """

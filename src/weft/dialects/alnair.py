@@ -12,19 +12,23 @@ from collections.abc import Iterable
 
 from weft.dialects.containers import one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, identity, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
 from weft.model import (
+    BadInputError,
     GpuMemoryRequest,
     GpuRequest,
     Node,
+    NodeManifest,
     Placement,
     PodManifest,
     PodRequest,
     Share,
 )
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"
@@ -44,6 +48,7 @@ class Alnair(BaseDialect):
     scheduler_names = ("alnair-cost-saving", "alnair-high-performance")
     tie_break = "uuid"
     resources = (MEMORY, COMPUTE)
+    resource_pattern = r"alnair/vgpu-"
     agent_mark = GPU_ID
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
@@ -154,3 +159,27 @@ def preferred(available: Iterable[str], count: int) -> list[str]:
         if len({one.rpartition("_")[0] for one in run}) == 1:
             return run
     return ids[:count]
+
+
+def reported_gpus(node: NodeManifest) -> InventorySource | None:
+    """Alnair's annotations: units of 1 GiB, half rounded up, one number a GPU or one for all."""
+    annotations = node.metadata.annotations or {}
+    if NODE_COUNT not in annotations:
+        return None
+    count = whole_number(annotations, NODE_COUNT)
+    text = next((annotations[name] for name in NODE_UNITS if annotations.get(name)), "")
+    units = [whole_number({NODE_UNITS[0]: part}, NODE_UNITS[0]) for part in listed_parts(text)]
+    uuids = listed_parts(annotations.get(NODE_UUIDS, ""))
+    if not count or not units:
+        return None
+    if count > MOST_GPUS or max(units) * 1024 > MOST_GPU_MIB:
+        raise BadInputError(NODE_COUNT, f"{count} GPUs of {max(units)} GiB: no node has that")
+    if any(len(uuid) > MOST_LETTERS for uuid in uuids):
+        raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
+    cards = []
+    for index in range(count):
+        # The original's scheduler reads the first number for every card.
+        size = (units[index] if len(units) == count else units[0]) * 1024
+        uuid = uuids[index] if len(uuids) == count else ""
+        cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))
+    return InventorySource("Alnair's annotations", tuple(cards))

@@ -10,11 +10,20 @@ from collections.abc import Iterable, Sequence
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import from_gpus
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodManifest, PodRequest
+from weft.model import (
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    NodeManifest,
+    Placement,
+    PodManifest,
+    PodRequest,
+)
 
 # The documented spelling first: it is the one Weft advertises.
 CORE = (
@@ -37,6 +46,10 @@ ASSUMED = "elasticgpu.io/assumed"
 CONTAINER = "elasticgpu.io/container-"
 NANO_ASSUMED = "nano-gpu/assume"
 NANO_CONTAINER = "nano-gpu/container-"
+_NODE_RESOURCES = (
+    ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
+    ("elasticgpu.com/gpu-core", "elasticgpu.com/gpu-memory"),
+)
 
 
 class Elastic(BaseDialect):
@@ -45,6 +58,10 @@ class Elastic(BaseDialect):
     name = "elastic"
     tie_break = "last"
     resources = (*CORE, *MEMORY_MIB)
+    resource_pattern = (
+        r"elasticgpu\.(?:io|com)/gpu-|tke\.cloud\.tencent\.com/qgpu-|(?:nano-gpu|elastic-gpu)/"
+        r"|nano-gpu\.io/"
+    )
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """MiB and percent per container."""
@@ -132,3 +149,14 @@ def option_hash(requests: Sequence[tuple[int, int, int]]) -> str:
     """The scheduler's name for a pod's (core, memory, GPU count) per container: 8 hex digits."""
     text = "".join(f"(core: {c}, memory: {m}, gpu count: {g})" for c, m, g in requests)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def reported_gpus(node: NodeManifest) -> InventorySource | None:
+    """Elastic GPU's allocatable cores (100 a card) and MiB, divided evenly."""
+    allocatable = node.status.allocatable or {}
+    for cores, memory in _NODE_RESOURCES:
+        count = quantity(allocatable, cores) // 100
+        if count:
+            size = quantity(allocatable, memory) // count
+            return equal_gpus("Elastic GPU's allocatable", count, size, size)
+    return None

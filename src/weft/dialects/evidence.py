@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, decode, placement_of
+from weft.dialects.shares import about, asked_on, decode, placement_of
 from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Share
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 BINDING = "its Binding"
 Records = dict[str, tuple[Share, ...] | None]
@@ -56,7 +57,7 @@ def records(
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return None
     marks = pod.metadata.annotations or {}
-    texts = {name: marks[name] for name in (PLACEMENT, COPY) if name in marks}
+    texts = {name: marks[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in marks}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
     whose = {text: about(text) for text in set(texts.values())}
@@ -73,7 +74,7 @@ def weigh(
     """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them."""
     voices = {name: shares for name, shares in said.items() if shares is not None}
     faults = _contradictions(said, own, system)
-    sure = COPY in said and set(said.values()) == {said[COPY]}
+    sure = PLACEMENT_COPY in said and set(said.values()) == {said[PLACEMENT_COPY]}
     if own is not None:
         voices[f"{system}'s own marks"] = own.shares
     here = {gpu.index for gpu in node.gpus}

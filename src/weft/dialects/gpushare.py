@@ -16,11 +16,21 @@ from msgspec.structs import replace
 from weft.dialects.containers import ContainerRequests, one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import records
+from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodManifest, PodRequest, Shape
+from weft.model import (
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    NodeManifest,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Shape,
+)
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"
@@ -28,6 +38,8 @@ PREFIX = "ALIYUN_COM_GPU_MEM_"
 UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
+UNHEALTHY_NAMESPACE = "kube-system"
+UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
 # No card held more GiB than this when the unit was fixed, and no job asks for as few MiB.
 MOST_GIB = 192
@@ -43,6 +55,7 @@ class Gpushare(BaseDialect):
 
     name = "gpushare"
     resources = (GPU_MEM, GPU_COUNT)
+    resource_pattern = r"aliyun\.com/gpu-"
     counted = (GPU_MEM,)
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
@@ -173,3 +186,21 @@ def _single_card(text: str) -> str:
     except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
     return str(cards.pop()) if len(cards) == 1 else ""
+
+
+def reported_gpus(node: NodeManifest) -> InventorySource | None:
+    """The node's capacity divided by its count of GPUs, in the node's unit."""
+    capacity = node.status.capacity or {}
+    total, count = quantity(capacity, GPU_MEM), quantity(capacity, GPU_COUNT)
+    if not total or not count:
+        return None
+    units = total // count
+    unit_mib = UNIT_MIB[gpushare_unit_of(units)]
+    most = units * unit_mib + unit_mib - 1
+    source = equal_gpus("gpushare's capacity", count, units * unit_mib, most)
+    return source and replace(source, unit_mib=unit_mib)
+
+
+def unhealthy_name(node: str) -> str:
+    """The name of the ConfigMap that says which of a node's GPUs are broken."""
+    return UNHEALTHY_PREFIX + node

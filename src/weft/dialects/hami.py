@@ -48,6 +48,7 @@ class Hami(BaseDialect):
     name = "hami"
     scheduler_names = ("hami-scheduler",)
     resources = (MEM, MEM_PERCENT, CORES)
+    resource_pattern = r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|priority)$"
     counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:

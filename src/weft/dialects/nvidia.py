@@ -2,12 +2,17 @@
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity, whole_number
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots
 from weft.dialects.system import BaseDialect
-from weft.model import GpuRequest, PodManifest, PodRequest
+from weft.model import GpuRequest, NodeManifest, PodManifest, PodRequest
 
 GPU = "nvidia.com/gpu"
+
+GFD_COUNT = "nvidia.com/gpu.count"
+GFD_MEMORY = "nvidia.com/gpu.memory"
+GFD_PRODUCT = "nvidia.com/gpu.product"
 
 
 class Nvidia(BaseDialect):
@@ -15,6 +20,7 @@ class Nvidia(BaseDialect):
 
     name = "nvidia"
     resources = (GPU,)
+    resource_pattern = r"nvidia\.com/gpu$"
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """n idle cards per container."""
@@ -26,3 +32,19 @@ class Nvidia(BaseDialect):
 def _ask(slot: ContainerSlot) -> GpuRequest | None:
     count = amount(slot, GPU)
     return whole_cards(count) if count else None
+
+
+def reported_gpus(node: NodeManifest) -> InventorySource | None:
+    """GPU feature discovery's labels. Shared GPUs have `-SHARED` behind the product."""
+    labels = node.metadata.labels or {}
+    if GFD_COUNT not in labels or GFD_MEMORY not in labels:
+        return None
+    count, memory = whole_number(labels, GFD_COUNT), whole_number(labels, GFD_MEMORY)
+    model = labels.get(GFD_PRODUCT, "").removesuffix("-SHARED")
+    return equal_gpus("GPU feature discovery's labels", count, memory, memory, model)
+
+
+def counted_gpus(node: NodeManifest) -> InventorySource | None:
+    """NVIDIA's device plugin: a count and nothing else."""
+    count = quantity(node.status.allocatable or {}, GPU)
+    return equal_gpus("nvidia.com/gpu", count, 0, 0) if count else None

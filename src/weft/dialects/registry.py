@@ -1,4 +1,4 @@
-"""All dialects in one place, and whose a pod is.
+"""Reads each pod by the dialect whose it is, and writes placements in its words.
 
 The schedulerName is looked at first, then what the pod asks with, the most specific first: what
 the resources say is what the pod gets, so a schedulerName that belongs to another system is only
@@ -8,41 +8,11 @@ author meant.
 
 from msgspec.structs import replace
 
-from weft.dialects import genius, kubeknots
-from weft.dialects.alnair import Alnair
-from weft.dialects.coscheml import CoschemlDialect
+from weft.dialects.catalog import ALL, NONE
 from weft.dialects.dialect import DialectSettings, PodAnnotations
-from weft.dialects.elastic import Elastic
-from weft.dialects.genius import GeniusDialect
-from weft.dialects.gpushare import Gpushare
-from weft.dialects.hami import Hami
-from weft.dialects.kubeknots import Kubeknots
-from weft.dialects.nvidia import Nvidia
-from weft.dialects.plain import Plain
+from weft.dialects.node_resources import node_side
 from weft.dialects.system import BaseDialect
-from weft.dialects.weft import Weft
 from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
-
-# The more specific before what it refines: coscheml before gpushare, and before nvidia all that
-# read `nvidia.com/gpu` too.
-ALL: tuple[BaseDialect, ...] = (
-    Weft(),
-    Elastic(),
-    CoschemlDialect(),
-    Gpushare(),
-    Alnair(),
-    Hami(),
-    GeniusDialect(),
-    Kubeknots(),
-    Nvidia(),
-)
-NONE = Plain()
-RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
-"""Every extended resource that some dialect reads as asking for GPUs."""
-ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
-"""Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
-AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
-"""Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
@@ -92,7 +62,14 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
     """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
     system, warning = choose(manifest, settings)
     request = system.parse(manifest, settings)
-    shape = replace(request.shape, resources=system.to_deliver(manifest))
+    cpu_milli, memory_mib, extended = node_side(manifest, lends=settings.lends)
+    shape = replace(
+        request.shape,
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+        extended=extended,
+        resources=system.to_deliver(manifest),
+    )
     warnings = (warning, *request.warnings) if warning else request.warnings
     return replace(request, shape=shape, system_names=system.scheduler_names, warnings=warnings)
 

@@ -14,19 +14,22 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from weft.dialects.containers import ContainerRequests
-from weft.dialects.resources import node_side, slots
-from weft.dialects.shares import MOST_LETTERS
-from weft.dialects.slo import SLO_MS, SOLO_P99_MS, slowdown_limit_of
+from weft.dialects.resources import slots
+from weft.dialects.slo import slowdown_limit_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.annotations import (
+    APPLICATION,
+    CLASS,
+    EXPECTED_DURATION,
+    GPU_MODEL,
+    ISOLATION,
+    SLO_MS,
+    SOLO_P99_MS,
+)
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
 
-MODEL = "weft.dev/gpu-model"
-ISOLATION = "weft.dev/isolation"
-APPLICATION = "weft.dev/application"
-CLASS = "weft.dev/class"
-DURATION = "weft.dev/expected-duration"
-KEPT_OF_IT = (APPLICATION, CLASS, DURATION, SLO_MS, SOLO_P99_MS)
+KEPT_OF_IT = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
@@ -57,14 +60,10 @@ def build(
     _check(layout)
     marks = meta.annotations or {}
     notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(marks)]
-    cpu_milli, memory_mib, extended = node_side(pod)
     job_class = _one_of(marks, CLASS, CLASSES)
     full = replace(
         own,
         gpu_requests=layout.gpu_requests,
-        cpu_milli=cpu_milli,
-        memory_mib=memory_mib,
-        extended=extended,
         devices=_devices(own.devices, marks, notes),
         node_name=pod.spec.node_name,
         application=application_of(marks, notes) or own.application,
@@ -137,11 +136,11 @@ def _one_of(marks: dict[str, str], name: str, allowed: Sequence[str]) -> str:
 
 
 def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> DeviceRule:
-    models = listed(marks, MODEL)
+    models = listed(marks, GPU_MODEL)
     if not models:
         return own
     if own != ANY_DEVICE:
-        notes.append(f"{MODEL} is ignored: the pod's own system names its devices already")
+        notes.append(f"{GPU_MODEL} is ignored: the pod's own system names its devices already")
         return own
     return DeviceRule(models=models, how="contains")
 
@@ -161,7 +160,7 @@ def application_of(marks: Mapping[str, str], notes: list[str] | None = None) -> 
 
 def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
     """How long the pod says it takes alone, about; 0 where it does not say, or not so."""
-    text = marks.get(DURATION, "").strip()
+    text = marks.get(EXPECTED_DURATION, "").strip()
     match = _DURATION.fullmatch(text)
     parts = [int(part or 0) for part in match.groups()] if match else [0]
     seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
@@ -169,8 +168,8 @@ def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
         return about_s(seconds)
     if text:
         notes.append(
-            f"annotation {DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no duration up to 366 "
-            "days: write seconds, or like 2h30m"
+            f"annotation {EXPECTED_DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no "
+            "duration up to 366 days: write seconds, or like 2h30m"
         )
     return 0
 

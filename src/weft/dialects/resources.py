@@ -17,24 +17,13 @@ from weft.model import (
     parse_cpu_milli,
     parse_quantity,
 )
-from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
+from weft.model.ceilings import MOST_AMOUNT
 
 Role = Literal["init", "sidecar", "main"]
-
-# Every name that asks for a GPU in one of the systems Weft reads. None of them is a resource "of
-# the node beside the GPUs", whichever dialect the pod turns out to be.
-GPU_RESOURCE = re.compile(
-    r"^(?:elasticgpu\.(?:io|com)/gpu-|tke\.cloud\.tencent\.com/qgpu-|(?:nano-gpu|elastic-gpu)/"
-    r"|nano-gpu\.io/|aliyun\.com/gpu-|alnair/vgpu-|weft\.dev/"
-    r"|nvidia\.com/(?:gpu|gpumem|gpumem-percentage|gpucores|priority)$)"
-)
 
 # No card holds a million MiB: a number this large is a size in bytes (`10G`) given to a resource
 # that counts units. Kubernetes takes it literally, and the pod then waits for ever.
 MORE_THAN_A_CARD = 1_000_000
-
-_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
-_MIB = 2**20
 
 
 class ContainerSlot(NamedTuple):
@@ -172,51 +161,8 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
     return max(highest, running + mains)
 
 
-def node_side(
-    pod: PodManifest, bounds: InputBounds = REFUSED
-) -> tuple[int, int, tuple[tuple[str, int], ...]]:
-    """What the pod takes of its node beside GPUs: milli-CPU, MiB, and other extended resources.
-
-    Requests count, or limits where a request is missing, and the pod's overhead is added. What is
-    more than any node has is refused, or held at that where `bounds` say so.
-    """
-    asking = by_name(slots(pod))
-    overhead = pod.spec.overhead or {}
-    cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in asking.get("cpu", ())])
-    memory = peak(
-        [(s.role, bounds.memory_bytes(*_asked(s, "memory"))) for s in asking.get("memory", ())]
-    )
-    if "cpu" in overhead:
-        cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
-    if "memory" in overhead:
-        memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
-    extended = []
-    for name in sorted(name for name in asking if _is_extended(name)):
-        most = peak([(s.role, amount(s, name, bounds)) for s in asking[name]])
-        if most:
-            extended.append((name, bounds.total(most, MOST_AMOUNT, name)))
-    return (
-        bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
-        bounds.total(-(-memory // _MIB), MOST_MEMORY_MIB, "MiB of memory"),
-        tuple(extended),
-    )
-
-
 def _whole(text: str | int | float, where: str, bounds: InputBounds) -> int:
     value = bounds.read(parse_quantity, text, where, MOST_AMOUNT)
     if value < MOST_AMOUNT and parse_cpu_milli(text, where) != value * 1000:
         raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
     return value
-
-
-def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """What a container that names the resource requests of it, and where that stands."""
-    requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
-    if requests and name in requests:
-        return requests[name], f"{slot.where}.resources.requests[{name}]"
-    return limits[name], f"{slot.where}.resources.limits[{name}]"
-
-
-def _is_extended(name: str) -> bool:
-    native = name in _NATIVE or name.startswith("hugepages-")
-    return not native and not GPU_RESOURCE.match(name)

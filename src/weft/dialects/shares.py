@@ -20,16 +20,7 @@ from weft.model import (
     Shape,
     Share,
 )
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI
-
-MOST_LETTERS = 253
-"""Of one name, as Kubernetes' own; an annotation may be of 256 kB."""
-
-PLACEMENT = "weft.dev/placement"
-COPY = "weft.dev/placement-copy"
-"""The same text again: whoever changes one of the two is noticed."""
-TERM = "weft.dev/term"
-"""Annotation of pods that Weft bound: the number of the leader's term that decided."""
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 

@@ -11,11 +11,10 @@ nothing; the pod runs all the same.
 import math
 from collections.abc import Mapping
 
+from weft.model.annotations import SLO_MS, SOLO_P99_MS
 from weft.model.model_names import contains
 from weft.model.request import LATENCY_CRITICAL
 from weft.model.slowdown_limit import SlowdownLimit, limit_percent, no_limit_in_words
-
-SLO_MS, SOLO_P99_MS = "weft.dev/slo-ms", "weft.dev/solo-p99-ms"
 
 _MOST = 1e12
 _LONGEST, _LONGEST_PART = 1024, 63

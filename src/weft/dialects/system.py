@@ -9,13 +9,15 @@ from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import asked_of, asks_for, slots
 from weft.model import Node, Placement, PodManifest, PodRequest, Share
+from weft.model.annotations import PLACEMENT
 
 
 class BaseDialect:
     """A `Dialect` that lacks its `parse`.
 
     `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
-    names its pods ask with. `counted` is the one, of these or beside them, that
+    names its pods ask with, `resource_pattern` matches these and those that Weft does not read.
+    `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
     label (Genius and Kube-Knots pods have none). `agent_mark` is the annotation, if there is one,
@@ -27,6 +29,7 @@ class BaseDialect:
     scheduler_names: tuple[str, ...] = ()
     tie_break: TieBreak = "first"
     resources: ClassVar[tuple[str, ...]] = ()
+    resource_pattern: ClassVar[str] = ""
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
     agent_mark: ClassVar[str] = ""
@@ -61,9 +64,7 @@ class BaseDialect:
         if not placement.shares:
             return PodAnnotations()
         own = self.marks(request, placement, node, now_ns)
-        return replace(
-            own, annotations={**own.annotations, shares.PLACEMENT: shares.encode(placement)}
-        )
+        return replace(own, annotations={**own.annotations, PLACEMENT: shares.encode(placement)})
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that the pod's marks are charged for on `node`; see `evidence.py`.

@@ -5,17 +5,27 @@ bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a
 """
 
 import re
+from collections.abc import Sequence
+
+import msgspec
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.node_gpus import InventorySource, ReportedGpu
 from weft.dialects.requests import build
 from weft.dialects.resources import MORE_THAN_A_CARD, ContainerSlot, amount, percent, slots, units
 from weft.dialects.system import BaseDialect
-from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, PodManifest, PodRequest
-
-MEMORY = "weft.dev/gpu-memory"
-CORES = "weft.dev/gpu-cores"
-COUNT = "weft.dev/gpu-count"
+from weft.model import (
+    BadInputError,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    NodeManifest,
+    PodManifest,
+    PodRequest,
+)
+from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY, INVENTORY, RESOURCES
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS, MOST_LETTERS
 
 _BYTES = re.compile(r"(?:[MGTPE]|[KMGTPE]i)$")
 _MIB = 2**20
@@ -26,7 +36,8 @@ class Weft(BaseDialect):
 
     name = "weft"
     scheduler_names = ("weft",)
-    resources = (MEMORY, CORES, COUNT)
+    resources = (GPU_MEMORY, GPU_CORES, GPU_COUNT)
+    resource_pattern = re.escape(RESOURCES)
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """GPUs of its own for each container."""
@@ -37,14 +48,15 @@ class Weft(BaseDialect):
 
 
 def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
-    memory, cores, count = _memory_mib(slot), percent(slot, CORES), amount(slot, COUNT)
+    memory, cores, count = _memory_mib(slot), percent(slot, GPU_CORES), amount(slot, GPU_COUNT)
     if not (memory or cores or count):
         return None
     if not memory and not cores:
         return whole_cards(count)
     if not memory:
         notes.append(
-            f"container {slot.container.name}: {CORES} without {MEMORY}: no GPU memory is charged"
+            f"container {slot.container.name}: {GPU_CORES} without {GPU_MEMORY}: "
+            "no GPU memory is charged"
         )
     kept = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
     return GpuRequest(count=count or 1, memory=kept, milli=cores * 10)
@@ -52,13 +64,54 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 def _memory_mib(slot: ContainerSlot) -> int:
     resources = slot.container.resources
-    text = (resources.limits or {}).get(MEMORY, (resources.requests or {}).get(MEMORY, 0))
+    text = (resources.limits or {}).get(GPU_MEMORY, (resources.requests or {}).get(GPU_MEMORY, 0))
     if _BYTES.search(str(text).strip()):
-        mib = -(-amount(slot, MEMORY) // _MIB)
+        mib = -(-amount(slot, GPU_MEMORY) // _MIB)
         if mib >= MORE_THAN_A_CARD:
             raise BadInputError(
-                f"{slot.where}.resources.limits[{MEMORY}]",
+                f"{slot.where}.resources.limits[{GPU_MEMORY}]",
                 f"{str(text)!r} is {mib:,} MiB, more than any card has",
             )
         return mib
-    return units(slot, MEMORY, "MiB")
+    return units(slot, GPU_MEMORY, "MiB")
+
+
+class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Weft's own annotation, JSON: `{"gpus": [{"index": 0, "memory_mib": 16160, …}]}`."""
+
+    gpus: list[Gpu]
+
+
+def reported_gpus(node: NodeManifest) -> InventorySource | None:
+    """Weft's annotation."""
+    text = (node.metadata.annotations or {}).get(INVENTORY)
+    if text is None:
+        return None
+    try:
+        gpus = msgspec.json.decode(text, type=NodeGpus).gpus
+    except msgspec.DecodeError as error:
+        raise BadInputError(INVENTORY, str(error)) from error
+    except RecursionError:
+        raise BadInputError(INVENTORY, "is nested too deeply") from None
+    indexes = [gpu.index for gpu in gpus]
+    if len(set(indexes)) < len(indexes) or any(gpu.memory_mib < 0 for gpu in gpus):
+        raise BadInputError(INVENTORY, "indexes must differ and memory must not be negative")
+    if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_GPU_MIB for gpu in gpus):
+        raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_GPU_MIB} MiB")
+    if any(not (0 <= gpu.index < 2**31 and 0 <= gpu.milli <= MOST_GPU_MILLI) for gpu in gpus):
+        raise BadInputError(INVENTORY, f"indexes are 0 or more, and no GPU has {MOST_GPU_MILLI} m")
+    if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
+        raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
+    cards = tuple(
+        ReportedGpu(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
+        for gpu in gpus
+        if gpu.parent is None
+    )
+    return InventorySource(
+        "Weft's annotation", cards, tuple(sorted(gpus, key=lambda gpu: gpu.index))
+    )
+
+
+def inventory_text(gpus: Sequence[Gpu]) -> str:
+    """The annotation's value for these GPUs."""
+    return msgspec.json.encode(NodeGpus(list(gpus))).decode()

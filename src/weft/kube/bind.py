@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.dialects.shares import PLACEMENT
 from weft.kube.annotation_limits import problem_of
 from weft.kube.client import MERGE_PATCH, ApiClient, ApiResponse
 from weft.kube.clock import Backoff
@@ -25,9 +24,7 @@ from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError, api_error
 from weft.kube.pods import Pod
 from weft.model import WeftError
-
-# Written to a pod whose binding got no answer, so that a late one meets another version.
-FENCE = "weft.dev/fenced-version"
+from weft.model.annotations import FENCED_VERSION, PLACEMENT
 
 
 class BindRequest(msgspec.Struct, frozen=True, gc=False):
@@ -299,7 +296,7 @@ class Binder:
 
         A version is one pod's alone, also when another of that name came since.
         """
-        meta = {"resourceVersion": version, "annotations": {FENCE: version}}
+        meta = {"resourceVersion": version, "annotations": {FENCED_VERSION: version}}
         body = msgspec.json.encode({"metadata": meta})
         path = PODS.of(request.namespace, request.name)
         await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)

@@ -240,14 +240,20 @@ class ApiClient:
                 server_hostname=self._name,
                 allow_redirects=False,
             ) as response:
-                found = await read_body(response, most_bytes)
                 answer = ApiResponse(
-                    response.status, found, response.headers.get("Retry-After", "")
+                    response.status,
+                    await read_body(response, most_bytes),
+                    response.headers.get("Retry-After", ""),
                 )
         except _BROKEN as error:
             _raise_ours(error)
             self._count(method, 0)
             raise _without_answer(error, f"{method} {path}") from error
+        self._heed(method, path, answer)
+        return answer
+
+    def _heed(self, method: str, path: str, answer: ApiResponse) -> None:
+        """Count it, and do what it asks of all later requests."""
         self._count(method, answer.code)
         if answer.code == 401:
             self.endpoint.credentials.refused()
@@ -255,7 +261,6 @@ class ApiClient:
             # Not for an eviction: there it is a disruption budget's word about one pod. Nor for
             # what another server said through the API server's proxy.
             self.limit.close_for(self.pause_s(answer))
-        return answer
 
     @asynccontextmanager
     async def stream(

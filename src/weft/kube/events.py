@@ -150,12 +150,13 @@ class EventWriter:
         client: ApiClient,
         controller: str,
         instance: str,
+        busy: Callable[[], bool],
         options: EventOptions | None = None,
     ) -> None:
         self.options = options or EventOptions()
         self.dropped = 0
         self.written = 0
-        self.busy: Callable[[], bool] = lambda: False
+        self._busy = busy
         self._client = client
         self._controller = controller
         self._instance = instance[:REASON_CHARACTERS]
@@ -211,7 +212,7 @@ class EventWriter:
     async def _give_way(self) -> None:
         """A burst of bindings goes first; one that does not end is written beside."""
         clock = self._client.clock
-        while self.busy():
+        while self._busy():
             if self._held_since is None:
                 self._held_since = clock.monotonic()
             if clock.monotonic() - self._held_since >= self.options.gives_way_s:

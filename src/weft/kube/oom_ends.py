@@ -16,11 +16,10 @@ import re
 
 import msgspec
 
-from weft.dialects.shares import MOST_LETTERS
 from weft.kube.pods import ContainerStatus, Pod, Terminated
-from weft.model.ceilings import MOST_GPU_MIB
+from weft.model.annotations import OUT_OF_MEMORY
+from weft.model.ceilings import MOST_GPU_MIB, MOST_LETTERS
 
-OUT_OF_MEMORY = "weft.dev/out-of-memory"
 _WORDS = (
     "cuda out of memory",
     "cuda error: out of memory",

@@ -8,9 +8,16 @@ from typing import Any
 
 import msgspec
 
-from weft.model.manifest import Api, ManifestContainer, ObjectMeta, PodManifest, PodSpec, PodStatus
-
-Quantities = dict[str, str | int | float]
+from weft.model.manifest import (
+    Api,
+    Condition,
+    ManifestContainer,
+    ManifestResources,
+    ObjectMeta,
+    PodManifest,
+    PodSpec,
+    PodStatus,
+)
 
 
 class SelectorRequirement(Api, frozen=True, gc=False):
@@ -125,11 +132,9 @@ class ResourceClaimUse(Api, frozen=True, gc=False):
     name: str = ""
 
 
-class Resources(Api, frozen=True, gc=False):
+class Resources(ManifestResources, frozen=True, gc=False):
     """resources of a container, or of the whole pod."""
 
-    limits: Quantities | None = None
-    requests: Quantities | None = None
     claims: list[ResourceClaimUse] | None = None
 
 
@@ -213,15 +218,6 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     host_network: bool = False
-
-
-class Condition(Api, frozen=True, gc=False):
-    """A condition of a pod or node."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
 
 
 class PodCondition(Condition, frozen=True, gc=False):

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from weft.kube.pods import Condition, KubeToleration, NodeSelector, Quantities
-from weft.model.manifest import Api, ObjectMeta
+from weft.kube.pods import KubeToleration, NodeSelector
+from weft.model.manifest import Api, Condition, NodeManifest, NodeStatus, ObjectMeta, Quantities
 
 
 class KubeObject(Protocol):
@@ -18,21 +18,6 @@ class KubeObject(Protocol):
     def metadata(self) -> ObjectMeta:
         """Name, version and what hangs on them."""
         ...
-
-
-class KubeTaint(Api, frozen=True, gc=False):
-    """One entry of spec.taints."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class KubeNodeSpec(Api, frozen=True, gc=False):
-    """spec of a node."""
-
-    unschedulable: bool = False
-    taints: list[KubeTaint] | None = None
 
 
 class NodeCondition(Condition, frozen=True, gc=False):
@@ -48,26 +33,17 @@ class NodeAddress(Api, frozen=True, gc=False):
     address: str = ""
 
 
-class KubeNodeStatus(Api, frozen=True, gc=False):
-    """status of a node."""
+class KubeNodeStatus(NodeStatus, frozen=True, gc=False):
+    """status of a node, with its addresses."""
 
-    capacity: Quantities | None = None
-    allocatable: Quantities | None = None
     conditions: list[NodeCondition] | None = None
     addresses: list[NodeAddress] | None = None
 
 
-class KubeNode(Api, frozen=True, gc=False):
-    """A node as the API shows it; `inventory` makes a `weft.model.Node` of it."""
+class KubeNode(NodeManifest, frozen=True, gc=False):
+    """A node as the API shows it; `dialects.inventory` makes a `weft.model.Node` of it."""
 
-    metadata: ObjectMeta = ObjectMeta()
-    spec: KubeNodeSpec = KubeNodeSpec()
     status: KubeNodeStatus = KubeNodeStatus()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the kubelet says it can take pods."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
 
     @property
     def ready_changed_at(self) -> str | None:

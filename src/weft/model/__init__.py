@@ -17,6 +17,7 @@ from weft.model.errors import BadInputError, WeftError
 from weft.model.manifest import (
     ManifestContainer,
     ManifestResources,
+    NodeManifest,
     ObjectMeta,
     PodManifest,
     PodSpec,
@@ -49,6 +50,7 @@ __all__ = [
     "ManifestContainer",
     "ManifestResources",
     "Node",
+    "NodeManifest",
     "ObjectMeta",
     "Placement",
     "PodManifest",

@@ -25,3 +25,5 @@ MOST_GPUS = 1_024
 MOST_ASKING = 256
 """Containers of a pod that ask for GPUs of their own. Which GPUs are best for each of them is a
 search, and no node has so many that sharing them in more parts made sense."""
+MOST_LETTERS = 253
+"""Of one name, as Kubernetes' own; an annotation may be of 256 kB."""

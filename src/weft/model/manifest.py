@@ -1,8 +1,10 @@
-"""The parts of a Kubernetes Pod that Weft reads, decoded straight into structs.
+"""The parts of a Kubernetes Pod and Node that dialects read, decoded straight into structs.
 
 Field names are Kubernetes' own (camelCase on the wire). What is not listed is not kept: ten
 thousand pods kept whole would make every garbage collection a pause.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,11 +27,15 @@ class ObjectMeta(Api, frozen=True, gc=False):
     annotations: dict[str, str] | None = None
 
 
-class ManifestResources(Api, frozen=True, gc=False):
-    """resources: quantities by resource name, as written (string or number)."""
+Quantities = dict[str, str | int | float]
+"""By resource name, as written."""
 
-    limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
+
+class ManifestResources(Api, frozen=True, gc=False):
+    """resources of a container, or of the whole pod."""
+
+    limits: Quantities | None = None
+    requests: Quantities | None = None
 
 
 class EnvVar(Api, frozen=True, gc=False):
@@ -57,7 +63,8 @@ class PodSpec(Api, frozen=True, gc=False):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
-    overhead: dict[str, str | int | float] | None = None
+    overhead: Quantities | None = None
+    resources: ManifestResources | None = None
 
 
 class PodStatus(Api, frozen=True, gc=False):
@@ -72,3 +79,48 @@ class PodManifest(Api, frozen=True, gc=False):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class Condition(Api, frozen=True, gc=False):
+    """A condition of a pod or node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class NodeTaint(Api, frozen=True, gc=False):
+    """One entry of spec.taints."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Api, frozen=True, gc=False):
+    """spec of a node."""
+
+    unschedulable: bool = False
+    taints: list[NodeTaint] | None = None
+
+
+class NodeStatus(Api, frozen=True, gc=False):
+    """status of a node."""
+
+    capacity: Quantities | None = None
+    allocatable: Quantities | None = None
+    conditions: Sequence[Condition] | None = None
+
+
+class NodeManifest(Api, frozen=True, gc=False):
+    """A Node, as far as dialects read it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet says it can take pods."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())

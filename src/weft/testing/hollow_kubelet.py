@@ -27,11 +27,12 @@ from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch, WatchOptions
+from weft.model.annotations import HOLLOW
 from weft.testing.hollow_pod import HOLLOW_PODS, HollowPod, time_text
 from weft.testing.hollow_world import GpuUse, World, WorldOptions
 from weft.testing.hollow_writer import StatusWriter
 
-HOLLOW = "weft.dev/hollow=true"
+HOLLOW_NODES = f"{HOLLOW}=true"
 _SHORTEST_S = 0.001
 
 
@@ -42,7 +43,7 @@ class HollowOptions(WorldOptions, frozen=True):
     it is Ready; 0: nobody says so, which is enough where nobody doubts it.
     """
 
-    nodes: str = HOLLOW
+    nodes: str = HOLLOW_NODES
     heartbeat_s: float = 0.0
     watch: WatchOptions = WatchOptions()
 

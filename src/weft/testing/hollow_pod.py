@@ -13,12 +13,11 @@ from weft.kube.pods import (
     OwnedMeta,
     Pod,
     PodContainer,
-    Quantities,
     ScheduledSpec,
     ScheduledStatus,
 )
 from weft.model import parse_quantity
-from weft.model.manifest import Api, ManifestContainer
+from weft.model.manifest import Api, ManifestContainer, Quantities
 
 DEFAULT_GRACE_S = 30
 

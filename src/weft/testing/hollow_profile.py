@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from weft.model import BadInputError
+from weft.model.annotations import HOLLOW_PROFILE as PREFIX
 
-PREFIX = "weft.dev/hollow-"
 START_UP, RUN, MEMORY = f"{PREFIX}start-up-s", f"{PREFIX}run-s", f"{PREFIX}memory-mib"
 EXIT_CODE, STOP = f"{PREFIX}exit-code", f"{PREFIX}stop-s"
 NEVER = "never"

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.dialects.dialect import DialectSettings
-from weft.kube.inventory import inventory
-from weft.kube.sources import InventoryFallback
+from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Node, parse_quantity
 from weft.testing.hollow_cards import Given, given_to

@@ -11,10 +11,12 @@ from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodGone, PodSeenBound
 from weft.core.ledger import Ledger
+from weft.dialects.dialect import DialectSettings
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Node, Placement
+from weft.testing.api_clock import VirtualClock
 
 CARDS = 3
 
@@ -45,13 +47,16 @@ class Account:
     def __init__(self, cards: int = CARDS) -> None:
         self.nodes = NodeView()
         self.ledger = Ledger(self._shown(cards))
-        self.view = PodView(["weft"], self.nodes, VolumeView(), self.ledger.occupants)
-        self.view.decided = self.placement
+        self.view = PodView(
+            ["weft"],
+            self.nodes,
+            VolumeView(),
+            self.ledger,
+            DialectSettings(gpushare_unit="node"),
+            on_bad=lambda pod, why: None,
+            clock=VirtualClock(),
+        )
         self.most_free = [0] * CARDS
-
-    def placement(self, uid: str) -> Placement | None:
-        held = self.ledger.holdings.get(uid)
-        return held.placement if held else None
 
     def _shown(self, cards: int) -> tuple[Node, ...]:
         self.nodes.take_node(Added(msgspec.convert(node("n", cards), KubeNode)))
@@ -84,7 +89,7 @@ class Account:
         return [CARD_MIB - used for used in self.ledger.table.memory_used]
 
     def cards(self, uid: str) -> list[int]:
-        placed = self.placement(uid)
+        placed = self.view.decided(uid)
         return sorted(share.gpu for share in placed.shares) if placed else []
 
     def all(self) -> dict[str, Placement]:

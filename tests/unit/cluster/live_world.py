@@ -12,7 +12,6 @@ from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
-from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import Clock
@@ -173,11 +172,11 @@ async def living(
 
 @asynccontextmanager
 async def world(
-    *nodes: Json, start: bool = True, policy: Policy | None = None, limits: RequestLimits = STRICT
+    *nodes: Json, start: bool = True, policy: Policy | None = None, **how: Any
 ) -> AsyncIterator[World]:
     """A leading cluster over these nodes."""
     async with api(*nodes) as server, client_of(server) as client:
-        made = World(server, client, policy or Fgd(), limits=limits)
+        made = World(server, client, policy or Fgd(), **how)
         async with living(made, start=start):
             yield made
 

@@ -127,8 +127,6 @@ class Scene(World):
             SoloProfiles(solos),
             SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
-        self.live.keepers.append(self.remembering)
-        self.live.evictor.asked = self.observing.goes
         self.events: list[Event] = []
         handle = self.live.decide
 

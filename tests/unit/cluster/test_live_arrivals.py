@@ -9,11 +9,14 @@ from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodAdded, PodSeenBound
-from weft.dialects.shares import PLACEMENT, encode
+from weft.core.ledger import Ledger
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.shares import encode
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, Share
+from weft.model.annotations import PLACEMENT
 from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -37,7 +40,12 @@ def pod(cpu: str = "2", marks: dict[str, str] | None = None, **spec: Any) -> Pod
 
 
 @pytest.fixture
-def view() -> PodView:
+def ledger() -> Ledger:
+    return Ledger(())
+
+
+@pytest.fixture
+def view(ledger: Ledger) -> PodView:
     nodes = NodeView()
     for name in ("n", "m"):
         node = {
@@ -48,11 +56,18 @@ def view() -> PodView:
         }
         nodes.take_node(Added(msgspec.convert(node, KubeNode)))
     nodes.changed()
-    found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
+    found = PodView(
+        ["weft"],
+        nodes,
+        VolumeView(),
+        ledger,
+        DialectSettings(gpushare_unit="node"),
+        on_bad=lambda pod, why: None,
+        clock=VirtualClock(),
+    )
     found.deciding = True
-    found.clock = VirtualClock()
     assert isinstance(found.take(pod()), PodAdded)
-    found.decided = {"u": DECIDED}.get
+    ledger.adopt(DECIDED)
     return found
 
 
@@ -100,8 +115,8 @@ def test_who_was_edited_while_it_was_bound_is_read(view: PodView) -> None:
     )
 
 
-def test_a_decision_that_was_given_up_does_not_count(view: PodView) -> None:
-    view.decided = lambda uid: None
+def test_a_decision_that_was_given_up_does_not_count(view: PodView, ledger: Ledger) -> None:
+    ledger.release("u")
     seen = view.take(pod(marks=marks(), nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.cpu_milli == 2000

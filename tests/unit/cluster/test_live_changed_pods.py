@@ -12,6 +12,7 @@ from weft.core.policies.best_fit import BestFit
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
+from weft.testing.lease import LeaseStub
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,7 +39,7 @@ async def shares(refused: int) -> list[int]:
 
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 1)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], may_bind=may_bind)
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=LeaseStub(may_bind))
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(1)

@@ -7,8 +7,8 @@ import pytest
 from account_world import CARDS, Account, pod
 from msgspec.structs import replace
 
-from weft.dialects.shares import COPY, PLACEMENT
 from weft.kube.pods import Pod
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 ASKS = ({"weft.dev/gpu-memory": 6_000}, {"weft.dev/gpu-memory": 3_000}, {"nvidia.com/gpu": 1})
 
@@ -17,7 +17,7 @@ def bound(uid: str, asks: dict[str, int], gpu: int) -> Pod:
     """A pod as Weft binds it."""
     made = pod(uid, asks, gpu)
     marks = made.metadata.annotations or {}
-    return marked(made, {**marks, COPY: marks[PLACEMENT]})
+    return marked(made, {**marks, PLACEMENT_COPY: marks[PLACEMENT]})
 
 
 def marked(one: Pod, marks: dict[str, str]) -> Pod:
@@ -27,7 +27,7 @@ def marked(one: Pod, marks: dict[str, str]) -> Pod:
 def edited(rng: random.Random, one: Pod) -> Pod:
     """One of its two annotations is not what it was."""
     marks = dict(one.metadata.annotations or {})
-    key = rng.choice((PLACEMENT, COPY))
+    key = rng.choice((PLACEMENT, PLACEMENT_COPY))
     value = json.loads(marks[key])
     row = [0, rng.randrange(CARDS + 2), rng.randrange(20_000), rng.randrange(1_001), ""]
     value |= rng.choice(({"shares": [row]}, {"shares": []}, {"pod": "x"}, {"node": "m"}))
@@ -68,7 +68,7 @@ def _holds_what_it_was_given(
 ) -> None:
     for uid, one in there.items():
         (row,) = json.loads((was[uid].metadata.annotations or {})[PLACEMENT])["shares"]
-        placed = live.placement(uid)
+        placed = live.view.decided(uid)
         assert placed is not None
         if row[1] < shown:
             assert any(

@@ -3,19 +3,22 @@
 from test_live_pods import pod, view
 
 from weft.core.engine import PodGone
+from weft.core.ledger import Ledger
 from weft.model import Placement
 
 
 def test_a_pod_whose_binding_no_watch_showed_is_freed_at_its_end() -> None:
-    pods = view()
-    pods.decided = lambda uid: Placement(uid, "n")
+    ledger = Ledger(())
+    ledger.adopt(Placement("u", "n"))
+    pods = view(ledger=ledger)
     assert pods.take(pod(schedulerName="other")) is None  # its binding may be under way
     ended = pod(schedulerName="other", nodeName="n", phase="Succeeded")
     assert pods.take(ended) == PodGone("u", completed=True)
 
 
 def test_a_pod_whose_binding_no_watch_showed_is_freed_when_it_is_gone() -> None:
-    pods = view()
-    pods.decided = lambda uid: Placement(uid, "n")
+    ledger = Ledger(())
+    ledger.adopt(Placement("u", "n"))
+    pods = view(ledger=ledger)
     assert pods.take(pod(schedulerName="other")) is None
     assert pods.forget(pod(schedulerName="other")) == PodGone("u")

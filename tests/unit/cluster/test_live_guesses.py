@@ -41,7 +41,7 @@ def test_where_none_is_idle_the_emptiest_card_is_taken() -> None:
 
 def test_a_card_about_to_be_bound_is_not_guessed_while_another_is_idle() -> None:
     account = Account()
-    coming = Account().take(pod("ours", WHOLE, 2)).placement("ours")
+    coming = Account().take(pod("ours", WHOLE, 2)).view.decided("ours")
     assert coming
     assert account.ledger.reserve(coming)
     account.take(pod("a", WHOLE))
@@ -54,7 +54,7 @@ def test_a_card_about_to_be_bound_is_not_guessed_while_another_is_idle() -> None
 
 def test_a_binding_that_failed_is_seen_with_the_next_change() -> None:
     account = Account()
-    coming = Account().take(pod("ours", WHOLE, 2)).placement("ours")
+    coming = Account().take(pod("ours", WHOLE, 2)).view.decided("ours")
     assert coming
     account.ledger.reserve(coming)
     account.take(pod("a", WHOLE))

@@ -126,22 +126,19 @@ async def test_where_others_overbooked_it_only_those_wait_who_ask_for_it() -> No
 
 @pytest.mark.parametrize("limits", [STRICT, TWICE, LENDING])
 async def test_without_lending_nothing_is_other_than_it_was(limits: RequestLimits) -> None:
-    async def life() -> None:
-        async with world(advertising(memory=1, cards=1), limits=limits) as it:
-            waits = refusals(it)
-            it.server.add("pods", pod("p"))
-            await until(lambda: bound_to(it, "p") or "p" in waits)
-            (told,) = it.live.engine.ledger.table.nodes
-            found = it.live.pod("d", "p")
-            assert found is not None
-            asked = dict(it.live.parse(found).shape.extended)
-            if limits != STRICT:
-                assert bound_to(it, "p") == ""
-                assert asked == {MEMORY: 10_000, "pods": 1}
-                assert (told.extended[MEMORY], told.extended["nvidia.com/gpu"]) == (1, 1)
-                return
-            assert bound_to(it, "p") == "n"
-            assert asked == {"pods": 1}
-            assert told.extended == {"pods": 110}
-
-    await life()
+    async with world(advertising(memory=1, cards=1), limits=limits) as it:
+        waits = refusals(it)
+        it.server.add("pods", pod("p"))
+        await until(lambda: bound_to(it, "p") or "p" in waits)
+        (told,) = it.live.engine.ledger.table.nodes
+        found = it.live.pod("d", "p")
+        assert found is not None
+        asked = dict(it.live.parse(found).shape.extended)
+        if limits != STRICT:
+            assert bound_to(it, "p") == ""
+            assert asked == {MEMORY: 10_000, "pods": 1}
+            assert (told.extended[MEMORY], told.extended["nvidia.com/gpu"]) == (1, 1)
+            return
+        assert bound_to(it, "p") == "n"
+        assert asked == {"pods": 1}
+        assert told.extended == {"pods": 110}

@@ -9,6 +9,9 @@ from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodAdded, PodGone, PodSeenBound
+from weft.core.ledger import Ledger
+from weft.dialects.dialect import DialectSettings
+from weft.kube.clock import Clock
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
@@ -27,7 +30,13 @@ def pod(resources: dict[str, Any] | None = None, phase: str = "", **spec: Any) -
     return msgspec.convert(whole, Pod)
 
 
-def view(*, deciding: bool = True) -> PodView:
+def view(
+    *,
+    deciding: bool = True,
+    ledger: Ledger | None = None,
+    heard: list[str] | None = None,
+    clock: Clock | None = None,
+) -> PodView:
     nodes = NodeView()
     told = {
         "metadata": {
@@ -38,9 +47,16 @@ def view(*, deciding: bool = True) -> PodView:
     }
     nodes.take_node(Added(msgspec.convert(told, KubeNode)))
     assert [node.name for node in nodes.changed()[0]] == ["n"]
-    found = PodView(["weft"], nodes, VolumeView(), lambda node, gpu: [])
+    found = PodView(
+        ["weft"],
+        nodes,
+        VolumeView(),
+        ledger or Ledger(()),
+        DialectSettings(gpushare_unit="node"),
+        on_bad=lambda _, why: heard.append(why) if heard is not None else None,
+        clock=clock or VirtualClock(),
+    )
     found.deciding = deciding
-    found.clock = VirtualClock()
     return found
 
 
@@ -128,9 +144,8 @@ def test_what_is_kept_is_the_pod_as_it_is_now() -> None:
 
 
 def test_a_contradiction_is_heard_once_and_so_is_its_end() -> None:
-    pods = view()
     heard: list[str] = []
-    pods.on_bad = lambda found, why: heard.append(why)
+    pods = view(heard=heard)
     both = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
     pods.take(pod(both))
     pods.take(pod(both, phase="Pending"))
@@ -147,9 +162,8 @@ def unforeseen(**spec: Any) -> Pod:
 
 
 def test_who_waits_and_cannot_be_read_by_a_mistake_of_ours_is_bad() -> None:
-    pods = view()
     heard: list[str] = []
-    pods.on_bad = lambda found, why: heard.append(why)
+    pods = view(heard=heard)
     assert pods.take(unforeseen()) is None
     assert pods.take(unforeseen(nodeName="")) is None
     assert "cannot be read: TypeError" in pods.bad["u"]
@@ -167,7 +181,6 @@ def test_who_was_told_and_then_cannot_be_read_waits_no_more() -> None:
 
 def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> None:
     pods = view()
-    pods.on_bad = lambda found, why: None
     seen = pods.take(unforeseen(nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.node == "n"
@@ -184,8 +197,7 @@ def test_how_long_ago_a_pod_was_bound_is_by_the_time_of_day() -> None:
     clock.advance(700)  # since the year began
     whens = [("2026-01-01T00:00:00Z", 700), ("2026-01-01T00:20:00Z", 0), (None, 0)]
     for when, held_s in whens:
-        pods = view()
-        pods.clock = clock
+        pods = view(clock=clock)
         meta = replace(bound.metadata, creation_timestamp=when)
         seen = pods.take(replace(bound, metadata=meta))
         assert isinstance(seen, PodSeenBound)

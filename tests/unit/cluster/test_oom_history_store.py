@@ -23,6 +23,7 @@ from oom_history_world import (
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.core.engine import OomRecord
 from weft.core.engine.oom_history import MOST
+from weft.testing.lease import LeaseStub
 
 
 async def test_two_that_write_at_once_join_what_they_know() -> None:
@@ -113,7 +114,7 @@ async def test_ends_that_come_together_are_one_write() -> None:
 async def test_nothing_is_written_without_the_lease() -> None:
     allowed: list[bool] = []
     may: Callable[[float], bool] = lambda _: bool(allowed)  # noqa: E731
-    async with api() as server, scene(server, may_bind=may) as made:
+    async with api() as server, scene(server, lease=LeaseStub(may)) as made:
         server.add("pods", made_by(pod("a", 2_000)))
         bind(server, "a", 0, "2026-01-01T00:00:01Z", memory_mib=2_000)
         await until(lambda: holders(made))

@@ -18,6 +18,7 @@ from live_world import (
 
 from weft.core.policies.fgd import Fgd
 from weft.kube.clock import SystemClock
+from weft.testing.lease import LeaseStub
 
 
 def seconds_ago(seconds: float) -> str:
@@ -185,14 +186,13 @@ async def test_who_became_bound_before_our_eyes_is_as_old_as_that_whatever_the_t
 
 
 async def test_nothing_is_evicted_without_the_lease() -> None:
-    async with world() as made:
-        asked: list[float] = []
+    asked: list[float] = []
 
-        def may_write(needs_s: float) -> bool:
-            asked.append(needs_s)
-            return False
+    def may_bind(needs_s: float) -> bool:
+        asked.append(needs_s)
+        return False
 
-        made.live.evictor.may_write = may_write
+    async with world(lease=LeaseStub(may_bind)) as made:
         add(made, "first", "later")
         bind(made.server, "first", 0, seconds_ago(30))
         bind(made.server, "later", 0, seconds_ago(10))

@@ -27,7 +27,6 @@ from weft.core.framework import Profile
 from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView
 from weft.core.policies.catalog import built_in
 from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
-from weft.testing.api_server import FakeApiServer
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 WELL = {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}
@@ -50,9 +49,7 @@ def files_in(volume: Volume, *names: str) -> PredictionFiles:
 
 def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    found = PredictionReloader(made.live, files, files.read(), 60)
-    found.remembering = made.remembering
-    return found
+    return PredictionReloader(made.live, files, files.read(), 60, made.remembering)
 
 
 def upper(told: Any, target: str, other: str) -> float:
@@ -93,6 +90,7 @@ async def test_a_ban_outlives_new_predictions(tmp_path: Path) -> None:
         it = reloading(made, files_in(volume, "table"))
         await made.slow()
         await until(lambda: made.deleting("train"))
+        await made.idle()  # the ban itself was told
         made.events.clear()
         volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
         await it.look()
@@ -249,18 +247,14 @@ async def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
             assert went_on.wait(10)
         return LoadedPredictions(TABLE)
 
-    async def life(server: FakeApiServer) -> None:
-        async with scene(server, lead=False) as made:
-            it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
-            volume.put(a="2")
-            looking = asyncio.create_task(it.look())
-            await asyncio.sleep(0)
-            went_on.set()
-            await looking
-            assert it.counts == {"applied": 1, "failed": 0}
-
-    async with api() as server:
-        await life(server)
+    async with api() as server, scene(server, lead=False) as made:
+        it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
+        volume.put(a="2")
+        looking = asyncio.create_task(it.look())
+        await asyncio.sleep(0)
+        went_on.set()
+        await looking
+        assert it.counts == {"applied": 1, "failed": 0}
 
 
 async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
@@ -284,7 +278,7 @@ async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     clock = Counted()
     async with api() as server, scene(server, lead=False, clock=clock) as made:
         files = files_in(volume, "table")
-        it = PredictionReloader(made.live, files, files.read(), 45)
+        it = PredictionReloader(made.live, files, files.read(), 45, None)
         task = asyncio.create_task(it.run())
         for times in (1, 2):
             await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]

@@ -8,8 +8,9 @@ from live_world import until
 from slowdown_observer_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api, scene, stored
 
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
-from weft.dialects.shares import COPY, PLACEMENT
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 from weft.telemetry.sources.answers import TelemetryError
+from weft.testing.lease import LeaseStub
 
 
 async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_away() -> None:
@@ -167,7 +168,7 @@ async def test_a_lost_answer_to_an_eviction_evicts_nobody_else() -> None:
 async def test_without_the_lease_nobody_is_evicted() -> None:
     allowed = [True]
 
-    async with api() as server, scene(server, may_bind=lambda _: bool(allowed)) as made:
+    async with api() as server, scene(server, lease=LeaseStub(lambda _: bool(allowed))) as made:
         allowed.clear()
         await made.slow()
         await made.idle()
@@ -202,7 +203,7 @@ async def test_who_follows_tells_nobody() -> None:
 async def test_a_pod_that_weft_did_not_place_is_not_evicted() -> None:
     async with api() as server, scene(server) as made:
         marks = {"pod": "other", "node": "n", "shares": [[0, 0, 4_000, 0, ""]]}
-        copied = dict.fromkeys((PLACEMENT, COPY), json.dumps(marks))
+        copied = dict.fromkeys((PLACEMENT, PLACEMENT_COPY), json.dumps(marks))
         server.update("pods", "train", {"metadata": {"annotations": copied}}, "d")
         await made.slow()
         await made.idle()
@@ -242,8 +243,7 @@ async def test_what_series_are_nobodys_is_counted() -> None:
 async def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "weft.cluster"):
         async with api() as server, scene(server) as made:
-            look = TelemetryLoop(made.live, made.counters)
-            look.observing = made.observing
+            look = TelemetryLoop(made.live, made.counters, made.observing)
             made.counters.count(serve=50, train=90)
             made.clock.passed_s += 15
             made.counters.count(serve=50, train=90)

@@ -63,7 +63,7 @@ class FakeSource:
 async def looking(**options: float) -> AsyncIterator[tuple[World, TelemetryLoop, FakeSource]]:
     async with world() as it:
         source = FakeSource(it)
-        yield it, TelemetryLoop(it.live, source, TelemetryLoopOptions(**options)), source  # type: ignore[arg-type]
+        yield it, TelemetryLoop(it.live, source, None, TelemetryLoopOptions(**options)), source  # type: ignore[arg-type]
 
 
 def seen(it: World, column: str = "memory_used_mib.last") -> tuple[list[float], list[int]]:
@@ -239,7 +239,7 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
 @pytest.mark.parametrize("before", ["cpu", "n"])
 async def test_a_cluster_without_gpus_for_a_while_is_seen_again(before: str) -> None:
     async with world(node(before, 2 if before == "n" else 0)) as it:
-        look = TelemetryLoop(it.live, FakeSource(it), TelemetryLoopOptions())
+        look = TelemetryLoop(it.live, FakeSource(it), None, TelemetryLoopOptions())
         table = it.live.engine.ledger.table
         await look.look()
         if before == "n":

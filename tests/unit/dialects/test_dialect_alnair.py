@@ -1,8 +1,8 @@
 from manifests import EXACT, SANE, ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.registry import read_placement, write
-from weft.dialects.shares import PLACEMENT
 from weft.model import GpuMemoryRequest, GpuRequest
+from weft.model.annotations import PLACEMENT
 
 MEMORY, COMPUTE = "alnair/vgpu-memory", "alnair/vgpu-compute"
 GPU_ID = "ai.centaurus.io/alnair-gpu-id"

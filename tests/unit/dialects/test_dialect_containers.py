@@ -2,11 +2,11 @@ import pytest
 from manifests import ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
+from weft.dialects.node_resources import node_side
 from weft.dialects.registry import write
 from weft.dialects.requests import timestamp_ns
-from weft.dialects.resources import node_side
-from weft.dialects.weft import CORES, COUNT, MEMORY
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
+from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY
 
 
 def mib(value, milli=0, count=1):
@@ -19,7 +19,7 @@ def layout(*mains, init=()):
 
 
 def m(name, value, **kind):
-    return ask(MEMORY, value, name, **kind)
+    return ask(GPU_MEMORY, value, name, **kind)
 
 
 def test_a_smaller_init_container_borrows_without_growing():
@@ -36,7 +36,7 @@ def test_a_larger_init_container_grows_the_largest_claim():
 
 def test_the_element_wise_maximum_of_memory_and_cores():
     gpu_requests, _ = layout(
-        asks("a", {MEMORY: 4, CORES: 50}), init=[asks("i", {MEMORY: 9, CORES: 10})]
+        asks("a", {GPU_MEMORY: 4, GPU_CORES: 50}), init=[asks("i", {GPU_MEMORY: 9, GPU_CORES: 10})]
     )
     assert gpu_requests == (mib(9, 500),)
 
@@ -55,7 +55,9 @@ def test_an_init_container_alone_holds_its_claim_for_the_next_one():
 
 def test_whole_cards_are_pooled_over_main_containers():
     gpu_requests, uses = layout(
-        ask(COUNT, 1, "a"), ask(COUNT, 2, "b"), init=[ask(COUNT, 4, "i"), ask(COUNT, 3, "j")]
+        ask(GPU_COUNT, 1, "a"),
+        ask(GPU_COUNT, 2, "b"),
+        init=[ask(GPU_COUNT, 4, "i"), ask(GPU_COUNT, 3, "j")],
     )
     assert gpu_requests == (whole_cards(1), whole_cards(2), whole_cards(1))
     assert uses["i"] == (1, 0, 2)
@@ -63,25 +65,29 @@ def test_whole_cards_are_pooled_over_main_containers():
 
 
 def test_a_shared_ask_fits_on_borrowed_whole_cards():
-    gpu_requests, uses = layout(ask(COUNT, 2, "a"), init=[asks("i", {COUNT: 2, MEMORY: 9})])
+    gpu_requests, uses = layout(
+        ask(GPU_COUNT, 2, "a"), init=[asks("i", {GPU_COUNT: 2, GPU_MEMORY: 9})]
+    )
     assert gpu_requests == (whole_cards(2),)
     assert uses["i"] == (0,)
 
 
 def test_a_whole_ask_makes_a_shared_claim_whole():
-    gpu_requests, uses = layout(m("a", 4), init=[ask(COUNT, 2, "i")])
+    gpu_requests, uses = layout(m("a", 4), init=[ask(GPU_COUNT, 2, "i")])
     assert gpu_requests == (whole_cards(1), whole_cards(1))
     assert uses == {"i": (0, 1), "a": (0,)}
 
 
 def test_a_shared_claim_of_several_gpus_becomes_whole_as_one():
-    gpu_requests, uses = layout(asks("a", {COUNT: 2, MEMORY: 5}), init=[ask(COUNT, 2, "i")])
+    gpu_requests, uses = layout(
+        asks("a", {GPU_COUNT: 2, GPU_MEMORY: 5}), init=[ask(GPU_COUNT, 2, "i")]
+    )
     assert gpu_requests == (whole_cards(2),)
     assert uses == {"i": (0,), "a": (0,)}
 
 
 def test_a_container_sees_no_more_gpus_than_it_asked_for():
-    request = parsed(ask(COUNT, 3, "a"), init=[ask(COUNT, 2, "i"), ask(COUNT, 1, "j")])
+    request = parsed(ask(GPU_COUNT, 3, "a"), init=[ask(GPU_COUNT, 2, "i"), ask(GPU_COUNT, 1, "j")])
     on = node(8, 8, 8)
     seen = write(request, place(request, on, 2, 0, 1), on, 0).env
     assert {name: env["NVIDIA_VISIBLE_DEVICES"] for name, env in seen.items()} == {
@@ -92,7 +98,9 @@ def test_a_container_sees_no_more_gpus_than_it_asked_for():
 
 
 def test_distinct_gpus_are_never_borrowed_from_claims_that_may_meet():
-    gpu_requests, uses = layout(m("a", 4), m("b", 4), init=[asks("i", {COUNT: 2, MEMORY: 2})])
+    gpu_requests, uses = layout(
+        m("a", 4), m("b", 4), init=[asks("i", {GPU_COUNT: 2, GPU_MEMORY: 2})]
+    )
     assert gpu_requests == (mib(4, count=2), mib(4))
     assert uses["i"] == (0,)
 

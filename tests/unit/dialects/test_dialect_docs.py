@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from weft.cli.parse import parse
 from weft.dialects import alnair, elastic, gpushare, hami, requests
-from weft.dialects.registry import ALL, write
+from weft.dialects.catalog import ALL
+from weft.dialects.registry import write
+from weft.model import annotations
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference" / "dialects.md").read_text()
@@ -29,10 +31,10 @@ def test_every_dialect_has_a_section_with_its_names():
 
 def test_every_mark_is_in_the_reference():
     for name in (
-        requests.MODEL,
-        requests.ISOLATION,
-        requests.APPLICATION,
-        requests.CLASS,
+        annotations.GPU_MODEL,
+        annotations.ISOLATION,
+        annotations.APPLICATION,
+        annotations.CLASS,
         *requests.CLASSES,
         *requests.ISOLATIONS,
         *hami.RULES,

@@ -2,16 +2,16 @@ import pytest
 from manifests import EXACT, SANE, ask, asks, box, parsed, pod
 
 from weft.dialects import registry
+from weft.dialects.catalog import ALL, is_gpu_resource
 from weft.dialects.dialect import Dialect, DialectSettings
 from weft.dialects.preview import preview
-from weft.dialects.resources import GPU_RESOURCE
 from weft.model import BadInputError
 
 MEM, CORE, GPU = "aliyun.com/gpu-mem", "elasticgpu.io/gpu-core", "nvidia.com/gpu"
 
 
 def test_all_nine_are_in_one_place_with_their_ties():
-    found: dict[str, Dialect] = {d.name: d for d in registry.ALL}
+    found: dict[str, Dialect] = {d.name: d for d in ALL}
     assert {name: d.tie_break for name, d in found.items()} == {
         "weft": "first",
         "elastic": "last",
@@ -30,10 +30,10 @@ def test_all_nine_are_in_one_place_with_their_ties():
 
 
 def test_no_systems_own_resource_counts_beside_the_gpus():
-    for system in registry.ALL:
-        assert all(GPU_RESOURCE.match(name) for name in system.resources)
-    assert not GPU_RESOURCE.match("nvidia.com/mig-1g.5gb")
-    assert not GPU_RESOURCE.match("rdma/hca")
+    for system in ALL:
+        assert all(is_gpu_resource(name) for name in system.resources)
+    assert not is_gpu_resource("nvidia.com/mig-1g.5gb")
+    assert not is_gpu_resource("rdma/hca")
 
 
 def test_a_pod_without_a_gpu_is_no_error():
@@ -45,7 +45,7 @@ def test_a_pod_without_a_gpu_is_no_error():
 
 def test_ownership_is_by_words_and_for_two_systems_by_name():
     owners = {
-        name: {d.name for d in registry.ALL if d.owns(pod(scheduler=name), SANE)}
+        name: {d.name for d in ALL if d.owns(pod(scheduler=name), SANE)}
         for name in ("genius-scheduler", "custom-scheduler", "alnair-cost-saving", "weft")
     }
     assert owners == {
@@ -143,7 +143,7 @@ def test_what_is_common_to_all_pods():
     assert request.shape.node_name == "n7"
     assert request.shape.cpu_milli == 500
     assert request.shape.memory_mib == 1024
-    assert request.shape.extended == (("rdma/hca", 1),)
+    assert request.shape.extended == (("hugepages-2Mi", 4 * 2**20), ("rdma/hca", 1))
 
 
 @pytest.mark.parametrize("settings", [SANE, EXACT, DialectSettings(interference_table=True)])

@@ -4,8 +4,9 @@ import pytest
 from manifests import SANE, ask, asks, node, parsed, place, pod
 
 from weft.dialects.registry import dialect, read_placement, write
-from weft.dialects.shares import COPY, PLACEMENT, encode, placement_of
+from weft.dialects.shares import encode, placement_of
 from weft.model import Share
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 MEMORY, CORES, COUNT = "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gpu-count"
 WHOLE, GPUSHARE, ELASTIC = "nvidia.com/gpu", "aliyun.com/gpu-mem", "elasticgpu.io/gpu-memory"
@@ -20,7 +21,11 @@ def weighed(container, *shares, on=NODE, copy=None, **more):
     def text(of):
         return encode(placement_of(request, on, [Share(*share) for share in of]))
 
-    marks = {PLACEMENT: text(shares), COPY: text(shares if copy is None else copy), **more}
+    marks = {
+        PLACEMENT: text(shares),
+        PLACEMENT_COPY: text(shares if copy is None else copy),
+        **more,
+    }
     return dialect(request.dialect).weigh(pod(container, annotations=marks), request, on)
 
 
@@ -110,5 +115,5 @@ def test_a_gpu_that_is_not_there_is_believed_of_two_that_agree():
 def test_marks_of_a_copied_manifest_are_worth_nothing_in_both():
     request = parsed(ask(MEMORY, 4_000))
     text = encode(place(request, NODE, 1)).replace("uid-1", "another")
-    marked = pod(ask(MEMORY, 4_000), annotations={PLACEMENT: text, COPY: text})
+    marked = pod(ask(MEMORY, 4_000), annotations={PLACEMENT: text, PLACEMENT_COPY: text})
     assert dialect("weft").weigh(marked, request, NODE) is None

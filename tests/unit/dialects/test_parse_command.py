@@ -2,12 +2,19 @@
 
 import json
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from weft.cli.manifests import ManifestPod, manifest_of
 from weft.cli.parse import parse
+from weft.cluster.state import pod_reader
+from weft.cluster.state.pod_constraints import UnknownVolumes
+from weft.dialects.dialect import DialectSettings
+from weft.kube.pods import Pod
 
+SANE = DialectSettings()
 APP = typer.Typer()
 APP.command("parse")(parse)
 
@@ -429,3 +436,64 @@ def test_documents_cost_what_they_are_long_however_many_come_before():
     assert len(parts) == 400
     assert sum(len(part.text) for part in parts) <= len(text)
     assert [part.first_line for part in parts[:3]] == [0, 3, 7]
+
+
+FULL = {
+    "metadata": {
+        "name": "p",
+        "namespace": "ml",
+        "uid": "u",
+        "annotations": {"weft.dev/class": "batch"},
+    },
+    "spec": {
+        "resources": {
+            "requests": {"cpu": "3", "memory": "2Gi"},
+            "limits": {"hugepages-2Mi": "6Mi"},
+        },
+        "overhead": {"cpu": "250m", "memory": "64Mi", "ephemeral-storage": "1Mi"},
+        "containers": [
+            {
+                "name": "a",
+                "ports": [{"hostPort": 80}],
+                "resources": {
+                    "limits": {
+                        "weft.dev/gpu-memory": 100,
+                        "ephemeral-storage": "1Gi",
+                        "rdma/hca": 1,
+                    },
+                    "requests": {"cpu": "8", "memory": "1Gi"},
+                },
+            }
+        ],
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}],
+    },
+}
+
+
+@pytest.mark.parametrize("settings", [SANE, DialectSettings(lends=True)])
+def test_a_manifest_is_read_as_the_scheduler_reads_the_pod(settings):
+    """Pod-level resources, storage, overhead, ports and constraints included."""
+    live = msgspec.json.decode(json.dumps(FULL), type=Pod)
+    live_request = pod_reader.read(live, settings, UnknownVolumes())
+    manifest = manifest_of(ManifestPod("Pod", "p", FULL))
+    request = pod_reader.read(manifest, settings, UnknownVolumes())
+    assert request == live_request
+    shape = request.shape
+    assert (shape.cpu_milli, shape.memory_mib) == (3_250, 2_112)
+    amounts = dict(shape.extended)
+    assert amounts.pop("weft.dev/gpu-memory", 0) == (100 if settings.lends else 0)
+    assert amounts == {
+        "ephemeral-storage": 2**30 + 2**20,
+        "hugepages-2Mi": 6 * 2**20,
+        "pods": 1,
+        "rdma/hca": 1,
+    }
+    assert shape.constraints.selector == (("pool", "gpu"),)
+    assert [port.port for port in shape.constraints.ports] == [80]
+
+
+def test_what_the_scheduler_cannot_read_of_a_pods_own_resources_is_an_error():
+    spec = {"containers": [{"name": "a"}], "resources": {"limits": {"cpu": "many"}}}
+    assert "spec.resources[cpu]" in error(json.dumps({"kind": "Pod", "spec": spec}))

@@ -5,7 +5,6 @@ import pytest
 from kube_world import client_of, pod, world
 
 from weft.kube.bind import (
-    FENCE,
     AlreadyBound,
     Binder,
     BindOptions,
@@ -19,6 +18,7 @@ from weft.kube.bind import (
     Unknown,
 )
 from weft.kube.client import ApiClient
+from weft.model.annotations import FENCED_VERSION
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_store import ApiRefusal
@@ -238,7 +238,7 @@ async def test_a_lost_request_resolves_to_refused_and_can_never_land_late() -> N
         unknown = await binder.bind(request)
         assert isinstance(unknown, Unknown)
         assert isinstance(await binder.resolve(unknown), Refused)
-        assert FENCE in server.get("pods", "a")["metadata"]["annotations"]
+        assert FENCED_VERSION in server.get("pods", "a")["metadata"]["annotations"]
         # The very request, had it been on its way all the time:
         assert isinstance(await binder.bind(request), Conflict)
 

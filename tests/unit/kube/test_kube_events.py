@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -83,11 +83,13 @@ def test_text_is_shortened_between_characters() -> None:
 
 @asynccontextmanager
 async def writing(
-    **options: Any,
+    urgent: Sequence[bool] = (), **options: Any
 ) -> AsyncIterator[tuple[FakeApiServer, EventWriter, VirtualClock]]:
     clock = VirtualClock()
     async with FakeApiServer() as server, client_of(server, clock, attempts=1) as client:
-        writer = EventWriter(client, "weft.dev/scheduler", "weft-0", EventOptions(**options))
+        writer = EventWriter(
+            client, "weft.dev/scheduler", "weft-0", lambda: bool(urgent), EventOptions(**options)
+        )
         task = asyncio.create_task(writer.run())
         yield server, writer, clock
         task.cancel()
@@ -99,9 +101,8 @@ async def ended(writer: EventWriter) -> None:
 
 
 async def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
-    async with writing(gives_way_s=3) as (server, writer, clock):
-        urgent = [True]
-        writer.busy = lambda: bool(urgent)
+    urgent = [True]
+    async with writing(urgent, gives_way_s=3) as (server, writer, clock):
         writer.tell(note("no room"))
         await clock.asleep(2)
         assert events(server) == []

@@ -41,15 +41,13 @@ async def test_a_server_that_is_not_there_was_sent_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["lose-request", "lose-answer"])
 async def test_a_reset_is_a_lost_answer(kind: str) -> None:
-    async def scene() -> bool:
-        async with world() as (server, client):
-            server.add("pods", pod())
-            server.fault(kind, method="DELETE")
-            with pytest.raises(LostError):
-                await client.call("DELETE", PODS.of("default", "a"))
-            return server.store.has(server.kind("pods"), ("default", "a"))
-
-    assert await scene() == (kind == "lose-request")
+    async with world() as (server, client):
+        server.add("pods", pod())
+        server.fault(kind, method="DELETE")
+        with pytest.raises(LostError):
+            await client.call("DELETE", PODS.of("default", "a"))
+        there = server.store.has(server.kind("pods"), ("default", "a"))
+        assert there == (kind == "lose-request")
 
 
 async def test_a_request_that_was_given_up_arrives_all_the_same() -> None:

@@ -217,10 +217,7 @@ async def test_one_metric_that_fails_leaves_the_others() -> None:
 
 
 async def test_nobody_listens() -> None:
-    async def story() -> SourceReading:
-        async with Prometheus(PrometheusOptions("http://127.0.0.1:1")) as client:
-            return await client.read([USED], 45)
-
-    (asked,) = (await story()).asked
+    async with Prometheus(PrometheusOptions("http://127.0.0.1:1")) as client:
+        (asked,) = (await client.read([USED], 45)).asked
     assert asked.error is not None
     assert asked.error.kind == "unreachable"

@@ -1,75 +1,82 @@
-"""What the numbers, names and addresses of the file may be; what the types cannot say."""
+"""Bounds of the file's numbers, names and addresses, and what is said of a setting beyond them."""
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+from typing import Any
+
+import msgspec
 
 from weft.cluster.config.addresses import EVERYWHERE, is_host, is_label, is_subdomain
 from weft.cluster.config.form import Configuration, ExtenderSettings
 from weft.cluster.http.access import is_loopback
 from weft.model import BadInputError
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 
-MOST_WEIGHT = 1_000_000
-"""Scores of 0 to 100 times this, of as many policies as there may be, add up within 64 bits."""
-
-_DAY_S = 86_400
-_LARGEST = 2**63 - 1
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_BEYOND = re.compile(r"Expected `\w+` [<>]")
+_NUMBERS = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _ORIGINAL_PORTS = (39_999, 12_345)
 
 
-class Limit(NamedTuple):
-    """A setting's value and what it may be; `above` instead of `least` where 0 itself is wrong."""
+def from_builtins(told: Any) -> Configuration:
+    """The configuration that a file says, each setting within its bound."""
+    try:
+        return msgspec.convert(told, Configuration)
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        what, at = (match[1], match[2] or "") if match else (str(error), "")
+        raise BadInputError(at, _in_words(what, at, told)) from error
 
-    field: str
-    value: float
-    least: float
-    most: float
-    above: bool = False
+
+def check_again(found: Configuration) -> None:
+    """Checks settings that were changed since they were read."""
+    from_builtins(msgspec.to_builtins(found))
+    check_bounds(found)
+
+
+def _in_words(what: str, at: str, told: Any) -> str:
+    """What msgspec says, with the value and what may stand there."""
+    kind: Any = msgspec.inspect.type_info(Configuration)
+    words: dict[str, str] = {}
+    for name, index in _STEP.findall(at):
+        if isinstance(kind, msgspec.inspect.StructType):
+            fields = {field.encode_name: field.type for field in kind.fields}
+            kind, told = fields[name], told.get(name)
+        elif isinstance(kind, msgspec.inspect.VarTupleType):
+            kind, told = kind.item_type, told[int(index)]
+        if isinstance(kind, msgspec.inspect.Metadata):
+            kind, words = kind.type, kind.extra or {}
+    if isinstance(kind, msgspec.inspect.LiteralType) and what.startswith("Invalid enum value"):
+        return f"{what}; write one of {', '.join(repr(value) for value in kind.values)}"
+    if isinstance(kind, _NUMBERS) and _BEYOND.match(what):
+        value = float(told) if isinstance(kind, msgspec.inspect.FloatType) else told
+        return _out_of_bounds(kind, value, words)
+    return what
+
+
+def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:
+    if "refused" in words:
+        return words["refused"].format(value)
+    if not math.isfinite(value):
+        return f"{value} is no finite number; write one"
+    if kind.le is not None and value > kind.le:
+        above = words.get("above", f"{{:,}} is more than {kind.le:,}; write that at most")
+        return above.format(value)
+    if kind.ge == 0:
+        return f"{value:,} is negative; write 0 or more"
+    least = f"more than {kind.gt:,}" if kind.gt is not None else f"{kind.ge:,} or more"
+    return f"{value:,} must be {least}"
 
 
 def check_bounds(found: Configuration) -> None:
-    """`BadInputError` with the field as its place."""
-    for one in _bounds(found):
-        too_small = one.value <= one.least if one.above else one.value < one.least
-        if math.isnan(one.value) or math.isinf(one.value):
-            raise BadInputError(one.field, f"{one.value} is no finite number; write one")
-        shown = f"{one.value:,}"
-        if too_small and one.least == 0 and not one.above:
-            raise BadInputError(one.field, f"{shown} is negative; write 0 or more")
-        if too_small:
-            least = f"more than {one.least:,}" if one.above else f"{one.least:,} or more"
-            raise BadInputError(one.field, f"{shown} must be {least}")
-        if one.value > one.most:
-            raise BadInputError(one.field, f"{shown} is more than {one.most:,}; write that at most")
-    for field, port in (("http.port", found.http.port), ("extender.port", found.extender.port)):
-        if not 0 <= port < 65_536:
-            raise BadInputError(field, f"{port} is no port; write 1 to 65535, or 0 for a free one")
+    """What is right only beside other settings; `BadInputError` with the field as its place."""
+    stable, window = found.limits.stable_seconds, found.telemetry.window_seconds
+    if stable > window:
+        what = f"{stable:,} is more than {window:,}; write that at most"
+        raise BadInputError("limits.stableSeconds", what)
     _check_names(found)
     _check_ports(found)
     _check_door(found.extender)
-
-
-def _bounds(found: Configuration) -> Iterator[Limit]:
-    client, lease = found.client, found.lease
-    yield Limit("client.qps", client.qps, 0, 1_000_000, above=True)
-    yield Limit("client.burst", client.burst, 1, 1_000_000)
-    yield Limit("client.bindsInFlight", client.binds_in_flight, 1, 10_000)
-    yield Limit("client.requestTimeoutSeconds", client.request_timeout_seconds, 1, 3_600)
-    yield Limit("lease.durationSeconds", lease.duration_seconds, 1, 10)
-    yield Limit("lease.renewSeconds", lease.renew_seconds, 0, 10, above=True)
-    warm_up, stable = found.limits.warm_up_seconds, found.limits.stable_seconds
-    yield Limit("limits.warmUpSeconds", warm_up, 0, _DAY_S)
-    yield Limit("limits.stableSeconds", stable, 0, found.telemetry.window_seconds, above=True)
-    yield Limit("events.intervalSeconds", found.events.interval_seconds, 0, _DAY_S)
-    yield Limit("interference.reloadSeconds", found.interference.reload_seconds, 0, _DAY_S)
-    yield Limit("seed", found.seed, 0, _LARGEST)
-    for i, profile in enumerate(found.profiles):
-        for j, use in enumerate(profile.policies):
-            yield Limit(f"profiles[{i}].policies[{j}].weight", use.weight, 0, MOST_WEIGHT)
-    for i, rule in enumerate(found.inventory):
-        yield Limit(f"inventory[{i}].count", rule.count, 1, MOST_GPUS)
-        yield Limit(f"inventory[{i}].memoryMiB", rule.memory_mib, 1, MOST_GPU_MIB)
 
 
 def _check_names(found: Configuration) -> None:

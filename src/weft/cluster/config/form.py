@@ -1,11 +1,47 @@
-"""The form of the configuration file. Why each default is as it is stands in `reasons`."""
+"""The form of the configuration file: each setting's type, bound, reason and default, in one place.
 
-from typing import Any, Literal
+A reason says what the setting does and why its default is what it is.
+"""
+
+import sys
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
+
+from weft.model.annotations import SLO_MS
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 
 API_VERSION = "weft.dev/v1"
 KIND = "WeftConfiguration"
+MOST_WEIGHT = 1_000_000
+"""Scores of 0 to 100 times this, of as many policies as there may be, add up within 64 bits."""
+
+DAY_S = 86_400
+
+# `refused` and `above` are told instead of the bound itself; {} is the value.
+Port = Annotated[
+    int,
+    Meta(
+        ge=0, le=65_535, extra={"refused": "{} is no port; write 1 to 65535, or 0 for a free one"}
+    ),
+]
+Promise = Annotated[
+    float,
+    Meta(ge=1, le=10, extra={"refused": "{:g} is no limit; write 1 (as much as there is) to 10"}),
+]
+Scale = Annotated[
+    float,
+    Meta(ge=0, le=sys.float_info.max, extra={"refused": "{} is no scale; write 0.01 for percent"}),
+]
+LookSeconds = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=DAY_S,
+        extra={"above": "{:g} is more than a day; write seconds, 86400 at most"},
+    ),
+]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -15,76 +51,154 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
 class PolicySettings(Section, frozen=True):
     """One policy of a profile; the first one queues, breaks ties and picks devices."""
 
-    name: str
-    weight: int = 1
-    options: dict[str, Any] = {}
+    name: Annotated[
+        str,
+        "fgd is the default of `weft`: of the policies that look at requests alone it strands the "
+        "fewest GPUs for the pods that usually come",
+    ]
+    weight: Annotated[
+        int,
+        Meta(ge=0, le=MOST_WEIGHT),
+        "counts where several policies score; each is then normalised to 0 to 100 first",
+    ] = 1
+    options: Annotated[dict[str, Any], "what this policy can be told; none has to be"] = {}
 
 
 class ProfileSettings(Section, frozen=True):
     """Which policies decide for the pods of a schedulerName."""
 
-    scheduler_name: str
-    policies: tuple[PolicySettings, ...]
+    scheduler_name: Annotated[str, "what a pod writes into spec.schedulerName to be decided here"]
+    policies: Annotated[
+        tuple[PolicySettings, ...],
+        "see `weft policies`; the first one queues, breaks ties and picks GPUs",
+    ]
 
 
 class ClientSettings(Section, frozen=True):
     """How the API server is asked."""
 
-    qps: float = 5_000
-    burst: int = 10_000
-    binds_in_flight: int = 64
-    request_timeout_seconds: int = 3
+    qps: Annotated[
+        float,
+        Meta(gt=0, le=1_000_000),
+        "requests a second to the API server; high, for the server has its own fair queueing, "
+        "while kube-scheduler's 50 would bind 50 pods a second",
+    ] = 5_000
+    burst: Annotated[
+        int, Meta(ge=1, le=1_000_000), "requests at once before qps counts; two seconds' worth"
+    ] = 10_000
+    binds_in_flight: Annotated[
+        int, Meta(ge=1, le=10_000), "bindings at once; the API server's rate is reached with 32"
+    ] = 64
+    request_timeout_seconds: Annotated[
+        int,
+        Meta(ge=1, le=3_600),
+        "a binding that took longer has no answer and is looked up; twice this long must fit into "
+        "the lease",
+    ] = 3
 
 
 class LeaseSettings(Section, frozen=True):
     """Leadership among several processes."""
 
-    enabled: bool = True
-    namespace: str = "kube-system"
-    name: str = "weft"
-    duration_seconds: int = 10
-    renew_seconds: float = 2
+    enabled: Annotated[
+        bool,
+        "whether a Lease decides who binds; on, for two processes run at once in every rolling "
+        "update",
+    ] = True
+    namespace: Annotated[str, "where the Lease is kept; kube-system, beside kube-scheduler's"] = (
+        "kube-system"
+    )
+    name: Annotated[str, "processes with the same name take turns"] = "weft"
+    duration_seconds: Annotated[
+        int, Meta(ge=1, le=10), "how long a dead leader is waited for; at most 10"
+    ] = 10
+    renew_seconds: Annotated[
+        float, Meta(gt=0, le=10), "time between renewals; three may fail in a row"
+    ] = 2
 
 
 class LimitsSettings(Section, frozen=True):
     """How much of a card's memory may be promised, in cards: 1 is what it has; and how long a pod
     is held at what it asked."""
 
-    overcommit: float = 1.0
-    harvest: float = 1.0
-    warm_up_seconds: float = 60
-    stable_seconds: float = 20
+    overcommit: Annotated[
+        Promise,
+        "how much of a card's memory may be promised to pods, whatever is measured; 1, for pods "
+        "that then use what they asked for run out of memory",
+    ] = 1.0
+    harvest: Annotated[
+        Promise,
+        "how much a harvesting policy may promise, where the difference is measured idle; 1 lends "
+        "nothing: whoever wants it declares how far, as 1.5, and borrowers may be evicted",
+    ] = 1.0
+    warm_up_seconds: Annotated[
+        float,
+        Meta(ge=0, le=DAY_S),
+        "so long after its binding a pod needs all that it asked, however little it uses: most "
+        "have by then loaded what they will use; more where they take longer",
+    ] = 60
+    stable_seconds: Annotated[
+        float,
+        Meta(gt=0, le=DAY_S),
+        "and until its memory changed by less than 2 % for so long once; no longer than "
+        "telemetry.windowSeconds, or nothing would ever be lent",
+    ] = 20
 
 
 class OomHistorySettings(Section, frozen=True):
     """Where it is kept which workloads ran out of GPU memory: a ConfigMap beside the Lease."""
 
-    name: str = "weft-lessons"
+    name: Annotated[
+        str,
+        "of a ConfigMap in lease.namespace: what workloads that ran out of GPU memory are "
+        "charged, and the most that pods like each other used, so that a restarted Weft knows; "
+        "empty keeps it in memory alone",
+    ] = "weft-lessons"
 
 
 class InventoryRule(Section, frozen=True):
     """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
 
-    count: int
-    memory_mib: int = msgspec.field(name="memoryMiB")
-    model: str = ""
-    nodes: str = "*"
-    labels: dict[str, str] = {}
+    count: Annotated[int, Meta(ge=1, le=MOST_GPUS), "how many cards each of these nodes has"]
+    memory_mib: Annotated[
+        int,
+        Meta(ge=1, le=MOST_GPU_MIB),
+        "the true memory of one card in MiB, as nvidia-smi shows it",
+    ] = msgspec.field(name="memoryMiB")
+    model: Annotated[str, "as pods name it; empty matches only pods that name none"] = ""
+    nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
+    labels: Annotated[dict[str, str], "labels that the node must have; none"] = {}
 
 
 class HttpSettings(Section, frozen=True):
     """Where the scheduler answers questions about itself."""
 
-    address: str = "0.0.0.0"
-    port: int = 10_259
-    anyone_may_explain: bool = False
+    address: Annotated[
+        str, "all addresses, so that the kubelet's probes and Prometheus reach it"
+    ] = "0.0.0.0"
+    port: Annotated[
+        Port,
+        "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a free one",
+    ] = 10_259
+    anyone_may_explain: Annotated[
+        bool,
+        "lets whoever reaches http.port read why pods of all namespaces are where they are; off: "
+        "loopback, or whom the API server lets read /explain",
+    ] = False
 
 
 class EventSettings(Section, frozen=True):
     """What people are told through the API."""
 
-    interval_seconds: float = 60
-    scheduled: bool = True
+    interval_seconds: Annotated[
+        float,
+        Meta(ge=0, le=DAY_S),
+        "least time between two events or two conditions of one pod and reason; people read "
+        "events in minutes",
+    ] = 60
+    scheduled: Annotated[bool, "an event for every pod that is bound, as kube-scheduler writes"] = (
+        True
+    )
 
 
 Compat = Literal["sane", "exact"]
@@ -93,10 +207,22 @@ Compat = Literal["sane", "exact"]
 class CompatSettings(Section, frozen=True):
     """Whether the policies of these systems decide as their originals did, flaws included."""
 
-    elastic: Compat = "sane"
-    alnair: Compat = "sane"
-    genius: Compat = "sane"
-    coscheml: Compat = "sane"
+    elastic: Annotated[
+        Compat,
+        "exact: elastic-binpack scores nodes by the original's formula, and tells kube-scheduler "
+        "these scores, which have no bound; sane, for that formula adds MiB to percent",
+    ] = "sane"
+    alnair: Annotated[
+        Compat,
+        "exact: all nodes tie, as in the original wherever a container asks for no vgpu-memory; "
+        "sane, for the original meant to compare them",
+    ] = "sane"
+    genius: Annotated[
+        Compat, "exact: the original's score, which prefers hot cards; sane prefers cool ones"
+    ] = "sane"
+    coscheml: Annotated[
+        Compat, "exact: every node counts as if it had one GPU; sane, for most have more"
+    ] = "sane"
 
 
 BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
@@ -112,16 +238,48 @@ DEFAULT_ROUTES = {
 class ExtenderSettings(Section, frozen=True):
     """Whether, where and how kube-scheduler is answered."""
 
-    enabled: bool = False
-    address: str = "127.0.0.1"
-    port: int = 39_999
-    original_ports: bool = False
-    routes: dict[str, str] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
-    interference_table: str = "/data/interference.json"
-    certificate_file: str = ""
-    key_file: str = ""
-    client_authority_file: str = ""
-    anyone_may_bind: bool = False
+    enabled: Annotated[bool, "whether kube-scheduler may ask; off, for nothing listens unasked"] = (
+        False
+    )
+    address: Annotated[
+        str,
+        "loopback, for kube-scheduler on the same machine; any other address needs "
+        "clientAuthorityFile: who is answered may bind every pod",
+    ] = "127.0.0.1"
+    port: Annotated[
+        Port,
+        "Elastic GPU's, so that its kube-scheduler configuration needs no other; 0 for a free one",
+    ] = 39_999
+    original_ports: Annotated[
+        bool,
+        "also on 39999 and 12345, as Elastic GPU and gpushare had it; off, for one port is enough "
+        "where kube-scheduler is told anew",
+    ] = False
+    routes: Annotated[
+        dict[str, str],
+        "path: policy. schedulerName lets the pod's own profile decide, auto is coscheml once "
+        "there is a table of interference and gpushare otherwise; else a schedulerName of "
+        "profiles, or a policy (the original's -priority spread is spread, random is random). A "
+        "path that is left out is not served",
+    ] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
+    interference_table: Annotated[
+        str,
+        "Co-scheML's table of slowdowns, for routes that are auto; read only where it is, and "
+        "where Co-scheML had it",
+    ] = "/data/interference.json"
+    certificate_file: Annotated[
+        str, "PEM; with its key the extender speaks HTTPS. None, as the originals"
+    ] = ""
+    key_file: Annotated[str, "PEM, of the certificate"] = ""
+    client_authority_file: Annotated[
+        str,
+        "PEM; only clients with a certificate that it signed are answered. None: only loopback is",
+    ] = ""
+    anyone_may_bind: Annotated[
+        bool,
+        "lets whoever reaches the extender bind pods of all namespaces, as the originals did; "
+        "off, for every pod of the cluster reaches it",
+    ] = False
 
 
 class OwnMetric(Section, frozen=True):
@@ -130,9 +288,12 @@ class OwnMetric(Section, frozen=True):
     `scale` makes the metric's unit Weft's own: 0.01 for percentages.
     """
 
-    name: str
-    metric: str
-    scale: float = 1.0
+    name: Annotated[str, "of the exporter's metric"]
+    metric: Annotated[str, "Weft's own name, such as sm_active_ratio"]
+    scale: Annotated[
+        Scale,
+        "times this is Weft's unit; 0.01 for percent, 0 where it may be percent or ratio",
+    ] = 1.0
 
 
 DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
@@ -141,41 +302,112 @@ DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-ex
 class TelemetrySettings(Section, frozen=True):
     """Where and how Weft looks at what the GPUs do."""
 
-    url: str = ""
-    exporters: str = ""
-    discover: Literal["", "servers", "exporters"] = ""
-    namespaces: tuple[str, ...] = ()
-    exporter_selectors: tuple[str, ...] = DEFAULT_EXPORTERS
-    interval_seconds: float = 15
-    scrape_seconds: float = 15
-    window_seconds: float = 300
-    horizon_seconds: float = 60
-    timeout_seconds: float = 10
-    username: str = ""
-    password_file: str = ""
-    bearer_token_file: str = ""
-    authority_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    verify: bool = True
-    headers: dict[str, str] = {}
-    partial_response: bool = False
-    selector: str = ""
-    names: tuple[OwnMetric, ...] = ()
+    url: Annotated[
+        str,
+        "a metrics server with Prometheus' API, as it stands before /api/v1; none: no policy sees "
+        "what GPUs do, and each decides by requests",
+    ] = ""
+    exporters: Annotated[
+        str,
+        "instead of a metrics server, the page of each node's exporter, such as "
+        "http://{address}:9400/metrics; for small clusters, for nobody keeps what was before",
+    ] = ""
+    discover: Annotated[
+        Literal["", "servers", "exporters"],
+        "servers: look for a metrics server among the cluster's Services; exporters: for the "
+        "nodes' exporters among its pods. Empty, for whom Weft listens to is yours to say",
+    ] = ""
+    namespaces: Annotated[
+        tuple[str, ...],
+        "where discover looks; all, but then nobody is given credentials, or evicted for the "
+        "progress that is told, for anyone who may make a Service could ask for them, or tell it",
+    ] = ()
+    exporter_selectors: Annotated[
+        tuple[str, ...], "labels of exporters' pods; dcgm-exporter's own and the GPU operator's"
+    ] = DEFAULT_EXPORTERS
+    interval_seconds: Annotated[
+        LookSeconds,
+        "time between two looks; policies need no more, and forecasts are made in these steps",
+    ] = 15
+    scrape_seconds: Annotated[
+        LookSeconds,
+        "how often the server asks the exporters; a sample older than two of these is stale, than "
+        "six (at least a minute) nothing",
+    ] = 15
+    window_seconds: Annotated[
+        LookSeconds,
+        "how far back peaks and forecasts look; twenty looks, the fewest that Kube-Knots' rules "
+        "admit",
+    ] = 300
+    horizon_seconds: Annotated[LookSeconds, "how far ahead forecasts look"] = 60
+    timeout_seconds: Annotated[
+        LookSeconds, "an answer that takes longer is none; the next look waits for it"
+    ] = 10
+    username: Annotated[str, "of HTTP's basic authentication; none"] = ""
+    password_file: Annotated[str, "its password, read again every minute"] = ""
+    bearer_token_file: Annotated[str, "a token, read again every minute; none"] = ""
+    authority_file: Annotated[
+        str, "PEM; who signed the server's certificate. None: the system's"
+    ] = ""
+    certificate_file: Annotated[str, "PEM; shown to a server that asks who we are. None"] = ""
+    key_file: Annotated[str, "PEM, of the certificate"] = ""
+    verify: Annotated[bool, "whether the certificate is looked at"] = True
+    headers: Annotated[
+        dict[str, str], "sent with every question, as X-Scope-OrgID to Mimir; none"
+    ] = {}
+    partial_response: Annotated[
+        bool,
+        "Thanos may leave out stores that do not answer; off, for a missing answer is safer than "
+        "half of one",
+    ] = False
+    selector: Annotated[
+        str,
+        'goes into each query, where a server knows several clusters, such as cluster="a"; none',
+    ] = ""
+    names: Annotated[
+        tuple[OwnMetric, ...], "what other exporters' metrics mean; the usual ones are known"
+    ] = ()
 
 
 class InterferenceSettings(Section, frozen=True):
     """What policies are told of how much applications slow each other down: one file, or none; and
     how it is found out how fast pods really go, and where that is kept."""
 
-    table: str = ""
-    model: str = ""
-    profiles: str = ""
-    mystic: str = ""
-    reload_seconds: int = 60
-    progress_metric: str = "weft_progress_total"
-    latency_metric: str = ""
-    observed: str = "weft-observed"
+    table: Annotated[
+        str,
+        "a table of slowdowns, as Co-scheML has it; none: where the extender has its table, that "
+        "one",
+    ] = ""
+    model: Annotated[str, "instead of a table, predictions as Weft writes them; none"] = ""
+    profiles: Annotated[
+        str,
+        "what applications do alone, as `weft profile` keeps it in a file: how fast they should "
+        "go; none: what interference.model has, and what pods say of themselves",
+    ] = ""
+    mystic: Annotated[
+        str, "mystic's distances between applications, for coscheml with pairing mystic; none"
+    ] = ""
+    reload_seconds: Annotated[
+        int,
+        Meta(ge=0, le=DAY_S),
+        "time between two looks whether these files, or the extender's table, changed; a kubelet "
+        "takes as long to bring a ConfigMap's change. 0: they are read at the start alone",
+    ] = 60
+    progress_metric: Annotated[
+        str,
+        "the counter of work done that applications export; a pod whose bound is broken by it has "
+        "a best-effort pod beside it evicted. Empty: nobody is, and nothing is asked",
+    ] = "weft_progress_total"
+    latency_metric: Annotated[
+        str,
+        f"a gauge of applications' p99, in seconds, for pods with {SLO_MS}; none, for there "
+        "is no usual name",
+    ] = ""
+    observed: Annotated[
+        str,
+        "of a ConfigMap in lease.namespace: how slow pods were seen beside each other, and who is "
+        "kept apart; empty keeps it in memory alone",
+    ] = "weft-observed"
 
     @property
     def predicted(self) -> bool:
@@ -195,12 +427,25 @@ DEFAULT_PROFILES = (
 class Configuration(Section, frozen=True):
     """The whole file."""
 
-    api_version: str = API_VERSION
-    kind: str = KIND
-    profiles: tuple[ProfileSettings, ...] = DEFAULT_PROFILES
-    gpushare_unit: Literal["auto", "GiB", "MiB"] = "auto"
+    api_version: Annotated[
+        str, "the form of this file; another version is refused, never guessed at"
+    ] = API_VERSION
+    kind: Annotated[str, "says that this is a configuration of Weft and no manifest"] = KIND
+    profiles: Annotated[
+        tuple[ProfileSettings, ...],
+        "which policies decide for the pods of which schedulerName; pods of other names are not "
+        "scheduled, but what they hold is counted",
+    ] = DEFAULT_PROFILES
+    gpushare_unit: Annotated[
+        Literal["auto", "GiB", "MiB"],
+        "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
+    ] = "auto"
     compat: CompatSettings = CompatSettings()
-    inventory: tuple[InventoryRule, ...] = ()
+    inventory: Annotated[
+        tuple[InventoryRule, ...],
+        "GPUs of nodes that no annotation, label or device plugin describes; none, for most "
+        "clusters have one of these",
+    ] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -210,4 +455,6 @@ class Configuration(Section, frozen=True):
     events: EventSettings = EventSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
-    seed: int = 0
+    seed: Annotated[
+        int, Meta(ge=0, le=2**63 - 1), "for policies that draw; the same seed decides the same"
+    ] = 0

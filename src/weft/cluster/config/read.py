@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from weft.cluster.config.bounds import check_bounds
+from weft.cluster.config.bounds import check_bounds, from_builtins
 from weft.cluster.config.form import (
     API_VERSION,
     BY_AUTO,
@@ -24,10 +22,8 @@ from weft.core.policies.compat import SYSTEM_OF
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 
-MOST_PROMISED = 10
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
-_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 
 
 def read(path: Path) -> Configuration:
@@ -43,16 +39,14 @@ def read(path: Path) -> Configuration:
 
 def decode(text: bytes, where: str) -> Configuration:
     """The configuration in this text; `where` names it in errors."""
+    told = _load(text, where)
+    if not isinstance(told, dict):
+        raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
+    _check_version(told, where)
     try:
-        told = _load(text, where)
-        if not isinstance(told, dict):
-            raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
-        _check_version(told, where)
-        found = msgspec.convert(told, Configuration)
-    except msgspec.ValidationError as error:
-        match = _AT.fullmatch(str(error))
-        what, at = (match[1], match[2] or "") if match else (str(error), "")
-        raise BadInputError(_place(where, at), what + _legal(what, at)) from error
+        found = from_builtins(told)
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.what) from error
     _check(found, where)
     return found
 
@@ -115,20 +109,6 @@ def _check_version(told: dict[object, object], where: str) -> None:
             )
 
 
-def _legal(what: str, at: str) -> str:
-    """The values that may stand there, where one of a few words is wrong."""
-    found: object = msgspec.inspect.type_info(Configuration)
-    for part in at.split(".") if what.startswith("Invalid enum value") else ():
-        if isinstance(found, msgspec.inspect.StructType):
-            fields = {field.encode_name: field.type for field in found.fields}
-            found = fields.get(part.partition("[")[0])
-        if isinstance(found, msgspec.inspect.ListType):
-            found = found.item_type
-    if not isinstance(found, msgspec.inspect.LiteralType):
-        return ""
-    return f"; write one of {', '.join(repr(value) for value in found.values)}"
-
-
 def _check_profiles(found: Configuration, where: str) -> None:
     names = [profile.scheduler_name for profile in found.profiles]
     if not names:
@@ -144,7 +124,7 @@ def _check_profiles(found: Configuration, where: str) -> None:
 
 
 def _check(found: Configuration, where: str) -> None:
-    """What the types cannot say."""
+    """What the types and their bounds cannot say."""
     _check_profiles(found, where)
     try:
         check_bounds(found)
@@ -159,10 +139,6 @@ def _check(found: Configuration, where: str) -> None:
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
-    for name, limit in (("overcommit", found.limits.overcommit), ("harvest", found.limits.harvest)):
-        if not 1 <= limit <= MOST_PROMISED:
-            at = _place(where, f"limits.{name}")
-            raise BadInputError(at, f"{limit:g} is no limit; write 1 (as much as there is) to 10")
     _check_extender(found.extender, where)
     _check_interference(found.interference, where)
 

@@ -1,12 +1,28 @@
 """The configuration for people: all defaults as a file, each setting with its reason."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from weft.cluster.config.form import Configuration
-from weft.cluster.config.reasons import REASONS
+from weft.cluster.config.form import Configuration, Section
 from weft.model import BadInputError
+
+
+def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(path, reason) of every setting of this form."""
+    for field in msgspec.structs.fields(form):
+        kind, path = field.type, prefix + field.encode_name
+        if get_origin(kind) is Annotated:
+            kind, *said = get_args(kind)
+            yield from ((path, reason) for reason in said if isinstance(reason, str))
+        if get_origin(kind) is tuple:
+            kind, path = get_args(kind)[0], f"{path}[]"
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _reasons(kind, f"{path}.")
+
+
+REASONS = dict(_reasons(Configuration))
 
 
 def as_yaml(found: Configuration) -> str:

@@ -1,6 +1,5 @@
-"""What the section `telemetry` may be, beyond its types: numbers, addresses, files, names."""
+"""Checks of the section `telemetry` beyond types and bounds: addresses, files, names."""
 
-import math
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -11,7 +10,6 @@ from weft.model import BadInputError
 from weft.telemetry.meaning.metric_names import Metric
 
 MOST_SAMPLES = 240
-_DAY_S = 86_400
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OF_CONNECTION = frozenset(
@@ -53,8 +51,6 @@ def check_telemetry(found: TelemetrySettings) -> None:
         if own.metric not in list(Metric):
             known = ", ".join(Metric)
             raise _bad(f"names[{i}].metric", f"{own.metric!r} is unknown; write one of {known}")
-        if not (math.isfinite(own.scale) and own.scale >= 0):
-            raise _bad(f"names[{i}].scale", f"{own.scale} is no scale; write 0.01 for percent")
         if own.name in {earlier.name for earlier in found.names[:i]}:
             raise _bad(f"names[{i}].name", f"{own.name!r} has a meaning already; keep one")
 
@@ -72,19 +68,6 @@ def telemetry_files(found: TelemetrySettings) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_times(found: TelemetrySettings) -> None:
-    for field, value in (
-        ("intervalSeconds", found.interval_seconds),
-        ("scrapeSeconds", found.scrape_seconds),
-        ("windowSeconds", found.window_seconds),
-        ("horizonSeconds", found.horizon_seconds),
-        ("timeoutSeconds", found.timeout_seconds),
-    ):
-        if not math.isfinite(value):
-            raise _bad(field, f"{value} is no finite number; write one")
-        if value <= 0:
-            raise _bad(field, f"{value} must be more than 0")
-        if value > _DAY_S:
-            raise _bad(field, f"{value:g} is more than a day; write seconds, 86400 at most")
     if found.window_seconds < 2 * found.interval_seconds:
         raise _bad("windowSeconds", f"{found.window_seconds:g} is less than two intervalSeconds")
     if found.window_seconds > MOST_SAMPLES * found.interval_seconds:

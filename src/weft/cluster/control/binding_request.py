@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from weft.core.engine import Bind
 from weft.dialects import registry
-from weft.dialects.shares import COPY, PLACEMENT, TERM
 from weft.kube.annotation_limits import annotation_bytes
 from weft.kube.bind import BindRequest
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY, TERM
 
 
 def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | None) -> BindRequest:
@@ -17,7 +17,7 @@ def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | N
     marks = registry.write(request, placement, node, now_ns)
     annotations = marks.annotations
     if PLACEMENT in annotations:
-        annotations = {**annotations, COPY: annotations[PLACEMENT]}
+        annotations = {**annotations, PLACEMENT_COPY: annotations[PLACEMENT]}
     if annotations and term:
         annotations = {**annotations, TERM: str(term)}
     return BindRequest(

@@ -60,9 +60,12 @@ class EventReporter:
         self._interval_s = interval_s = max(_LEAST_INTERVAL_S, self.options.interval_s)
         self._live, self._client = live, client
         self.events = EventWriter(
-            client, "weft-scheduler", name, EventOptions(interval_s=interval_s)
+            client,
+            "weft-scheduler",
+            name,
+            lambda: live.binding,
+            EventOptions(interval_s=interval_s),
         )
-        self.events.busy = lambda: live.binding
         self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
         self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
         self._held_back: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()

@@ -5,20 +5,37 @@ when it has the lease and has read everything once more. Leadership does not com
 """
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 NOBODY = "no Weft process leads yet; ask again in some seconds"
 
 
-class Leadership:
-    """`elsewhere` names another process that leads, as far as is known; "" where nobody is known
-    to. Who waits for the lease says it."""
+class LeaseHolder(Protocol):
+    """Waits for the lease, or has it (`weft.kube.lease.Elector`)."""
 
-    def __init__(self, *, here: bool = False) -> None:
-        self.elsewhere: Callable[[], str] = lambda: ""
+    @property
+    def other(self) -> str:
+        """Another process that has it, as far as is known; "" where nobody is known to."""
+        ...
+
+    def may_bind(self, seconds: float) -> bool:
+        """Whether a write that takes up to `seconds` ends before the lease does."""
+        ...
+
+
+class Leadership:
+    """Whether this process leads. Without a `lease` nobody else does."""
+
+    def __init__(self, lease: LeaseHolder | None, *, here: bool = False) -> None:
+        self._lease = lease
         self._here = asyncio.Event()
         if here:
             self.begin()
+
+    @property
+    def elsewhere(self) -> str:
+        """Another process that leads, as far as is known; "" where nobody is known to."""
+        return self._lease.other if self._lease is not None else ""
 
     @property
     def here(self) -> bool:
@@ -28,7 +45,7 @@ class Leadership:
     @property
     def lacking(self) -> str:
         """What keeps the cluster without a leader; "" where this process leads or follows one."""
-        return "" if self.here or self.elsewhere() else NOBODY
+        return "" if self.here or self.elsewhere else NOBODY
 
     def begin(self) -> None:
         """This process leads from now on."""
@@ -49,5 +66,5 @@ class Leadership:
                 pass
         if self.here:
             return ""
-        other = self.elsewhere()
+        other = self.elsewhere
         return f"another Weft process is the leader: {other}; ask there" if other else NOBODY

@@ -25,7 +25,7 @@ from weft.cluster.control.interface import (
     OnNotice,
     StateStore,
 )
-from weft.cluster.control.leadership import Leadership
+from weft.cluster.control.leadership import Leadership, LeaseHolder
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.turns import LoopTurns
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
@@ -66,6 +66,8 @@ from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.dialects.inventory import InventoryFallback
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -80,18 +82,22 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.inventory import UNHEALTHY_NAMESPACE
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
-from weft.kube.sources import InventoryFallback
-from weft.model import Node, Placement, PodRequest
+from weft.model import Node, PodRequest
 
 T = TypeVar("T")
 _CarriedOut = Wake | Evict | EvictionWaived | Learnt | PeakLearnt
 
 
 class EngineCluster:
-    """The `LiveCluster` of a process."""
+    """The `LiveCluster` of a process.
+
+    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
+    inventory of nodes that nobody else tells of. `lease` is asked before each write, and who else
+    has it; without one this process may always write. `limits` are the ledger's. `interference`:
+    there is a table of it. What is learnt of pods that ran out of memory is `kept` there.
+    """
 
     def __init__(
         self,
@@ -103,34 +109,32 @@ class EngineCluster:
         gpushare_unit: Unit = "auto",
         seed: int = 0,
         binding: BindOptions | None = None,
-        may_bind: Callable[[float], bool] | None = None,
+        lease: LeaseHolder | None = None,
         limits: RequestLimits = STRICT,
+        interference: bool = False,
         kept: OwnConfigMap | None = None,
     ) -> None:
-        """`names` are the schedulerNames to schedule for (all profiles' where left out), `rules`
-        the inventory of nodes that nobody else tells of. `may_bind` is asked before each write
-        (`Elector.may_bind`; always, where it is left out). `limits` are the ledger's; lessons of
-        pods that ran out of memory are `kept` there."""
+        may_bind = lease.may_bind if lease else None
         self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
-        self.ready = False
-        self.leadership = Leadership()
-        self.faults = FaultLog()
-        self.term = 0
+        self.ready, self.term = False, 0
+        self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, binding, may_bind)
         self.client = self._client = client
-        lends = max(limits) > 1000
-        self._nodes, self._volumes = NodeView(rules, lends=lends), VolumeView()
-        names = [profile.name for profile in profiles] if names is None else names
-        self._pods = PodView(names, self._nodes, self._volumes, self._occupants)
-        unit = "node" if gpushare_unit == "auto" else gpushare_unit
-        self._pods.settings = DialectSettings(gpushare_unit=unit, lends=lends)
-        self._pods.on_bad = self._not_read
+        settings = _settings(gpushare_unit, limits, interference)
+        self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()
+        self._pods = PodView(
+            [profile.name for profile in profiles] if names is None else names,
+            self._nodes,
+            self._volumes,
+            self.engine.ledger,
+            settings,
+            on_bad=self._unreadable,
+            clock=client.clock,
+        )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self._pods.decided = self._decided
-        self._pods.clock = client.clock
         self.evictor = Evictor(client, self._pods, self._notice, self.handle, may_bind)
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
@@ -143,9 +147,6 @@ class EngineCluster:
         self._gathering = NodeBatches(client.clock, self._tell_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
-
-    def _not_read(self, pod: Pod, why: str) -> None:
-        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     @property
     def settings(self) -> DialectSettings:
@@ -417,13 +418,17 @@ class EngineCluster:
             if isinstance(event, PodSeenBound):
                 self.guard.touch(event.placement.node)
 
+    def _unreadable(self, pod: Pod, why: str) -> None:
+        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
+
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
 
-    def _decided(self, uid: str) -> Placement | None:
-        held = self.engine.ledger.holdings.get(uid)
-        return held.placement if held is not None else None
 
-    def _occupants(self, node: str, gpu: int) -> list[str]:
-        return self.engine.ledger.occupants(node, gpu)
+def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:
+    return DialectSettings(
+        gpushare_unit="node" if unit == "auto" else unit,
+        lends=max(limits) > 1000,
+        interference_table=interference,
+    )

@@ -70,7 +70,7 @@ class Evictor:
         pods: PodView,
         tell: Callable[[Notice], None],
         report: Callable[[Event], object],
-        may_write: Callable[[float], bool] | None = None,
+        may_write: Callable[[float], bool] | None,
     ) -> None:
         self.leading = False
         self.timeout_s = 3.0

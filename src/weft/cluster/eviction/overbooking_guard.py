@@ -31,12 +31,12 @@ from weft.core.engine.overbooking import (
     double_booking_in_words,
     overbooked_gpus,
 )
-from weft.dialects.shares import TERM
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 from weft.model import Node
+from weft.model.annotations import TERM
 
 log = logging.getLogger("weft.cluster")
 

@@ -10,8 +10,8 @@ import msgspec
 
 from weft.cluster.extender.routes import ORIGINAL_PORTS
 from weft.cluster.extender.server import ExtenderServer
-from weft.cluster.extender.tls import server_tls
 from weft.cluster.http.access import AccessRule
+from weft.cluster.http.tls import server_tls
 from weft.model import BadInputError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from weft.cluster.config.form import DEFAULT_PROFILES
-from weft.dialects.registry import ALL
+from weft.dialects.catalog import ALL
 from weft.dialects.system import BaseDialect
 from weft.model import BadInputError
 

@@ -1,4 +1,4 @@
-"""HTTP around `service.py`: paths, limits, TLS. What the limits are for: `connection.py`.
+"""HTTP around `service.py`: paths, limits, TLS. What the limits are for: `ServerOptions`.
 
 Whoever speaks may be broken or hostile: a request is read within a time and a size, all requests
 together within a memory budget, and what is wrong with one is said to that one alone.
@@ -9,29 +9,62 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
+import msgspec
 from aiohttp import web
 
 import weft
-from weft.cluster.extender.connection import ExtenderConnection, ServerOptions
 from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.extender.protocol import ErrorAnswer, encode
 from weft.cluster.extender.reports import inspect, status
 from weft.cluster.extender.routes import PRIORITIZE_VERBS, Route
 from weft.cluster.extender.service import NOT_READY, Extender, ExtenderReply
 from weft.cluster.http.access import AccessRule
-from weft.cluster.http.connection import LimitedConnection
+from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
 
 log = logging.getLogger("weft.extender")
 
 
-class Http(NamedTuple):
-    """An answer with its content type."""
+MIB = 2**20
 
-    status: int
-    body: bytes
-    type: str = "application/json"
+
+class ServerOptions(msgspec.Struct, frozen=True):
+    """Settings of the server, with reasons.
+
+    `most_body_bytes`: of one request; 5,000 names are 0.1 MB, full nodes some kB each.
+    `most_buffered_bytes`: of all requests being read and answers being sent; more requests are
+    asked to come again (503).
+    `read_timeout_s`: for a whole request to come, and for its answer to be taken; kube-scheduler
+    itself gives up after its httpTimeout.
+    `idle_timeout_s`: longer than the 90 s after which Go's client gives up an idle connection, so
+    that it is never we who close one that a request is just being sent on.
+    `bind_timeout_s`: how long an answer waits for a binding's outcome; the binding itself goes on.
+    `most_connections`: kube-scheduler opens one per bind in flight.
+    `drain_s`: how long answers may take once the process was asked to end.
+    `linger_s`: how long who was turned away may go on sending before the connection is closed; one
+    that is closed at once loses the answer.
+    """
+
+    most_body_bytes: int = 32 * MIB
+    most_buffered_bytes: int = 128 * MIB
+    read_timeout_s: float = 10
+    idle_timeout_s: float = 120
+    bind_timeout_s: float = 30
+    most_connections: int = 1024
+    drain_s: float = 5
+    linger_s: float = 2
+
+    @property
+    def server(self) -> ServerLimits:
+        """What the server needs of it."""
+        return ServerLimits(
+            self.read_timeout_s,
+            self.read_timeout_s,
+            self.idle_timeout_s,
+            self.most_connections,
+            self.linger_s,
+            backlog=512,
+        )
 
 
 class _TurnedAwayError(Exception):
@@ -58,45 +91,33 @@ class ExtenderServer:
         self.options = options or ServerOptions()
         self._door = door or AccessRule()
         self.metrics = ExtenderMetrics()
-        self._opened: set[LimitedConnection] = set()
         self._extender = extender
-        self._buffered = 0
+        self._reading_bytes = 0
         self._posts: dict[str, tuple[Route, str, Answering]] = {}
         self._gets = self._own_pages()
         self._inspects: set[str] = set()
         self._binding: set[asyncio.Future[ExtenderReply]] = set()
-        self._listening: list[asyncio.Server] = []
-        self._manager = web.Server(self._serve)
+        self._server = HttpServer(
+            self._answer_or_refuse,
+            self.options.server,
+            problem=_problem,
+            unreadable=_problem,
+            turned_away=self.metrics.turned_away,
+            log=log,
+        )
         for route in routes:
             self._add(route)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a port (0: any free one); which one it is."""
-        loop = asyncio.get_running_loop()
-        found = await loop.create_server(self._connection, host, port, ssl=tls, backlog=512)
-        self._listening.append(found)
-        return int(found.sockets[0].getsockname()[1])
+        return await self._server.listen(host, port, tls)
 
     async def close(self) -> None:
         """Take no more requests, answer what came, give bindings in flight their time."""
-        for one in self._listening:
-            one.close()
+        self._server.stop_listening()
         if self._binding:
             await asyncio.wait(self._binding, timeout=self.options.drain_s)
-        self._manager.pre_shutdown()  # else idle connections are waited for
-        await self._manager.shutdown(self.options.drain_s)
-
-    def _connection(self) -> ExtenderConnection:
-        return ExtenderConnection(
-            self.options,
-            self.metrics,
-            self._opened,
-            self._manager,
-            access_log=None,
-            keepalive_timeout=self.options.idle_timeout_s,
-            auto_decompress=False,
-            lingering_time=self.options.linger_s,
-        )
+        await self._server.close(self.options.drain_s)
 
     # --- paths -----------------------------------------------------------------------------------
 
@@ -114,79 +135,43 @@ class ExtenderServer:
             self._gets[f"{path}/inspect"] = self._inspect
             self._inspects.add(f"{path}/inspect")
 
-    def _own_pages(self) -> dict[str, Callable[[], Http]]:
-        def ready() -> Http:
+    def _own_pages(self) -> dict[str, Callable[[], HttpAnswer]]:
+        def ready() -> HttpAnswer:
             cluster = self._extender.cluster
             lacking = cluster.leadership.lacking if cluster.ready else NOT_READY
-            return Http(503 if lacking else 200, (lacking or "ok").encode(), "text/plain")
+            return HttpAnswer(503 if lacking else 200, (lacking or "ok").encode(), "text/plain")
 
         version = weft.__version__.encode()
         return {
-            "/version": lambda: Http(200, version, "text/plain"),
-            "/healthz": lambda: Http(200, b"ok", "text/plain"),
-            "/livez": lambda: Http(200, b"ok", "text/plain"),
+            "/version": lambda: HttpAnswer(200, version, "text/plain"),
+            "/healthz": lambda: HttpAnswer(200, b"ok", "text/plain"),
+            "/livez": lambda: HttpAnswer(200, b"ok", "text/plain"),
             "/readyz": ready,
-            "/metrics": lambda: Http(
+            "/metrics": lambda: HttpAnswer(
                 200, self.metrics.text().encode(), "text/plain; version=0.0.4"
             ),
         }
 
-    def _inspect(self, node: str = "") -> Http:
+    def _inspect(self, node: str = "") -> HttpAnswer:
         cluster = self._extender.cluster
         found = inspect(
             cluster.engine.ledger, cluster.settings.gpushare_unit, self._extender.name_of, node
         )
-        return Http(200, encode(found))
+        return HttpAnswer(200, encode(found))
 
-    def _status(self) -> Http:
-        return Http(200, encode(status(self._extender.cluster.engine.ledger)))
+    def _status(self) -> HttpAnswer:
+        return HttpAnswer(200, encode(status(self._extender.cluster.engine.ledger)))
 
     # --- one request -----------------------------------------------------------------------------
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, ExtenderConnection)
-        connection.answering(True)
-        close = True
+    async def _answer_or_refuse(self, request: web.BaseRequest) -> HttpAnswer:
         try:
-            answer = await self._answer(request)
+            return await self._answer(request)
         except _TurnedAwayError as refusal:
             self.metrics.turned_away(refusal.why)
-            answer = Http(refusal.status, encode(ErrorAnswer(str(refusal))))
-        except Exception:
-            log.exception("no answer to %s %s", request.method, request.path[:200])
-            answer = Http(500, encode(ErrorAnswer("Weft failed to answer; its log says why")))
-        else:
-            close = False
-        response = web.Response(
-            status=answer.status, body=answer.body, headers={"Content-Type": answer.type}
-        )
-        if close:
-            connection.leaving()
-            response.force_close()
-        try:
-            await self._send(request, response, len(answer.body))
-        finally:
-            connection.answering(False)
-        return response
+            return _problem(refusal.status, str(refusal))
 
-    async def _send(self, request: web.BaseRequest, answer: web.Response, size: int) -> None:
-        """Until it is taken: who asks for much and reads nothing must not fill the memory."""
-        self._buffered += size
-        try:
-            async with asyncio.timeout(self.options.read_timeout_s):
-                await answer.prepare(request)
-                await answer.write_eof()
-        except TimeoutError:
-            connection = request.protocol
-            assert isinstance(connection, ExtenderConnection)
-            connection.too_slow()
-        except ConnectionError:
-            pass  # who asked is gone
-        finally:
-            self._buffered -= size
-
-    async def _answer(self, request: web.BaseRequest) -> Http:
+    async def _answer(self, request: web.BaseRequest) -> HttpAnswer:
         path = request.path
         if path not in _OPEN and not self._door.admits(request.transport):
             raise _TurnedAwayError(403, "door", _SHUT)
@@ -206,9 +191,9 @@ class ExtenderServer:
         reply = await answer(body)
         took_s = time.perf_counter() - started
         self.metrics.answered(route.path, verb, "error" if reply.failed else "ok", took_s)
-        return Http(reply.status, reply.body)
+        return HttpAnswer(reply.status, reply.body)
 
-    def _page(self, path: str) -> Callable[[], Http] | None:
+    def _page(self, path: str) -> Callable[[], HttpAnswer] | None:
         folder, _, node = path.rpartition("/")
         if folder in self._inspects and node:
             return lambda: self._inspect(node)
@@ -229,17 +214,18 @@ class ExtenderServer:
                 async for part in request.content.iter_any():
                     parts.append(part)
                     held += len(part)
-                    self._buffered += len(part)
+                    self._reading_bytes += len(part)
                     if held > options.most_body_bytes:
                         raise _TurnedAwayError(413, "size", too_large)
-                    if self._buffered > options.most_buffered_bytes:
+                    buffered = self._reading_bytes + self._server.sending_bytes
+                    if buffered > options.most_buffered_bytes:
                         raise _TurnedAwayError(503, "busy", "too much at once; come again")
         except TimeoutError as error:
             raise _TurnedAwayError(408, "slow", "the request did not come in time") from error
         except (web.RequestPayloadError, ConnectionError) as error:
             raise _TurnedAwayError(400, "broken", "the request's body is broken") from error
         finally:
-            self._buffered -= held
+            self._reading_bytes -= held
         return b"".join(parts)
 
     async def _bind(self, route: Route, body: bytes) -> ExtenderReply:
@@ -264,6 +250,10 @@ _SHUT = (
     "loopback is not enough): docs/howto/run-the-extender.md"
 )
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+
+
+def _problem(status: int, text: str) -> HttpAnswer:
+    return HttpAnswer(status, encode(ErrorAnswer(text)), last=True)
 
 
 def _at_once(question: Callable[[Route, bytes], ExtenderReply], route: Route) -> Answering:

@@ -1,59 +1,51 @@
 """A connection that must say what it wants in time, and the limits of all of them."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 UNREADABLE = "this is no HTTP request that Weft can read"
 
 
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """`head_timeout_s`: for a request's head to arrive. `most`: connections open at once."""
-
-    head_timeout_s: float
-    most: int
-
-
 class LimitedConnection(web.RequestHandler):
-    """Closed if it is one too many, or silent while a request's head is due.
+    """Closed if it is one of more than `most`, or silent for `head_s` while a head is due.
 
     `opened` holds all open ones of a server. A server says when it is `answering`; from then on
-    the times are its own.
+    the times are its own. `turned_away` hears why one ends: `connections`, `slow` or `http`.
+    `unreadable` is what is said to bytes that are no HTTP.
     """
 
     def __init__(
         self,
-        limits: ConnectionLimits,
+        head_s: float,
+        most: int,
         opened: "set[LimitedConnection]",
         manager: web.Server,
+        *,
+        turned_away: Callable[[str], None],
+        unreadable: Callable[[], web.Response],
         **how: Any,
     ) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **how)
-        self._limits, self._opened = limits, opened
+        self._head_s, self._most, self._opened = head_s, most, opened
+        self._turned_away, self._unreadable = turned_away, unreadable
         self._timer: asyncio.TimerHandle | None = None
-        self._answering = False
-
-    def turned_away(self, why: str) -> None:
-        """It ends here, because of `connections`, `slow` or `http`: a host may count it."""
-
-    def unreadable(self) -> web.Response:
-        """What is said to bytes that are no HTTP."""
-        return web.Response(text=UNREADABLE)
+        self._answering = self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """One more, if there is room."""
+        """Count it, or close it if it is one too many."""
         super().connection_made(transport)
         self._opened.add(self)
-        if len(self._opened) > self._limits.most:
-            self.turned_away("connections")
+        if len(self._opened) > self._most:
+            self._turned_away("connections")
             self.abort()
         else:
             self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """One less."""
+        """Count it no more."""
         self._opened.discard(self)
         self._stop_waiting()
         super().connection_lost(exc)
@@ -72,20 +64,33 @@ class LimitedConnection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """What is no HTTP is told so in a few words; nothing of it is sent back or logged."""
-        self.turned_away("http")
-        response = self.unreadable()
+        self._turned_away("http")
+        response = self._unreadable()
         response.set_status(status)
         response.force_close()
         return response
 
     def answering(self, now: bool) -> None:
-        """Whether a request is being answered; before that its head is waited for."""
-        self._answering = now
+        """Whether a request is being answered; before that its head is waited for.
+
+        Once it is leaving, no further request is.
+        """
+        self._answering = now or self._leaving
         self._stop_waiting()
+
+    def leaving(self) -> None:
+        """The last answer is given. What still comes is thrown away, while it lingers."""
+        self._leaving = True
+
+    def abort_unless_taken(self, within_s: float) -> None:
+        """Close it then, if what was sent is not taken."""
+        if self._unsent():
+            loop = asyncio.get_running_loop()
+            loop.call_later(within_s, lambda: self.abort() if self._unsent() else None)
 
     def too_slow(self) -> None:
         """Whoever is there does not send, or does not read: close it."""
-        self.turned_away("slow")
+        self._turned_away("slow")
         self.abort()
 
     def abort(self) -> None:
@@ -93,9 +98,12 @@ class LimitedConnection(web.RequestHandler):
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
 
+    def _unsent(self) -> int:
+        transport = self.transport
+        return transport.get_write_buffer_size() if isinstance(transport, asyncio.Transport) else 0
+
     def _expect_head(self) -> None:
-        after_s = self._limits.head_timeout_s
-        self._timer = asyncio.get_running_loop().call_later(after_s, self.too_slow)
+        self._timer = asyncio.get_running_loop().call_later(self._head_s, self.too_slow)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

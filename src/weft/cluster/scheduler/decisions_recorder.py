@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
 from weft.core.record.file import FullError, is_large
 from weft.core.record.side import clear, side_of
@@ -23,19 +24,19 @@ _EVERY_S = 1.0
 _MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is no disk
 
 
-class Recording:
+class Recording(BackgroundPart):
     """A part of the process: from its start on everything the cluster handles is on record.
 
     `most_mib` is what the file and its signals take together at most; 0: however much.
     """
 
     def __init__(self, live: EngineCluster, header: Header, path: Path, most_mib: int = 0) -> None:
+        super().__init__(f"decisions go to {path}", self._write_for_ever, self._write)
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | DecisionLine] = []
         self._size = 0
         self._encoder = msgspec.json.Encoder()
         self._lines, self._writing = DecisionLines(side_of(path), most_mib << 20), threading.Lock()
-        self._task: asyncio.Task[None] | None = None
         self.failed = ""
 
     async def start(self) -> str:
@@ -45,8 +46,7 @@ class Recording:
         except OSError as error:
             raise BadInputError(f"--decisions {self._path}", f"{error.strerror}") from error
         self._live.decide = Recorder(self._live.engine, self._header, self._put).handle
-        self._task = asyncio.create_task(self._write_for_ever())
-        return f"decisions go to {self._path}"
+        return await super().start()
 
     def _begin(self) -> None:
         """The last file steps aside, with the signals beside it."""
@@ -69,13 +69,6 @@ class Recording:
             text = self._encoder.encode(line) + b"\n"
             self._waiting.append(text)
             self._size += len(text)
-
-    async def close(self) -> None:
-        """Write what is left."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            await self._write()
 
     async def _write_for_ever(self) -> None:
         while not self.failed:

@@ -39,7 +39,7 @@ from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
 from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
-from weft.dialects import registry
+from weft.dialects.catalog import RESOURCES
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code, PodRequest, Share
 
@@ -68,12 +68,12 @@ class Explainer:
     def __init__(
         self,
         live: ClusterView,
+        progress_of: Callable[[str], ObservedProgress | None] | None,
         options: SearchOptions | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._live, self._clock = live, clock
+        self._live, self._progress_of, self._clock = live, progress_of, clock
         self._options = options or SearchOptions()
-        self.progress_of: Callable[[str], ObservedProgress | None] = lambda uid: None
 
     async def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """The pod now; None where there is none of this name."""
@@ -81,7 +81,9 @@ class Explainer:
             found = await self._explain(namespace, name)
         except Exception as error:  # a mistake of ours about this pod is no other answer's
             found = self._broke_off(namespace, name, error)
-        return None if found is None else replace(found, progress=self.progress_of(found.uid))
+        if found is None or self._progress_of is None:
+            return found
+        return replace(found, progress=self._progress_of(found.uid))
 
     def _broke_off(self, namespace: str, name: str, error: Exception) -> PodExplanation | None:
         why, pod = (
@@ -378,7 +380,7 @@ def _beyond_advertised(
     """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
     notes = []
     for lacks in summary.reasons:
-        if lacks.code != Code.EXTENDED or lacks.unit not in registry.RESOURCES:
+        if lacks.code != Code.EXTENDED or lacks.unit not in RESOURCES:
             continue
         column, rows = table.extended[lacks.unit], np.flatnonzero(known.codes == Code.EXTENDED)
         best = int(rows[column.take(rows).argmax()])

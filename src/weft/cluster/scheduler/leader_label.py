@@ -13,10 +13,10 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import PODS, SkippedObjects
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.model.annotations import ROLE
 
 log = logging.getLogger("weft.scheduler")
 
-ROLE = "weft.dev/role"
 LEADER, FOLLOWER = "leader", "follower"
 
 

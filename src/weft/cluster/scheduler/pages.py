@@ -24,27 +24,43 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from weft.cluster.http.access import AccessRule
-from weft.cluster.http.connection import LimitedConnection
+from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
 from weft.cluster.scheduler.cluster_view import ClusterView
-from weft.cluster.scheduler.connection import HttpOptions, PageConnection
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.permission import Permission
 from weft.model import BadInputError
 
 log = logging.getLogger("weft.scheduler")
 
-_JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_READY = "this Weft is still reading the cluster; ask again in some seconds"
 
 
-class PageResponse(NamedTuple):
-    """Status, body and its type."""
+class HttpOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
 
-    status: int
-    body: bytes
-    type: str = _TEXT
+    `head_timeout_s`: for a request's head to arrive; it is one packet. `answer_timeout_s`: for an
+    answer to be made (explaining computes for a second at most, and rests as long), and then for it
+    to be taken: one with metrics is 2 MB. `idle_timeout_s`: longer
+    than the minute between two of Prometheus' visits. `most_connections`: a kubelet, some
+    Prometheus and some people; each costs some kB. `most_explaining`: explanations asked for at
+    once; they are made one after another. `close_s`: for answers under way when the process ends.
+    """
+
+    head_timeout_s: float = 10
+    answer_timeout_s: float = 20
+    idle_timeout_s: float = 75
+    most_connections: int = 128
+    most_explaining: int = 8
+    close_s: float = 2
+
+    @property
+    def server(self) -> ServerLimits:
+        """What the server needs of it."""
+        return ServerLimits(
+            self.head_timeout_s, self.answer_timeout_s, self.idle_timeout_s, self.most_connections
+        )
 
 
 class HealthCheck(NamedTuple):
@@ -67,7 +83,7 @@ class _Families(Collector):
 class StatusPages:
     """The pages of one process; a `Part` of it (`process.py`).
 
-    `collectors` are asked for metrics, in order; others' may be added. `explainer` explains pods.
+    `collectors` are asked for metrics, in order. `explainer` explains pods.
     `port` 0 is any free one; after `start` it is the one that is listened on. Whom `door` does not
     admit must have the right to have a pod explained.
     """
@@ -75,6 +91,7 @@ class StatusPages:
     def __init__(
         self,
         live: ClusterView,
+        explainer: Explainer,
         collectors: Sequence[Collector],
         *,
         address: str = "0.0.0.0",
@@ -85,14 +102,19 @@ class StatusPages:
         self.collectors = list(collectors)
         self.address, self.port = address, port
         self.options = options or HttpOptions()
-        self._live, self.explainer = live, Explainer(live)
+        self._live, self._explainer = live, explainer
         self._permission = Permission(live.client, door or AccessRule())
-        self._opened: set[LimitedConnection] = set()
-        self._manager: web.Server | None = None
-        self._server: asyncio.Server | None = None
+        self.server = HttpServer(
+            self._in_time,
+            self.options.server,
+            problem=_error,
+            unreadable=lambda status, text: HttpAnswer(status, text.encode(), _TEXT),
+            turned_away=lambda why: None,
+            log=log,
+        )
         self._scraping, self._explaining_one = asyncio.Lock(), asyncio.Lock()
         self._explaining = 0
-        self._pages: dict[str, Callable[[web.BaseRequest], Awaitable[PageResponse]]] = {
+        self._pages: dict[str, Callable[[web.BaseRequest], Awaitable[HttpAnswer]]] = {
             "/healthz": self._alive,
             "/livez": self._alive,
             "/readyz": self._ready,
@@ -101,12 +123,8 @@ class StatusPages:
 
     async def start(self) -> str:
         """Listen; says where. `BadInputError` where the port can't be had."""
-        loop = asyncio.get_running_loop()
-        self._manager = web.Server(self._serve)
         try:
-            self._server = await loop.create_server(
-                self._connection, self.address, self.port, backlog=64
-            )
+            self.port = await self.server.listen(self.address, self.port)
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
                 what = f"is no address of this machine ({error}); write one, or 0.0.0.0 for all"
@@ -115,53 +133,23 @@ class StatusPages:
             raise BadInputError(
                 f"http.port {self.port}", f"can't be listened on ({error}); {way_out}"
             ) from error
-        self.port = int(self._server.sockets[0].getsockname()[1])
         return f"health, metrics and explain on {self.address}:{self.port}"
 
     async def close(self) -> None:
         """Listen no more; answers under way get a moment."""
-        if self._server is not None:
-            self._server.close()
-        if self._manager is not None:
-            self._manager.pre_shutdown()  # else idle connections are waited for
-            await self._manager.shutdown(self.options.close_s)
-
-    def _connection(self) -> PageConnection:
-        assert self._manager is not None
-        return PageConnection(
-            self.options,
-            self._opened,
-            self._manager,
-            access_log=None,
-            lingering_time=0.0,
-            keepalive_timeout=self.options.idle_timeout_s,
-            auto_decompress=False,
-        )
+        await self.server.close(self.options.close_s)
 
     # --- one request ---
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, PageConnection)
-        connection.answering(True)
+    async def _in_time(self, request: web.BaseRequest) -> HttpAnswer:
         try:
             async with asyncio.timeout(self.options.answer_timeout_s):
                 answer = await self._answer(request)
         except TimeoutError:
             answer = _error(503, "no answer in time; ask again")
-        except Exception:
-            log.exception("no answer to %s %s", request.method, request.path[:200])
-            answer = _error(500, "Weft failed to answer; its log says why")
-        finally:
-            connection.answering(False)
-        response = web.Response(
-            status=answer.status, body=answer.body, headers={"Content-Type": answer.type}
-        )
-        if request.body_exists:
-            response.force_close()
-        return response
+        return answer._replace(last=request.body_exists)
 
-    async def _answer(self, request: web.BaseRequest) -> PageResponse:
+    async def _answer(self, request: web.BaseRequest) -> HttpAnswer:
         if request.method not in ("GET", "HEAD"):
             return _error(405, "send a GET")
         if request.body_exists:
@@ -175,14 +163,14 @@ class StatusPages:
         pages = ", ".join((*self._pages, "/explain/pods/NAMESPACE/NAME"))
         return _error(404, f"there is no such page; there are {pages}")
 
-    async def _alive(self, request: web.BaseRequest) -> PageResponse:
+    async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
         informative = [
             HealthCheck("ready", "" if self._live.ready else _NOT_READY),
             *self._watches(),
         ]
         return _checked("livez", [HealthCheck("ping")], informative, "verbose" in request.query)
 
-    async def _ready(self, request: web.BaseRequest) -> PageResponse:
+    async def _ready(self, request: web.BaseRequest) -> HttpAnswer:
         checks = [
             HealthCheck(
                 f"read-{feed.resource.name}", "" if feed.synced.is_set() else "not read yet"
@@ -201,7 +189,7 @@ class StatusPages:
             for feed in self._live.feeds
         ]
 
-    async def _metrics(self, request: web.BaseRequest) -> PageResponse:
+    async def _metrics(self, request: web.BaseRequest) -> HttpAnswer:
         async with self._scraping:
             families = []
             for collector in self.collectors:
@@ -210,9 +198,9 @@ class StatusPages:
                     await asyncio.sleep(0)
             # Writing 5,000 nodes' numbers takes a while: in a thread, where others get their turn.
             text = await asyncio.to_thread(generate_latest, _Families(families))
-        return PageResponse(200, text, _METRICS)
+        return HttpAnswer(200, text, _METRICS)
 
-    async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> PageResponse:
+    async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> HttpAnswer:
         if not self._live.ready:
             return _error(503, _NOT_READY)
         if self._explaining >= self.options.most_explaining:
@@ -223,12 +211,12 @@ class StatusPages:
             if refusal is not None:
                 return _error(*refusal)
             async with self._explaining_one:
-                found = await self.explainer.explain(namespace, name)
+                found = await self._explainer.explain(namespace, name)
         finally:
             self._explaining -= 1
         if found is None:
             return _error(404, f"there is no pod {namespace}/{name}")
-        return PageResponse(200, msgspec.json.encode(found), _JSON)
+        return HttpAnswer(200, msgspec.json.encode(found))
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
@@ -238,21 +226,21 @@ class ProblemBody(msgspec.Struct, frozen=True):
     weft: bool = True
 
 
-def _error(status: int, text: str) -> PageResponse:
-    return PageResponse(status, msgspec.json.encode(ProblemBody(text)), _JSON)
+def _error(status: int, text: str) -> HttpAnswer:
+    return HttpAnswer(status, msgspec.json.encode(ProblemBody(text)))
 
 
 def _checked(
     name: str, checks: Sequence[HealthCheck], informative: Sequence[HealthCheck], verbose: bool
-) -> PageResponse:
+) -> HttpAnswer:
     """As Kubernetes' own components answer: `ok`, or every part with [+] or [-]."""
     failed = [check for check in checks if check.wrong]
     if not failed and not verbose:
-        return PageResponse(200, b"ok")
+        return HttpAnswer(200, b"ok", _TEXT)
     lines = [
         f"[-]{check.part} failed: {check.wrong}" if check.wrong else f"[+]{check.part} ok"
         for check in checks
     ]
     lines += [f"[i]{check.part}: {check.wrong or 'ok'}" for check in informative if verbose]
     lines.append(f"{name} check {'failed' if failed else 'passed'}\n")
-    return PageResponse(503 if failed else 200, "\n".join(lines).encode())
+    return HttpAnswer(503 if failed else 200, "\n".join(lines).encode(), _TEXT)

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.process_part import ProcessPart
 from weft.kube.lease import Elector
 from weft.model import WeftError
 
@@ -29,18 +30,6 @@ _ROLE_EVERY_S = 5.0
 
 class LeadershipLostError(WeftError):
     """Another process may lead now. This one must end, and may be started anew."""
-
-
-class ProcessPart(Protocol):
-    """Something that serves beside the deciding: HTTP, the extender."""
-
-    async def start(self) -> str:
-        """Begin; what it listens on, for the log."""
-        ...
-
-    async def close(self) -> None:
-        """End, after what is being answered."""
-        ...
 
 
 class BackgroundWriter(Protocol):
@@ -64,12 +53,12 @@ class SchedulerProcess:
         teller: BackgroundWriter,
         role: LeaderLabel,
         elector: Elector | None = None,
+        *,
+        early: Sequence[ProcessPart] = (),
+        parts: Sequence[ProcessPart] = (),
     ) -> None:
         self.live, self.elector = live, elector
-        if elector is not None:
-            live.leadership.elsewhere = lambda: elector.other
-        self.early: list[ProcessPart] = []
-        self.parts: list[ProcessPart] = []
+        self._early, self._parts = early, parts
         self.drain_s = 20.0
         self._teller, self._role = teller, role
         self._serving: list[ProcessPart] = []
@@ -97,12 +86,12 @@ class SchedulerProcess:
 
     async def _live(self) -> None:
         """Follow, then lead, for ever."""
-        await self._serve(self.early)
+        await self._serve(self._early)
         await self._role.follow()
         await self.live.start()
         log.info("ready: %d nodes", self.live.engine.ledger.table.count)
         self._beside(self.live.failed())
-        await self._serve(self.parts)
+        await self._serve(self._parts)
         if self.elector is None:
             await self.live.lead(afresh=False)
             log.info("leading, without a lease")
@@ -150,7 +139,7 @@ class SchedulerProcess:
 
     async def _drain(self) -> None:
         """What brings work ends first, what tells of it last."""
-        serving = [part for part in reversed(self._serving) if part not in self.early]
+        serving = [part for part in reversed(self._serving) if part not in self._early]
         for part in serving:
             await part.close()
         await self.live.stop()
@@ -163,13 +152,13 @@ async def _hold(elector: Elector) -> None:
     raise LeadershipLostError(f"leadership is lost: {await elector.hold()}")
 
 
-async def told_to_stop() -> None:
+async def stop_signal() -> None:
     """Returns at SIGTERM or SIGINT."""
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
 
 
 async def _cancel(tasks: "set[asyncio.Future[None]]") -> None:

@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 from weft.cluster.state.pod_reader import plain_shape, read_bound, read_there
 from weft.dialects import registry
+from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import GPU_RESOURCE, slots
-from weft.dialects.shares import COPY, PLACEMENT, about, asked_on, placement_of, share_on
+from weft.dialects.resources import slots
+from weft.dialects.shares import about, asked_on, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 Fullness = tuple[int, int, int, int]
 HowFull = Callable[[Gpu], Fullness]
@@ -85,7 +87,7 @@ def placed_by_weft(pod: Pod) -> bool:
     marks = pod.metadata.annotations or {}
     here = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
-        about(marks.get(name, "")) == here for name in (PLACEMENT, COPY)
+        about(marks.get(name, "")) == here for name in (PLACEMENT, PLACEMENT_COPY)
     )
 
 
@@ -93,7 +95,7 @@ def as_bound(pod: Pod) -> str:
     """The value of Weft's annotation, if it is as it was bound with: its copy is the same."""
     marks = pod.metadata.annotations or {}
     text = marks.get(PLACEMENT, "")
-    return text if text == marks.get(COPY) and placed_by_weft(pod) else ""
+    return text if text == marks.get(PLACEMENT_COPY) and placed_by_weft(pod) else ""
 
 
 def held_by(
@@ -191,7 +193,7 @@ def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> B
 
 def _names_gpus(pod: Pod) -> bool:
     return any(
-        GPU_RESOURCE.match(name)
+        is_gpu_resource(name)
         for slot in slots(pod)
         for asked in (slot.container.resources.limits, slot.container.resources.requests)
         for name in asked or ()

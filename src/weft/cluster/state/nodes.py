@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.core.framework.constraints import closed_to
-from weft.dialects import registry
-from weft.kube.inventory import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX, inventory, taints_of
+from weft.dialects.catalog import RESOURCES
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
+from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.kube.list_diff import Change, Deleted
-from weft.kube.sources import InventoryFallback
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import Closed, Constraints, Node
 from weft.model.reason import TEXT
@@ -43,8 +43,8 @@ class NodeView:
         self.counted: dict[str, set[int]] = {}
         self.not_ready: set[str] = set()
         self._rules = rules
-        self._accounted = registry.RESOURCES if lends else ()
-        self._unhealthy: dict[str, ConfigMap] = {}
+        self._accounted = RESOURCES if lends else ()
+        self._unhealthy: dict[str, str] = {}
         self._away = AntiAffinityDomains()
         self._dirty: set[str] = set()
         self._closed: set[str] = set()  # since `changed` was asked last
@@ -71,15 +71,15 @@ class NodeView:
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
         """A ConfigMap came, changed or went; only those about broken GPUs matter."""
-        found = change.object  # type: ignore[union-attr]
-        meta = found.metadata
+        config_map = change.object  # type: ignore[union-attr]
+        meta = config_map.metadata
         if meta.namespace != UNHEALTHY_NAMESPACE or not meta.name.startswith(UNHEALTHY_PREFIX):
             return
         name = meta.name.removeprefix(UNHEALTHY_PREFIX)
         if isinstance(change, Deleted):
             self._unhealthy.pop(name, None)
         else:
-            self._unhealthy[name] = found
+            self._unhealthy[name] = (config_map.data or {}).get("gpus", "")
         self._dirty.add(name)
 
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
@@ -154,7 +154,7 @@ class NodeView:
         node, warnings = inventory(
             known,
             rules=self._rules,
-            unhealthy=self._unhealthy.get(name),
+            unhealthy=self._unhealthy.get(name, ""),
             accounted=self._accounted,
         )
         if warnings != self.warnings.get(name, ()):

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
+from weft.cluster.state.workload_name import workload_of
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import timestamp_ns
 from weft.kube.pods import Pod
-from weft.kube.workload_name import workload_of
 from weft.model import Constraints, PodRequest
 
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]

@@ -26,6 +26,18 @@ class Volumes(Protocol):
         ...
 
 
+class UnknownVolumes:
+    """Of a manifest alone: nobody knows what its claims are bound to."""
+
+    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
+        """No rule."""
+        return ()
+
+    def held_by_other(self, pod: Pod, claim: str) -> str:
+        """Nobody."""
+        return ""
+
+
 def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
     """Everything that keeps the pod off nodes, or in `unsupported` why it cannot be said."""
     spec = pod.spec

@@ -4,11 +4,12 @@ import datetime
 
 from msgspec.structs import replace
 
-from weft.dialects.registry import AGENT_MARKS, ASKING_LABELS
+from weft.dialects.catalog import AGENT_MARKS, ASKING_LABELS
 from weft.dialects.requests import KEPT_OF_IT
-from weft.dialects.shares import COPY, PLACEMENT, encode
+from weft.dialects.shares import encode
 from weft.kube.pods import Pod
 from weft.model import Placement
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 
 def same(known: Pod, pod: Pod) -> bool:
@@ -34,7 +35,7 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
         and says.keys().isdisjoint(AGENT_MARKS)
         and ASKING_LABELS.isdisjoint(pod.metadata.labels or {})
         and text == encode(placed)
-        and says.get(COPY, text) == text
+        and says.get(PLACEMENT_COPY, text) == text
         and replace(known.spec, node_name=placed.node) == pod.spec
     )
 

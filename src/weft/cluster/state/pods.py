@@ -34,45 +34,50 @@ from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, s
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
+from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.requests import CLASS
 from weft.dialects.shares import encode, keeps
-from weft.kube.clock import Clock, SystemClock
+from weft.kube.clock import Clock
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
+from weft.model.annotations import CLASS
 
 log = logging.getLogger("weft.cluster")
 
-Occupants = Callable[[str, int], list[str]]
 Key = tuple[str, str]
 
 
 class PodView:
     """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
-    each new reason, and "" when it is over. `decided` says what the engine holds for a UID.
+    each new reason, and "" when it is over. `ledger` is the engine's, and only read.
 
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words, `doubts` what is wrong with the marks
-    of bound pods. `occupants` are the UIDs that the engine charges on a GPU of a node. `deciding`
-    is off while another process decides: pending pods are then kept, not told. `clock` says how
-    long ago they were bound.
+    of bound pods. `deciding` is off while another process decides: pending pods are then kept, not
+    told. `clock` says how long ago they were bound.
     """
 
     def __init__(
-        self, names: Collection[str], nodes: NodeView, volumes: VolumeView, occupants: Occupants
+        self,
+        names: Collection[str],
+        nodes: NodeView,
+        volumes: VolumeView,
+        ledger: Ledger,
+        settings: DialectSettings,
+        *,
+        on_bad: Callable[[Pod, str], None],
+        clock: Clock,
     ) -> None:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
-        self.settings = DialectSettings(gpushare_unit="node")
+        self.settings = settings
         self.deciding = False
-        self.on_bad: Callable[[Pod, str], None] = lambda pod, why: None
-        self.decided: Callable[[str], Placement | None] = lambda uid: None
-        self.clock: Clock = SystemClock()
+        self._clock = clock
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
-        self._occupants = occupants
+        self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
@@ -87,6 +92,11 @@ class PodView:
         """The pod with this UID."""
         return self._by_uid.get(uid)
 
+    def decided(self, uid: str) -> Placement | None:
+        """What the engine holds for this pod."""
+        held = self._ledger.holdings.get(uid)
+        return held.placement if held is not None else None
+
     def unsure(self, uid: str) -> bool:
         """Whether the pod may hold less than is charged for it: its marks are in doubt."""
         return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
@@ -99,9 +109,9 @@ class PodView:
         if pod.spec.node_name and meta.uid not in self._bound_ns:
             became = known is not None and known.metadata.uid == meta.uid
             at_ns = 0 if became else bound_ns(pod)
-            wall_ns = int(self.clock.wall().timestamp() * 1e9)
+            wall_ns = int(self._clock.wall().timestamp() * 1e9)
             held_ns = max(0, wall_ns - at_ns) if at_ns else 0
-            self._bound_ns[meta.uid] = int(self.clock.monotonic() * 1e9) - held_ns
+            self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
         self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
             if known is not pod and meta.uid in self._told and same(known, pod):
@@ -118,7 +128,7 @@ class PodView:
     def held_ns(self, uid: str) -> int:
         """How long ago the pod was bound. Of one that was bound before it was first shown, the time
         of day said so then; 0 where nobody knows."""
-        now_ns = int(self.clock.monotonic() * 1e9)
+        now_ns = int(self._clock.monotonic() * 1e9)
         return now_ns - self._bound_ns.get(uid, now_ns)
 
     def forget(self, pod: Pod) -> Event | None:
@@ -228,7 +238,7 @@ class PodView:
                 self.bad[uid] = told
         why = self.bad.get(uid, "")
         if why != before:
-            self.on_bad(pod, why)
+            self._on_bad(pod, why)
         return event
 
     def fault(self, pod: Pod, error: Exception) -> str:
@@ -346,7 +356,7 @@ class PodView:
             told = self._told.get(uid)
             if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
                 cards.known(told.shares)
-        engine_has = {uid for gpu in node.gpus for uid in self._occupants(name, gpu.index)}
+        engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
         for uid in engine_has - here.keys() - set(leaving):
             self._regard.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)

@@ -13,11 +13,11 @@ from hashlib import sha256
 
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
+from weft.cluster.state.workload_name import workload_of
 from weft.core.engine.oom_history import OutOfMemory
 from weft.dialects.registry import read_placement
 from weft.kube.oom_ends import out_of_memory
 from weft.kube.pods import Pod
-from weft.kube.workload_name import workload_of
 from weft.model import BadInputError, Placement
 
 

@@ -135,12 +135,17 @@ class PredictionReloader:
     """
 
     def __init__(
-        self, live: EngineCluster, files: PredictionFiles, told: LoadedPredictions, every_s: float
+        self,
+        live: EngineCluster,
+        files: PredictionFiles,
+        told: LoadedPredictions,
+        every_s: float,
+        remembering: SlowdownStore | None,
     ) -> None:
         """`told` is what they said at the start."""
         self.told, self.every_s = told, every_s
         self.solos = SoloProfiles(told.solos)
-        self.remembering: SlowdownStore | None = None
+        self.remembering = remembering
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files
         self._failing = ""

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.telemetry.solo_rates import SOLO_RATE, SoloProfiles, SoloRate
+from weft.cluster.telemetry.solo_rates import SoloProfiles, SoloRate
 from weft.core.framework.signals import FRESH, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
+from weft.model.annotations import SOLO_RATE
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.meaning.progress_counters import PodName
 

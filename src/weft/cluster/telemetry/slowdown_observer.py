@@ -27,9 +27,9 @@ from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownRea
 from weft.core.engine.eviction_limits import Why, held_back_in_words
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.framework.signals import SignalsSnapshot
-from weft.dialects.slo import SLO_MS
 from weft.interference.observed_slowdown import TELL_NS, Ban
 from weft.model import BadInputError
+from weft.model.annotations import SLO_MS
 from weft.model.request import LATENCY_CRITICAL
 from weft.telemetry.meaning.progress_counters import CounterReader, PodName, Rate, Rates, latencies
 from weft.telemetry.sources.source import MetricSource, SourceReading
@@ -138,6 +138,8 @@ class SlowdownObserver:
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
         remembering.adopted = lambda: self._tell_policies(at_once=True)
+        live.keepers.append(remembering)
+        live.evictor.asked = self.goes
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""

@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from weft.dialects.slo import SLO_MS, by_model, number, on_model
-from weft.interference.application import ApplicationClues
+from weft.dialects.application import ApplicationClues
+from weft.dialects.slo import by_model, number, on_model
 from weft.interference.dataset import TIME_SLICING
 from weft.interference.records import SoloRun
 from weft.kube.pods import Pod
 from weft.model import PodRequest
+from weft.model.annotations import SLO_MS, SOLO_RATE
 
-SOLO_RATE = "weft.dev/solo-rate"
 _SM = "sm_active_ratio.mean"
 
 

@@ -79,6 +79,7 @@ class TelemetryLoop:
         self,
         live: EngineCluster,
         source: MetricSource,
+        observing: SlowdownObserver | None,
         options: TelemetryLoopOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:
@@ -99,8 +100,9 @@ class TelemetryLoop:
         self._refresher: SnapshotBuilder | None = None
         self._good_at_s = 0.0
         self._since: dict[str, float] = {}
-        self.observing: SlowdownObserver | None = None
+        self.observing = observing
         self.measuring = MemoryNeedsFeed(live.engine.ledger, live.pods, self.options.warm_up)
+        live.ends.peak_mib = self.measuring.peak_mib
         self._said: set[str] = set()
         self._only: dict[Gpu, str] = {}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from weft.interference.application import ApplicationClues
+from weft.dialects.application import ApplicationClues
 from weft.lab.profiling.solo_samples import Pod
 from weft.telemetry.sources.answers import QueryResult
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from weft.dialects import registry
+from weft.dialects.application import ApplicationClues
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import inventory
 from weft.dialects.requests import timestamp_ns
-from weft.interference.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
-from weft.kube.inventory import inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeObject
 from weft.lab.profiling.history import ClusterRecord, ProfiledStay

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.interference.application import ApplicationClues
+from weft.dialects.application import ApplicationClues
 from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, SoloProfile
 from weft.lab.profiling.application import QUESTIONS, clues_of
 from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid, windows

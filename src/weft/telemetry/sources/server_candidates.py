@@ -18,9 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from weft.kube.services import Service, ServicePort, proxy_path
-
-ANNOTATION = "weft.dev/prometheus"
-PORT, SCHEME, PATH = (f"{ANNOTATION}-{what}" for what in ("port", "scheme", "path"))
+from weft.model.annotations import PROMETHEUS, PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCHEME
 
 MOST_TRIED = 16
 _MOST_ALIKE = 2
@@ -172,23 +170,23 @@ def _server(service: Service) -> MetricsServer | str:
     """The server, what is wrong with it, or "" where the Service is none."""
     meta = service.metadata
     marks = meta.annotations or {}
-    said = marks.get(ANNOTATION)
+    said = marks.get(PROMETHEUS)
     at = f"Service {meta.namespace}/{meta.name}"
     if said is not None and said not in {"true", "false"}:
-        return f'{at}: {ANNOTATION} is {_shown(said)}; write "true" or "false"'
+        return f'{at}: {PROMETHEUS} is {_shown(said)}; write "true" or "false"'
     kind = next(((n, kind) for n, kind in enumerate(KINDS) if _is(service, kind)), None)
     if said == "false" or (said is None and kind is None):
         return ""
-    port = _port(service, marks.get(PORT, ""))
+    port = _port(service, marks.get(PROMETHEUS_PORT, ""))
     if port is None:
-        return f"{at}: no port to ask: {PORT} names one" if said else ""
-    scheme = marks.get(SCHEME) or _scheme(port)
+        return f"{at}: no port to ask: {PROMETHEUS_PORT} names one" if said else ""
+    scheme = marks.get(PROMETHEUS_SCHEME) or _scheme(port)
     if scheme not in {"http", "https"}:
-        return f"{at}: {SCHEME} is {_shown(scheme)}; write http or https"
-    path = marks.get(PATH, kind[1].path if kind else "")
+        return f"{at}: {PROMETHEUS_SCHEME} is {_shown(scheme)}; write http or https"
+    path = marks.get(PROMETHEUS_PATH, kind[1].path if kind else "")
     if len(path) > _MOST_PATH or _PATH.fullmatch(path) is None:
-        return f"{at}: {PATH} is {_shown(path)}; write one such as /prometheus"
-    rank, why = (0, f"annotated {ANNOTATION}") if said else (0, "")
+        return f"{at}: {PROMETHEUS_PATH} is {_shown(path)}; write one such as /prometheus"
+    rank, why = (0, f"annotated {PROMETHEUS}") if said else (0, "")
     if kind is not None and not said:
         rank, why = 1 + kind[0], f"called as {kind[1].title} usually is"
     return MetricsServer(

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.cluster.config.bounds import MOST_WEIGHT
-from weft.cluster.config.form import Configuration
+from weft.cluster.config.form import MOST_WEIGHT, Configuration
 from weft.cluster.config.read import decode, read
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError

@@ -1,14 +1,14 @@
 """The configuration file: what it says, and what is said about a wrong one."""
 
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import msgspec
 import pytest
 
 from weft.cluster.config.form import CompatSettings, Configuration
 from weft.cluster.config.read import decode, maker, profiles, read
-from weft.cluster.config.reasons import REASONS
-from weft.cluster.config.show import as_yaml, explain
+from weft.cluster.config.show import REASONS, as_yaml, explain
 from weft.core.policies.catalog import built_in
 from weft.core.policies.compat import SYSTEM_OF
 from weft.model import BadInputError
@@ -143,6 +143,8 @@ def paths(type_: type, prefix: str = "") -> list[str]:
     for field in msgspec.structs.fields(type_):
         path = prefix + field.encode_name
         inner, many = field.type, False
+        if get_origin(inner) is Annotated:
+            inner = get_args(inner)[0]
         if getattr(inner, "__origin__", None) is tuple:
             inner, many = inner.__args__[0], True
         is_form = isinstance(inner, type) and issubclass(inner, msgspec.Struct)

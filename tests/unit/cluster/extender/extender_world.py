@@ -52,7 +52,7 @@ class StubCluster:
     ) -> None:
         self.engine = Engine(profiles(routes), nodes)
         self.settings = DialectSettings(gpushare_unit=unit)  # type: ignore[arg-type]
-        self.ready, self.leadership = True, Leadership(here=True)
+        self.ready, self.leadership = True, Leadership(None, here=True)
         self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()
         self.delay_s = 0.0
         self.bound: list[Bind] = []

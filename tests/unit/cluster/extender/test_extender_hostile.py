@@ -17,8 +17,7 @@ from extender_world import ROUTES, StubCluster, args, elastic, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.cluster.extender.connection import MIB, ServerOptions
-from weft.cluster.extender.server import ExtenderServer
+from weft.cluster.extender.server import MIB, ExtenderServer, ServerOptions
 from weft.cluster.extender.service import Extender
 from weft.core.ledger.audit import audit
 from weft.testing.builders import node

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.cluster.extender.connection import ServerOptions
-from weft.cluster.extender.server import ExtenderServer
+from weft.cluster.control.leadership import Leadership
+from weft.cluster.extender.server import ExtenderServer, ServerOptions
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
+from weft.testing.lease import LeaseStub
 
 QUICK = ServerOptions(
     most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3, linger_s=0.1
@@ -162,8 +163,7 @@ async def test_every_port_has_every_page_and_path() -> None:
 
 async def test_a_follower_is_ready_and_answers_but_binds_nothing() -> None:
     world = cluster()
-    world.leadership.end()
-    world.leadership.elsewhere = lambda: "weft-b_1"
+    world.leadership = Leadership(LeaseStub(other="weft-b_1"))
     world.handle(PodSeenBound(placement("full", "n1", 0, memory_mib=1000)))
 
     async with on_server(world) as (_, _, session):
@@ -243,17 +243,14 @@ async def test_an_idle_connection_is_kept() -> None:
 
 
 async def test_closing_does_not_wait_for_idle_connections() -> None:
-    async def main() -> float:
-        async with serving(cluster()) as (server, port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"200" in await reader.readline()
-            started = asyncio.get_running_loop().time()
-            await server.close()
-            writer.close()
-            return asyncio.get_running_loop().time() - started
-
-    assert await main() < 2
+    async with serving(cluster()) as (server, port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readline()
+        started = asyncio.get_running_loop().time()
+        await server.close()
+        writer.close()
+        assert asyncio.get_running_loop().time() - started < 2
 
 
 async def test_connections_have_a_limit() -> None:

@@ -290,15 +290,11 @@ async def test_a_bind_that_comes_just_before_this_process_leads_is_carried_out()
     cluster.leadership.end()
     extender = Extender(cluster)
     load(extender.filter(WEFT, args(elastic(), ["n1"])))
-
-    async def story() -> ExtenderReply:
-        asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
-        await asyncio.sleep(0)
-        assert not asked.done()
-        cluster.leadership.begin()
-        return await asked
-
-    assert load(await story()) == {"Error": ""}
+    asked = asyncio.ensure_future(extender.bind(WEFT, bind_args("a", "n1")))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    cluster.leadership.begin()
+    assert load(await asked) == {"Error": ""}
     assert [command.pod.name for command in cluster.bound] == ["a"]
 
 

@@ -15,8 +15,8 @@ from weft.cluster.extender.routes import default_routes
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.cluster.extender.setup import listening_of
-from weft.cluster.extender.tls import server_tls
 from weft.cluster.http.access import AccessRule
+from weft.cluster.http.tls import server_tls
 from weft.kube.pods import Pod
 from weft.model import BadInputError
 from weft.testing.addresses import own_address

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.scheduler.leader_label import ROLE, LeaderLabel
+from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.cluster.scheduler.process import SchedulerProcess
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
@@ -16,6 +16,7 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
+from weft.model.annotations import ROLE
 from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -53,7 +54,7 @@ class Running:
     def __init__(self, client: ApiClient, name: str) -> None:
         self.elector = Elector(client, name, LEASE)
         self.live = EngineCluster(
-            client, [Profile("weft", [Fgd()])], binding=BINDING, may_bind=self.elector.may_bind
+            client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector
         )
         role = LeaderLabel(client, "weft", name)
         process = SchedulerProcess(

@@ -11,10 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
-from weft.cluster.scheduler.connection import HttpOptions
+from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.explanation import PodExplanation
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.pages import StatusPages
+from weft.cluster.scheduler.pages import HttpOptions, StatusPages
+from weft.cluster.telemetry.slowdown_observer import ObservedProgress
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.best_fit import BestFit
@@ -22,6 +23,7 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
+from weft.testing.lease import LeaseStub
 
 MIB = 16_000
 Json = dict[str, Any]
@@ -83,12 +85,20 @@ class World:
         limits: RequestLimits,
         address: str = "127.0.0.1",
         door: AccessRule | None = None,
+        lease: LeaseStub | None = None,
     ) -> None:
         self.server = server
-        self.live = EngineCluster(client, [Profile("weft", [policy])], limits=limits)
+        self.live = EngineCluster(client, [Profile("weft", [policy])], limits=limits, lease=lease)
         self.metrics = SchedulerMetrics(self.live)
+        self.progress: dict[str, ObservedProgress] = {}
         self.pages = StatusPages(
-            self.live, [self.metrics], address=address, port=0, options=options, door=door
+            self.live,
+            Explainer(self.live, self.progress.get),
+            [self.metrics],
+            address=address,
+            port=0,
+            options=options,
+            door=door,
         )
         self.session: aiohttp.ClientSession
 
@@ -133,6 +143,7 @@ async def world(
     limits: RequestLimits = STRICT,
     address: str = "127.0.0.1",
     door: AccessRule | None = None,
+    lease: LeaseStub | None = None,
 ) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
@@ -140,7 +151,14 @@ async def world(
         aiohttp.ClientSession() as session,
     ):
         it = World(
-            server, client, options or HttpOptions(), policy or BestFit(), limits, address, door
+            server,
+            client,
+            options or HttpOptions(),
+            policy or BestFit(),
+            limits,
+            address,
+            door,
+            lease,
         )
         it.session = session
         await it.pages.start()

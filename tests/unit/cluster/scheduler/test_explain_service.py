@@ -221,7 +221,7 @@ async def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
         uid = add_pod(it.server, "waits", 8_000)
         await it.until(lambda: uid in it.live.engine.queue)
         now = iter(range(1_000_000))
-        explainer = Explainer(it.live, SearchOptions(0.005, 0.1), lambda: next(now) / 100)
+        explainer = Explainer(it.live, None, SearchOptions(0.005, 0.1), lambda: next(now) / 100)
         found = await explainer.explain("d", "waits")
         assert found is not None
         assert (found.state, found.searched, found.changes) == ("pending", False, ())

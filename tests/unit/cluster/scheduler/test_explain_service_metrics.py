@@ -95,7 +95,7 @@ async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
                 measured(it, 2, [0.91, 0.2])
             return 0.0
 
-        found = await Explainer(it.live, clock=clock).explain("d", "waits")
+        found = await Explainer(it.live, None, clock=clock).explain("d", "waits")
         assert found is not None
         assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
         assert found.metrics is not None

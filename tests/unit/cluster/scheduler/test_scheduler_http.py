@@ -7,9 +7,10 @@ import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from scheduler_world import add_node, add_pod, world
 
-from weft.cluster.scheduler.connection import HttpOptions
-from weft.cluster.scheduler.pages import StatusPages
+from weft.cluster.scheduler.explain_service import Explainer
+from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.model import BadInputError
+from weft.testing.lease import LeaseStub
 
 QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
 
@@ -27,7 +28,8 @@ async def raw(port: int, data: bytes) -> bytes:
 
 
 async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
-    async with world() as it:
+    lease = LeaseStub()
+    async with world(lease=lease) as it:
         add_node(it.server, "n")
         assert (await it.get("/livez"))[0] == 200
         status, text = await it.get("/readyz?verbose")
@@ -43,9 +45,9 @@ async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert status == 503
         assert "[+]ready ok" in text
         assert "[-]leader failed: no Weft process leads yet" in text
-        it.live.leadership.elsewhere = lambda: "weft-b_1"
+        lease.other = "weft-b_1"
         assert await it.get("/readyz") == (200, "ok")
-        it.live.leadership.elsewhere = lambda: ""
+        lease.other = ""
         await it.live.lead()
         assert await it.get("/readyz") == (200, "ok")
         status, text = await it.get("/readyz?verbose")
@@ -89,7 +91,9 @@ async def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None
 
 async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     async with world() as it:
-        second = StatusPages(it.live, [], address="127.0.0.1", port=it.pages.port)
+        second = StatusPages(
+            it.live, Explainer(it.live, None), [], address="127.0.0.1", port=it.pages.port
+        )
         with pytest.raises(BadInputError, match=r"http\.port .*set http\.port"):
             await second.start()
         await second.close()
@@ -169,8 +173,8 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
         slow = socket.create_connection(("127.0.0.1", it.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await it.until(lambda: len(it.pages._opened) == 1)
-        await it.until(lambda: not it.pages._opened)
+        await it.until(lambda: len(it.pages.server.opened) == 1)
+        await it.until(lambda: not it.pages.server.opened)
         slow.close()
         assert await it.get("/healthz") == (200, "ok")
 
@@ -178,6 +182,6 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
 @pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
 async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
     async with world() as it:
-        pages = StatusPages(it.live, [], address=address, port=0)
+        pages = StatusPages(it.live, Explainer(it.live, None), [], address=address, port=0)
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()

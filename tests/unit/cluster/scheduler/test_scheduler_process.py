@@ -17,7 +17,7 @@ async def test_a_follower_is_ready_binds_nothing_and_takes_over_when_the_leader_
         await until(lambda: role_of(server, "a") == "leader")
         b = start("b")
         await until(lambda: b.live.ready)
-        await until(lambda: b.live.leadership.elsewhere() == "a")
+        await until(lambda: b.live.leadership.elsewhere == "a")
         assert a.live.leadership.lacking == b.live.leadership.lacking == ""
         await until(lambda: node_of(server, "first") == "n")
         assert (a.live.leadership.here, b.live.leadership.here) == (True, False)
@@ -63,7 +63,7 @@ async def test_a_lease_that_a_dead_process_left_behind_is_no_leader_and_a_renewe
         assert a.live.leadership.lacking.startswith("no Weft process leads yet")
         renewed = {"spec": {"holderIdentity": "alive", "leaseDurationSeconds": 1}}
         server.update("leases", "weft", renewed, "kube-system")
-        await until(lambda: a.live.leadership.elsewhere() == "alive")
+        await until(lambda: a.live.leadership.elsewhere == "alive")
         assert a.live.leadership.lacking == ""
         await until(lambda: a.live.leadership.here)
         assert a.live.leadership.lacking == ""

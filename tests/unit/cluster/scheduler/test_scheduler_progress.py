@@ -49,7 +49,7 @@ async def test_explain_tells_what_was_seen_last() -> None:
         await it.until(lambda: it.bound("serve"))
         assert (await it.explain("serve")).progress is None
         seen = ObservedProgress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
-        it.pages.explainer.progress_of = {uid: seen}.get
+        it.progress[uid] = seen
         assert (await it.explain("serve")).progress == seen
 
 

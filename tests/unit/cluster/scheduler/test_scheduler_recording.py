@@ -127,7 +127,7 @@ async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
             add_pod(server, f"p{number}")
         await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
         waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
-        found = await Explainer(live).explain("d", f"p{waits}")
+        found = await Explainer(live, None).explain("d", f"p{waits}")
         assert found is not None
         assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
         server.remove("pods", f"p{(waits + 1) % 9}", "d")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from weft.interference.application import ApplicationClues, image_name
+from weft.dialects.application import ApplicationClues, image_name
 from weft.lab.profiling.application import clues_of
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, SeenGpus, TimeGrid, alone, windows
 from weft.telemetry.meaning.metric_names import Metric

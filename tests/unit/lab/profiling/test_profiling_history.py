@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.interference.application import ApplicationClues
+from weft.dialects.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -190,42 +190,39 @@ async def test_every_metric_is_asked_for_once_a_piece() -> None:
 
 
 async def test_bindings_are_read_off_the_api() -> None:
-    async def story() -> ClusterRecord:
-        async with (
-            FakeApiServer() as api,
-            ApiClient(Endpoint(api.url, FixedCredentials())) as client,
-        ):
-            gpus: list[dict[str, Any]] = [
-                {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
-            ]
-            marks = {
-                "weft.dev/inventory": json.dumps({"gpus": gpus}),
-                "weft.dev/delivers": "by-name",
-            }
-            api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
-            limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
-            api.add(
-                "pods",
-                {
-                    "metadata": {
-                        "name": "p",
-                        "namespace": "d",
-                        "annotations": {"weft.dev/application": "bert"},
-                    },
-                    "spec": {
-                        "schedulerName": "weft",
-                        "nodeName": "a",
-                        "containers": [{"name": "c", "resources": limits}],
-                    },
+    async with (
+        FakeApiServer() as api,
+        ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+    ):
+        gpus: list[dict[str, Any]] = [
+            {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}
+        ]
+        marks = {
+            "weft.dev/inventory": json.dumps({"gpus": gpus}),
+            "weft.dev/delivers": "by-name",
+        }
+        api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
+        limits = {"limits": {"weft.dev/gpu-memory": "3000"}}
+        api.add(
+            "pods",
+            {
+                "metadata": {
+                    "name": "p",
+                    "namespace": "d",
+                    "annotations": {"weft.dev/application": "bert"},
                 },
-            )
-            uid = api.get("pods", "p", "d")["metadata"]["uid"]
-            mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, "GPU-0"]]}
-            placed = {"metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}}}
-            api.update("pods", "p", placed, "d")
-            return await bindings(client)
-
-    known = await story()
+                "spec": {
+                    "schedulerName": "weft",
+                    "nodeName": "a",
+                    "containers": [{"name": "c", "resources": limits}],
+                },
+            },
+        )
+        uid = api.get("pods", "p", "d")["metadata"]["uid"]
+        mark = {"pod": uid, "node": "a", "shares": [[0, 0, 3000, 0, "GPU-0"]]}
+        placed = {"metadata": {"annotations": {"weft.dev/placement": json.dumps(mark)}}}
+        api.update("pods", "p", placed, "d")
+        known = await bindings(client)
     (residency,) = known.residencies
     assert (residency.pod, residency.card, residency.clues.name()) == (
         ("d", "p"),

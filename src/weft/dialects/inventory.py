@@ -10,43 +10,80 @@ A node of which only `nvidia.com/gpu` is known gets GPUs of unknown size, which 
 whole cards and percentages can be given away there, amounts of memory cannot.
 """
 
+import fnmatch
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from weft.dialects.resources import GPU_RESOURCE
-from weft.kube import sources
-from weft.kube.pods import Quantities
-from weft.kube.sources import InventoryFallback, InventorySource, ReportedGpu
-from weft.kube.structs import ConfigMap, KubeNode
-from weft.model import BadInputError, Gpu, Node, Taint, parse_cpu_milli, parse_quantity
+from weft.dialects import alnair, elastic, gpushare, nvidia, weft
+from weft.dialects.catalog import is_gpu_resource
+from weft.dialects.node_gpus import InventorySource, ReportedGpu, equal_gpus
+from weft.model import (
+    BadInputError,
+    Gpu,
+    Node,
+    NodeManifest,
+    Taint,
+    parse_cpu_milli,
+    parse_quantity,
+)
+from weft.model.annotations import DELIVERS, DELIVERS_BY_NAME
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 from weft.model.constraints import CORDON
+from weft.model.manifest import Quantities
 
-UNHEALTHY_NAMESPACE = "kube-system"
-UNHEALTHY_PREFIX = "unhealthy-gpu-"
+UNKNOWN_MIB = 100
+"""What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
+UNLIMITED = 2**62
 _MIB = 2**20
 _NATIVE = ("cpu", "memory")
-UNLIMITED = 2**62
+_SOURCES = (
+    weft.reported_gpus,
+    alnair.reported_gpus,
+    nvidia.reported_gpus,
+    gpushare.reported_gpus,
+    elastic.reported_gpus,
+)
+
+
+class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of `inventory:` in the configuration: nodes whose GPUs nobody tells.
+
+    `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first
+    rule that fits is the node's.
+    """
+
+    count: int
+    memory_mib: int
+    model: str = ""
+    nodes: str = "*"
+    labels: dict[str, str] = {}
+
+    def fits(self, node: NodeManifest) -> bool:
+        """Whether it is about this node."""
+        labels = node.metadata.labels or {}
+        return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
+            labels.get(key) == value for key, value in self.labels.items()
+        )
 
 
 def inventory(
-    node: KubeNode,
+    node: NodeManifest,
     *,
     rules: Sequence[InventoryFallback] = (),
-    unhealthy: ConfigMap | None = None,
+    unhealthy: str = "",
     accounted: Sequence[str] = (),
 ) -> tuple[Node, tuple[str, ...]]:
     """The node as Weft sees it, and warnings for people (each names its source).
 
-    `unhealthy` is the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one. `accounted` are
-    resources that ask for GPUs and are to be counted as the node's kubelet does: as far as the node
-    advertises them, and where it does not, not at all (`UNLIMITED`).
+    `unhealthy` are the indexes in the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
+    `accounted` are resources that ask for GPUs and are to be counted as the node's kubelet does: as
+    far as the node advertises them, and where it does not, not at all (`UNLIMITED`).
     """
     warnings: list[str] = []
-    told, unit_mib = _told(node, rules, warnings)
-    gpus = _combine(told, warnings) if told else _unknown_size(node, warnings)
-    gpus = _out_of_service(gpus, unhealthy, warnings)
+    sources = _sources_of(node, rules, warnings)
+    gpus = _combine(sources, warnings) if sources else _unknown_size(node, warnings)
+    gpus = _out_of_service(gpus, unhealthy, gpushare.unhealthy_name(node.metadata.name), warnings)
     allocatable = node.status.allocatable or {}
     cpu = min(_amount(allocatable, "cpu", parse_cpu_milli, warnings), MOST_CPU_MILLI)
     memory = _amount(allocatable, "memory", parse_quantity, warnings) // _MIB
@@ -57,37 +94,35 @@ def inventory(
         memory_mib=min(memory, MOST_MEMORY_MIB),
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
-        unit_mib=unit_mib,
+        unit_mib=max((source.unit_mib for source in sources), default=0),
         delivers=_delivers(node, warnings),
         schedulable=node.ready,
         taints=taints_of(node),
     ), tuple(warnings)
 
 
-def _delivers(node: KubeNode, warnings: list[str]) -> tuple[str, ...] | None:
+def _delivers(node: NodeManifest, warnings: list[str]) -> tuple[str, ...] | None:
     """The GPU resources that the kubelet advertises; None where an agent delivers by name.
 
     This is the one rule of whose pods a node may get: what its node does not advertise a kubelet
     ignores, and starts the pod without its share.
     """
-    how = (node.metadata.annotations or {}).get(sources.DELIVERS, "")
-    if how == sources.BY_NAME:
+    how = (node.metadata.annotations or {}).get(DELIVERS, "")
+    if how == DELIVERS_BY_NAME:
         return None
     if how:
-        warnings.append(
-            f"{sources.DELIVERS} is {how[:40]!r}; only {sources.BY_NAME} says something"
-        )
+        warnings.append(f"{DELIVERS} is {how[:40]!r}; only {DELIVERS_BY_NAME} says something")
     told = node.status.allocatable or {}
     return tuple(
         sorted(
             name
             for name in told
-            if GPU_RESOURCE.match(name) and _amount(told, name, parse_quantity, warnings)
+            if is_gpu_resource(name) and _amount(told, name, parse_quantity, warnings)
         )
     )
 
 
-def taints_of(node: KubeNode) -> tuple[Taint, ...]:
+def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
     """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
     told = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
     if node.spec.unschedulable and CORDON not in told:
@@ -95,40 +130,33 @@ def taints_of(node: KubeNode) -> tuple[Taint, ...]:
     return told
 
 
-def unhealthy_name(node: str) -> str:
-    """The name of the ConfigMap that says which of a node's GPUs are broken."""
-    return UNHEALTHY_PREFIX + node
-
-
-def _told(
-    node: KubeNode, rules: Sequence[InventoryFallback], warnings: list[str]
-) -> tuple[list[InventorySource], int]:
-    """Every source that answers, the first of them first, and the gpushare unit in MiB."""
-    found: list[InventorySource] = []
-    unit_mib = 0
-
-    def gpushare() -> InventorySource | None:
-        nonlocal unit_mib
-        source, unit_mib = sources.gpushare(node)
-        return source
-
-    readers: tuple[Callable[[], InventorySource | None], ...] = (
-        lambda: sources.own(node),
-        lambda: sources.alnair(node),
-        lambda: sources.discovery(node),
-        gpushare,
-        lambda: sources.elastic(node),
-        lambda: sources.configured(node, rules),
+def _sources_of(
+    node: NodeManifest, rules: Sequence[InventoryFallback], warnings: list[str]
+) -> list[InventorySource]:
+    """Every source that answers, the first of them first."""
+    readers: tuple[Callable[[NodeManifest], InventorySource | None], ...] = (
+        *_SOURCES,
+        lambda node: _configured(node, rules),
     )
+    sources = []
     for read in readers:
         try:
-            source = read()
+            source = read(node)
         except BadInputError as error:
             warnings.append(f"ignored: {error}")
             continue
         if source is not None:
-            found.append(source)
-    return found, unit_mib
+            sources.append(source)
+    return sources
+
+
+def _configured(node: NodeManifest, rules: Sequence[InventoryFallback]) -> InventorySource | None:
+    """The first rule of the configuration that is about this node."""
+    for rule in rules:
+        if rule.fits(node):
+            size = rule.memory_mib
+            return equal_gpus("the configuration", rule.count, size, size, rule.model)
+    return None
 
 
 def _combine(told: Sequence[InventorySource], warnings: list[str]) -> tuple[Gpu, ...]:
@@ -177,9 +205,9 @@ def _range(card: ReportedGpu) -> str:
     return f"{card.least}" if card.least == card.most else f"{card.least} to {card.most}"
 
 
-def _unknown_size(node: KubeNode, warnings: list[str]) -> tuple[Gpu, ...]:
+def _unknown_size(node: NodeManifest, warnings: list[str]) -> tuple[Gpu, ...]:
     try:
-        source = sources.device_plugin(node)
+        source = nvidia.counted_gpus(node)
     except BadInputError as error:
         warnings.append(f"ignored: {error}")
         return ()
@@ -189,26 +217,23 @@ def _unknown_size(node: KubeNode, warnings: list[str]) -> tuple[Gpu, ...]:
         f"{len(source.cards)} GPUs of unknown memory: only whole cards and percentages can be "
         "given away; install Weft's agent or write `inventory:` into the configuration"
     )
-    return tuple(Gpu(index, sources.UNKNOWN_MIB) for index in range(len(source.cards)))
+    return tuple(Gpu(index, UNKNOWN_MIB) for index in range(len(source.cards)))
 
 
 def _out_of_service(
-    gpus: tuple[Gpu, ...], unhealthy: ConfigMap | None, warnings: list[str]
+    gpus: tuple[Gpu, ...], unhealthy: str, config_map: str, warnings: list[str]
 ) -> tuple[Gpu, ...]:
     """Marks the GPUs that the ConfigMap names, with the MIG instances cut from them."""
-    if unhealthy is None:
-        return gpus
     broken: set[int] = set()
-    for part in (unhealthy.data or {}).get("gpus", "").split(","):
+    for part in unhealthy.split(","):
         text = part.strip()
         if text.isdecimal() and len(text) < 9:
             broken.add(int(text))
         elif text:
-            warnings.append(f"ConfigMap {unhealthy.metadata.name}: {text[:40]!r} is no GPU index")
+            warnings.append(f"ConfigMap {config_map}: {text[:40]!r} is no GPU index")
     known = {gpu.index for gpu in gpus}
     warnings += [
-        f"ConfigMap {unhealthy.metadata.name}: there is no GPU {index}"
-        for index in sorted(broken - known)
+        f"ConfigMap {config_map}: there is no GPU {index}" for index in sorted(broken - known)
     ]
     return tuple(
         msgspec.structs.replace(gpu, in_service=False)
@@ -239,7 +264,7 @@ def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         for name in allocatable
-        if name not in _NATIVE and not GPU_RESOURCE.match(name)
+        if name not in _NATIVE and not is_gpu_resource(name)
     }
 
 

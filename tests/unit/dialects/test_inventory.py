@@ -6,10 +6,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
-from weft.kube.inventory import UNLIMITED, inventory, unhealthy_name
-from weft.kube.sources import INVENTORY, InventoryFallback, write_own
-from weft.kube.structs import ConfigMap, KubeNode
+from weft.dialects.gpushare import unhealthy_name
+from weft.dialects.inventory import UNLIMITED, InventoryFallback, inventory
+from weft.dialects.weft import inventory_text
+from weft.kube.structs import KubeNode
 from weft.model import Gpu, GpuMemoryRequest, Node
+from weft.model.annotations import INVENTORY
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -56,7 +58,7 @@ OWN = (
 
 
 def test_wefts_own_annotation_says_everything() -> None:
-    found, warnings = inventory(kube_node({INVENTORY: write_own(OWN)}))
+    found, warnings = inventory(kube_node({INVENTORY: inventory_text(OWN)}))
     assert found.gpus == OWN
     assert warnings == ()
 
@@ -151,7 +153,9 @@ def test_sources_that_disagree_warn_and_the_smaller_wins() -> None:
 
 def test_a_smaller_count_drops_the_last_cards_and_their_instances() -> None:
     own = (*OWN[:2], Gpu(2, 16_160), Gpu(3, 4_864, parent=2), Gpu(4, 4_864, parent=0))
-    found, warnings = inventory(kube_node({INVENTORY: write_own(own)}, capacity=elastic(1, 40_960)))
+    found, warnings = inventory(
+        kube_node({INVENTORY: inventory_text(own)}, capacity=elastic(1, 40_960))
+    )
     assert [gpu.index for gpu in found.gpus] == [0, 4]
     assert len(warnings) == 1
 
@@ -160,7 +164,7 @@ def test_a_smaller_count_drops_the_last_cards_and_their_instances() -> None:
     "node",
     [
         kube_node({INVENTORY: "nonsense"}),
-        kube_node({INVENTORY: write_own([Gpu(0, 1), Gpu(0, 1)])}),
+        kube_node({INVENTORY: inventory_text([Gpu(0, 1), Gpu(0, 1)])}),
         kube_node({NODE_COUNT: "two", NODE_UNITS[0]: "1"}),
         kube_node({NODE_COUNT: "2", NODE_UNITS[0]: "many"}),
         kube_node({NODE_COUNT: "99999", NODE_UNITS[0]: "16"}),
@@ -188,16 +192,15 @@ def test_sources_that_say_nothing_are_no_sources() -> None:
 
 
 def test_indexes_in_the_configmap_are_out_of_service() -> None:
-    said = msgspec.convert(
-        {"metadata": {"name": unhealthy_name("n1")}, "data": {"gpus": "0,, x,7"}}, ConfigMap
-    )
-    found, warnings = inventory(kube_node({INVENTORY: write_own(OWN)}), unhealthy=said)
+    assert unhealthy_name("n1") == "unhealthy-gpu-n1"
+    node = kube_node({INVENTORY: inventory_text(OWN)})
+    found, warnings = inventory(node, unhealthy="0,, x,7")
     assert [gpu.in_service for gpu in found.gpus] == [False, False, False]
     assert warnings == (
         "ConfigMap unhealthy-gpu-n1: 'x' is no GPU index",
         "ConfigMap unhealthy-gpu-n1: there is no GPU 7",
     )
-    empty = inventory(kube_node(labels=gfd(1, 9)), unhealthy=ConfigMap())[0]
+    empty = inventory(kube_node(labels=gfd(1, 9)), unhealthy="")[0]
     assert empty.gpus[0].in_service
 
 
@@ -267,7 +270,7 @@ def test_a_node_delivers_what_it_advertises() -> None:
     """Nothing of what a device plugin that is down leaves behind, and no more than names say."""
     has = {"cpu": 4, "x.com/y": 1, "alnair/vgpu-memory": 16, "elasticgpu.io/gpu-memory": 0}
     assert inventory(kube_node(capacity=has))[0].delivers == ("alnair/vgpu-memory",)
-    assert inventory(kube_node({INVENTORY: write_own(OWN)}))[0].delivers == ()
+    assert inventory(kube_node({INVENTORY: inventory_text(OWN)}))[0].delivers == ()
 
 
 def test_an_agent_delivers_by_name_whatever_is_advertised() -> None:

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from weft.cluster.state.workload_name import workload_of
 from weft.kube.pods import Pod
-from weft.kube.workload_name import workload_of
 
 # 2026-01-31T08:00:00Z is minute 29,497,440 since 1970.
 MADE, MINUTE = "2026-01-31T08:00:00Z", 29_497_440

@@ -1,0 +1,46 @@
+"""All dialects, and the names that are theirs."""
+
+import re
+
+from weft.dialects import genius, kubeknots
+from weft.dialects.alnair import Alnair
+from weft.dialects.coscheml import CoschemlDialect
+from weft.dialects.elastic import Elastic
+from weft.dialects.genius import GeniusDialect
+from weft.dialects.gpushare import Gpushare
+from weft.dialects.hami import Hami
+from weft.dialects.kubeknots import Kubeknots
+from weft.dialects.nvidia import Nvidia
+from weft.dialects.plain import Plain
+from weft.dialects.system import BaseDialect
+from weft.dialects.weft import Weft
+
+# The more specific before what it refines: coscheml before gpushare, and before nvidia all that
+# read `nvidia.com/gpu` too.
+ALL: tuple[BaseDialect, ...] = (
+    Weft(),
+    Elastic(),
+    CoschemlDialect(),
+    Gpushare(),
+    Alnair(),
+    Hami(),
+    GeniusDialect(),
+    Kubeknots(),
+    Nvidia(),
+)
+NONE = Plain()
+RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
+"""Every extended resource that some dialect reads as asking for GPUs."""
+_GPU_RESOURCE = re.compile("|".join(s.resource_pattern for s in ALL if s.resource_pattern))
+ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
+"""Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
+AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
+"""Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Whether it asks for GPUs in one of the systems.
+
+    None of these is a resource "of the node beside the GPUs", whichever system the pod is of.
+    """
+    return _GPU_RESOURCE.match(name) is not None

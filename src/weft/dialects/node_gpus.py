@@ -1,0 +1,66 @@
+"""A node's GPUs as one source reports them; `inventory` compares and combines the sources.
+
+Most count memory in units of their own, rounded: such a source says "between so much and so much
+MiB".
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from weft.model import BadInputError, Gpu, parse_quantity
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.manifest import Quantities
+
+
+class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
+    """One GPU as one source knows it: `least` to `most` MiB, equal where the source is exact.
+
+    Both 0: the source does not say.
+    """
+
+    least: int = 0
+    most: int = 0
+    model: str = ""
+    uuid: str = ""
+
+
+class InventorySource(msgspec.Struct, frozen=True):
+    """What one source says. `exact` are the GPUs in full, where it knows everything.
+
+    `unit_mib` is what one unit of memory is there, where nodes differ in that; else 0.
+    """
+
+    name: str
+    cards: tuple[ReportedGpu, ...]
+    exact: tuple[Gpu, ...] = ()
+    unit_mib: int = 0
+
+
+def equal_gpus(
+    name: str, count: int, least: int, most: int, model: str = ""
+) -> InventorySource | None:
+    """So many GPUs of the same size; None for none."""
+    if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
+        if not count:
+            return None
+        raise BadInputError(name, f"{count} GPUs of {most} MiB are more than a node has")
+    return InventorySource(name, (ReportedGpu(least, most, model),) * count)
+
+
+def listed_parts(text: str) -> list[str]:
+    """The non-empty parts of a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def whole_number(annotations: Mapping[str, str], name: str) -> int:
+    """The whole number in this annotation or label."""
+    text = annotations[name].strip()
+    if not text.isdecimal() or len(text) > 9:
+        raise BadInputError(name, f"{text[:40]!r} is no whole number")
+    return int(text)
+
+
+def quantity(amounts: Quantities, name: str) -> int:
+    """The amount of this resource; 0 where it is not named."""
+    return parse_quantity(amounts[name], name) if name in amounts else 0

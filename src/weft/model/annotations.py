@@ -1,0 +1,49 @@
+"""Every `weft.dev/…` annotation, label and resource name, once.
+
+What each means stands where it is read; docs/reference lists them for users.
+"""
+
+# A pod's, beside what its system has words for.
+GPU_MODEL = "weft.dev/gpu-model"
+ISOLATION = "weft.dev/isolation"
+APPLICATION = "weft.dev/application"
+CLASS = "weft.dev/class"
+EXPECTED_DURATION = "weft.dev/expected-duration"
+SLO_MS = "weft.dev/slo-ms"
+SOLO_P99_MS = "weft.dev/solo-p99-ms"
+SOLO_RATE = "weft.dev/solo-rate"
+
+# Extended resources.
+RESOURCES = "weft.dev/"
+"""The prefix of all of Weft's own resources."""
+GPU_MEMORY = "weft.dev/gpu-memory"
+GPU_CORES = "weft.dev/gpu-cores"
+GPU_COUNT = "weft.dev/gpu-count"
+
+# Written with a pod's binding, or to fence it off.
+PLACEMENT = "weft.dev/placement"
+PLACEMENT_COPY = "weft.dev/placement-copy"
+"""The same text again: whoever changes one of the two is noticed."""
+TERM = "weft.dev/term"
+"""The leader's term of office."""
+FENCED_VERSION = "weft.dev/fenced-version"
+"""Written to a pod whose binding got no answer, so that a late one meets another version."""
+
+# Written by agents on nodes.
+INVENTORY = "weft.dev/inventory"
+DELIVERS, DELIVERS_BY_NAME = "weft.dev/delivers", "by-name"
+"""By the value an agent says that what is bound to its node reaches its containers, whatever the
+kubelet knows of it."""
+OUT_OF_MEMORY = "weft.dev/out-of-memory"
+
+# A label of Weft's own pods, and annotations of metrics servers' Services.
+ROLE = "weft.dev/role"
+PROMETHEUS = "weft.dev/prometheus"
+PROMETHEUS_PORT = "weft.dev/prometheus-port"
+PROMETHEUS_SCHEME = "weft.dev/prometheus-scheme"
+PROMETHEUS_PATH = "weft.dev/prometheus-path"
+
+# Nodes and pods of tests.
+HOLLOW = "weft.dev/hollow"
+HOLLOW_PROFILE = "weft.dev/hollow-"
+"""The prefix of what a pod of a hollow node says of its own run."""
