@@ -1,6 +1,6 @@
 """The documents are true: links lead somewhere, lists are complete, and what a page shows runs.
 
-How a page says what may be checked (docs/README.md tells its writers):
+How a page says what may be checked (docs/contributing/style.md tells its writers):
 - ```python blocks run, top to bottom of a page, in one namespace; functions `test_*` are called.
   ```text printed is what the last one prints, where `…` stands for anything.
 - A block with `file=NAME` behind its language is written to NAME in the page's own empty folder;
@@ -42,7 +42,7 @@ PAGES = sorted(
     for path in ROOT.rglob("*.md")
     if not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(ROOT).parts)
 )
-ROOM_OF_DECISIONS = ROOT / "docs" / "decisions"
+DECISIONS = ROOT / "docs" / "decisions"
 
 
 class Block(NamedTuple):
@@ -115,9 +115,9 @@ def test_every_source_file_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"`((?:src|tests|benchmarks)/[\w/.-]+\.py)`", text)) - own
     assert [file for file in sorted(named) if not (ROOT / file).exists()] == []
     if page == ROOT / "ARCHITECTURE.md":
-        rooms = set(re.findall(r"`([a-z]+/[a-z_/]+\.py)`", text))
-        assert len(rooms) > 20
-        assert [file for file in sorted(rooms) if not (ROOT / "src/weft" / file).exists()] == []
+        files = set(re.findall(r"`([a-z]+/[a-z_/]+\.py)`", text))
+        assert len(files) > 5
+        assert [file for file in sorted(files) if not (ROOT / "src/weft" / file).exists()] == []
 
 
 def test_architecture_names_every_import_contract() -> None:
@@ -194,9 +194,9 @@ def test_changelog_has_this_version() -> None:
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
-    numbers = [path.name[:4] for path in sorted(ROOM_OF_DECISIONS.glob("[0-9]*.md"))]
+    numbers = [path.name[:4] for path in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
-    for path in ROOM_OF_DECISIONS.glob("[0-9]*.md"):
+    for path in DECISIONS.glob("[0-9]*.md"):
         assert "## Rejected" in path.read_text(), f"{path.name} must say what was rejected"
 
 
@@ -361,7 +361,7 @@ def matches(shown: str, printed: str) -> bool:
 def test_the_checks_of_this_file_find_something() -> None:
     """A typo in a pattern above must not pass for a true document."""
     assert len(PAGES) > 20
-    assert any(map(runs, blocks_of(ROOT / "CONTRIBUTING.md")))
+    assert any(map(runs, blocks_of(ROOT / "docs" / "howto" / "write-a-policy.md")))
     assert matches("a … c\n", "a b\nc c\n")
     assert not matches("a … c\n", "a b\nc d\n")
     assert "--nodes" in COMMANDS["weft simulate"]

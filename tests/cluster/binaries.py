@@ -27,7 +27,7 @@ PACKAGES = {
 }
 HOW_TO = (
     "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler, or install "
-    "Go and run `make cluster-tools`; see docs/howto/test-on-a-real-control-plane.md"
+    "Go and run `make cluster-tools`; see docs/contributing/cluster-tests.md"
 )
 
 Say = Callable[[str], None]

@@ -184,15 +184,11 @@ def _print_table(rows: list[Row]) -> None:
 
 
 def _cells(container: dict[str, Any]) -> tuple[str, ...]:
-    memory, gpus = container["memory"], container["gpus"]
+    from weft.core.explain.amounts import memory_in_words
+
+    memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
     if not gpus:
         return container["name"], "0", "-", "-"
-    text = {
-        "mib": f"{memory['value']:,} MiB",
-        "units": f"{memory['value']} units",
-        "percent": f"{memory['value']} % of a card",
-        "whole": "whole card",
-        "none": "-",
-    }[memory["kind"]]
     milli = container["gpu_milli"]
-    return container["name"], str(gpus), text, f"{milli / 10:g} %" if milli else "-"
+    cores = f"{milli / 10:g} %" if milli else "-"
+    return container["name"], str(gpus), memory_in_words(memory), cores

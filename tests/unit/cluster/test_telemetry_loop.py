@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from live_world import CARD_MIB, World, bind, node, pod, until, world
 
-from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions, addresses_of
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.engine.harvest import NEED
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
-from weft.telemetry.feed.memory_needs import WarmUp
+from weft.telemetry.feed.feed import TelemetryFeed
+from weft.telemetry.feed.memory_needs import WarmUp, rows_of
 from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
@@ -215,11 +215,10 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
     with caplog.at_level(logging.ERROR, "weft.cluster"):
         async with looking(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, look, source):
             await look.look()
-            before = look.refresher
+            before = look.feed.window
             good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
             task = asyncio.create_task(look.run())
             await until(lambda: look.errors["", "failed"] >= 3)
-            assert look.refresher is None
             source.used = {("n", 0): 1.0}
             source.where = None  # type: ignore[assignment]
             source.warnings = None  # type: ignore[assignment]
@@ -229,7 +228,7 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
             version = it.live.engine.signals.version
             await until(lambda: seen(it)[1] == [FRESH, FRESH])
             assert it.live.engine.signals.version > version
-            assert look.refresher not in (None, before)
+            assert look.feed.window is not before
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     told = [one for one in caplog.records if "looking failed" in one.getMessage()]
@@ -260,12 +259,13 @@ async def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
     async with looking() as (it, look, _):
         where: list[bool] = []
 
-        class Elsewhere(MemoryNeedsFeed):
-            def measure(self, *args: Any) -> SignalsSnapshot:
+        class Elsewhere(TelemetryFeed):
+            def snapshot(self, *args: Any) -> SignalsSnapshot:
                 where.append(threading.current_thread() is threading.main_thread())
-                return super().measure(*args)
+                return super().snapshot(*args)
 
-        look.measuring = Elsewhere(it.live.engine.ledger, it.live.pods)
+        await look.look()
+        look.feed = Elsewhere(look.feed.settings, look.devices, look.now_s())
         await look.look()
         assert where == [False]
         assert NEED in it.live.engine.signals.source.columns
@@ -277,12 +277,29 @@ async def test_pods_alone_on_a_gpu_stay_so_when_other_nodes_come() -> None:
         uid = bind(it.server, "p", 0, "2026-01-01T00:00:00Z")
         await until(lambda: uid in it.live.engine.ledger.holdings)
         await look.look()
-        since = dict(look.alone.since)
+        since = dict(look.feed.sole_tenants.since)
         assert set(since) == {("n", 0)}
         it.server.add("nodes", node("a", 1))
         await until(lambda: "a" in it.live.engine.ledger.table.row_of)
         await look.look()
-        assert look.alone.since == since
+        assert look.feed.sole_tenants.since == since
+
+
+async def test_a_pods_class_says_whether_it_lends_even_if_the_pod_cannot_be_read() -> None:
+    async with looking() as (it, _, _):
+        ledger = it.live.engine.ledger
+        for name, marks in (("p", {}), ("q", {"weft.dev/isolation": "wishes"})):
+            it.server.add("pods", pod(name, 1_000, scheduler="other"))
+            uid = bind(it.server, name, 0, "", memory_mib=1_000, **marks)
+            await until(lambda uid=uid: uid in ledger.holdings)  # type: ignore[misc]
+        assert uid in it.live.pods.assumed
+        assert rows_of(ledger.table, ledger.holdings.values()).lends.all()
+        for name in ("p", "q"):
+            critical = {"metadata": {"annotations": {"weft.dev/class": "latency-critical"}}}
+            it.server.update("pods", name, critical, "d")
+        held = ledger.holdings
+        await until(lambda: all(one.placement.job_class != "" for one in held.values()))
+        assert not rows_of(ledger.table, held.values()).lends.any()
 
 
 async def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:

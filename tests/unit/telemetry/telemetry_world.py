@@ -73,7 +73,8 @@ class Scene:
         self.window.put(metric, np.array([row]), np.array([at_s]), np.array([value]), now_s)
 
     def look(self, now_s: float, alone: dict[int, str] | None = None) -> SignalsView:
-        residents = GpuPods(*(np.array(one) for one in (self.pods, self.warm, self.promised)))
+        residents = GpuPods(np.array(self.pods), np.array(self.warm))
+        self.refresher.note(now_s, np.array(self.promised))
         now = SnapshotTime(now_s, int(now_s * 1e9), residents, alone or {})
         return SignalsView(self.refresher.refresh(now))
 

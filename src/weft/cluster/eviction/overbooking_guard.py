@@ -25,12 +25,8 @@ from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import bound_ns
 from weft.cluster.state.pods import PodView
 from weft.core.engine import BindingsRead, Engine, Event, EvictionWaived, PodBinding
-from weft.core.engine.overbooking import (
-    OverbookedGpu,
-    double_booked,
-    double_booking_in_words,
-    overbooked_gpus,
-)
+from weft.core.engine.overbooking import OverbookedGpu, double_booked, overbooked_gpus
+from weft.core.explain.sentences import waived_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
@@ -235,9 +231,7 @@ class OverbookingGuard:
 
     def waive(self, command: EvictionWaived) -> None:
         """The engine leaves the pod where it is: tell why."""
-        place = command.placement
-        text = double_booking_in_words(command.why, place.node, self._name)
-        text = f"{text}. It is not evicted: {command.excuse}"
+        place, text = command.placement, waived_in_words(command, self._name)
         self._tell(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
         self._waived.add(place.node)
 

@@ -78,7 +78,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
                 tuple(sorted(beside)),
                 gpus,
                 model,
-                _time_s(pod.bound_at),
+                time_s(pod.bound_at),
                 any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
             )
         if number % TURN == 0:
@@ -89,7 +89,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
 def _leaves(pod: Pod | None, now_s: float) -> bool:
     """Whether it is on its way out, and not stuck there."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
-    return bool(text) and not _time_s(text) < now_s - LEAVING_S
+    return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
@@ -139,7 +139,7 @@ class SoloRateCache:
         return max(slowdown, 1.0) if 0.0 < slowdown < math.inf else 0.0
 
 
-def _time_s(text: str) -> float:
+def time_s(text: str) -> float:
     """Seconds since 1970; NaN where nobody says."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()

@@ -14,7 +14,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, 
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
+from weft.core.explain.explanation import ObservedProgress, SeparatedPair
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
@@ -64,39 +64,6 @@ class SlowdownObserverOptions(msgspec.Struct, frozen=True):
     def metrics(self) -> tuple[str, ...]:
         """What is asked for."""
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
-
-
-class SeparatedPair(msgspec.Struct, frozen=True):
-    """Who is not placed beside the pod's application on a GPU model for `left_s` yet."""
-
-    application: str
-    gpu_model: str
-    left_s: float
-
-
-class ObservedProgress(msgspec.Struct, frozen=True):
-    """What was seen of one pod, for people.
-
-    `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
-    `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
-    may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
-    `held_back` says why nobody goes for it nevertheless. `apart` are the bans on its application.
-    `problem` says what is wrong with what it says itself.
-    """
-
-    source: Literal["progress", "sm-active", ""] = ""
-    slowdown: float = 0.0
-    rate_per_s: float = 0.0
-    alone_per_s: float = 0.0
-    age_s: float = 0.0
-    bound: float = 0.0
-    broken: int = 0
-    windows: int = 0
-    p99_ms: float = 0.0
-    slo_ms: float = 0.0
-    held_back: str = ""
-    apart: tuple[SeparatedPair, ...] = ()
-    problem: str = ""
 
 
 class _Seen:

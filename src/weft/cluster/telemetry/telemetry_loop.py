@@ -1,7 +1,7 @@
 """Looking at the GPUs: every tick the metrics are read, and the engine gets a new snapshot.
 
-    source ──samples──▶ joiner ──▶ window ──▶ refresher ──SignalsChanged──▶ engine
-                                                 ▲ ledger: who holds what, since when
+    source ──samples──▶ joiner ──▶ TelemetryFeed ──SignalsChanged──▶ engine
+                                        ▲ ledger: who holds what; pods: since when
 
 A tick never fails. Without an answer the snapshot is made from what the window still has: ages
 grow, values become STALE and then MISSING. Errors are logged once a kind, and counted. The heavy
@@ -10,25 +10,22 @@ part runs in a thread; the engine hears of it on the loop, and no decision waits
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.telemetry.memory_needs_feed import MemoryNeedsFeed, ObservedCluster
+from weft.cluster.telemetry.running_pods import time_s
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine import SignalsChanged
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger.table import LedgerTable
-from weft.model import BadInputError
-from weft.telemetry.feed.load_correlation import SAMPLES, Gpu, SoleTenants
+from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
-from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.doubts import GpuPods
-from weft.telemetry.meaning.join import Devices, JoinFailure, PodSamples, SeriesJoiner
+from weft.telemetry.feed.snapshot import SnapshotSettings
+from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric
 from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOutcome, SourceReading
 
@@ -91,30 +88,22 @@ class TelemetryLoop:
         self.changes = 0
         self.took_s: dict[str, float] = {}
         self.digesting_s = 0.0
-        self.of_pods: dict[tuple[str, Gpu], PodSamples] = {}
-        self.alone = SoleTenants()
         self._live, self._source, self._aliases = live, source, aliases
         self._table: LedgerTable | None = None
         self._devices = Devices([])
         self._joiner = SeriesJoiner(self._devices, aliases)
-        self._refresher: SnapshotBuilder | None = None
+        self.feed: TelemetryFeed | None = None
+        """None before the first look."""
         self._good_at_s = 0.0
-        self._since: dict[str, float] = {}
+        self._bound_s: dict[str, float] = {}
         self.observing = observing
-        self.measuring = MemoryNeedsFeed(live.engine.ledger, live.pods, self.options.warm_up)
-        live.ends.peak_mib = self.measuring.peak_mib
+        live.ends.peak_mib = self.peak_mib
         self._said: set[str] = set()
-        self._only: dict[Gpu, str] = {}
 
     @property
     def devices(self) -> Devices:
         """The GPUs of the last look."""
         return self._devices
-
-    @property
-    def refresher(self) -> SnapshotBuilder | None:
-        """None before the first look, and after one that failed."""
-        return self._refresher
 
     @property
     def unjoined(self) -> Mapping[JoinFailure, int]:
@@ -153,15 +142,11 @@ class TelemetryLoop:
             self._source.read(self.options.metrics, back_s), self._counters(back_s)
         )
         self._note(reading, began_s, counters.asked)
-        self._follow_nodes(began_s)
-        residents = self._residents()
-        wall_s = clock.wall().timestamp()
-        now = SnapshotTime(
-            wall_s, int(clock.monotonic() * 1e9), residents, self._applications_alone(wall_s)
-        )
+        feed = self._follow_nodes(began_s)
+        feed.observe(self._live.engine.ledger, clock.wall().timestamp(), self._bound())
+        at_ns, version = int(clock.monotonic() * 1e9), self._live.engine.signals.version + 1
         began = clock.monotonic()
-        noted = self.measuring.note(now.wall_s)
-        made = await asyncio.to_thread(self._digest, reading, now, noted)
+        made = await asyncio.to_thread(self._digest, reading, feed, at_ns, version)
         self.digesting_s = clock.monotonic() - began
         self.snapshot = made
         self._live.handle(SignalsChanged(made))
@@ -179,7 +164,8 @@ class TelemetryLoop:
         """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
         clock = self._live.client.clock
         version = self._live.engine.signals.version + 1
-        self._refresher = None
+        if self.feed is not None:
+            self.feed.begin_anew()
         self._good_at_s = 0.0
         self.snapshot = SignalsSnapshot(version, int(clock.monotonic() * 1e9), why=why)
         self._live.handle(SignalsChanged(self.snapshot))
@@ -232,20 +218,15 @@ class TelemetryLoop:
         return True
 
     def _digest(
-        self, reading: SourceReading, now: SnapshotTime, noted: ObservedCluster
+        self, reading: SourceReading, feed: TelemetryFeed, at_ns: int, version: int
     ) -> SignalsSnapshot:
-        """In a thread: join, keep, compute. Nobody else touches joiner, window and refresher."""
-        assert self._refresher is not None
-        window, joiner = self._refresher.window, self._joiner
+        """In a thread: join, keep, compute. Nobody else touches the joiner and the feed."""
+        joiner = self._joiner
         joiner.begin()
-        window.advance(now.wall_s)
         for answer in reading.answers:
-            for found in joiner.join(answer):
-                if found.metric in self.options.metrics:
-                    window.put(found.metric, found.rows, found.times, found.values, now.wall_s)
-            for one in joiner.pods(answer, self._resident_of):
-                if one.metric is Metric.MEMORY_USED_MIB:
-                    self.of_pods[one.pod, self._devices.gpus[one.row]] = one
+            for samples in joiner.join(answer):
+                feed.put(samples)
+            feed.put_pods(joiner.pods(answer, self._resident_of))
         for why, count in joiner.unjoined.items():
             example = joiner.examples.get(why, "")
             self._say(
@@ -256,75 +237,50 @@ class TelemetryLoop:
                 example,
             )
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
-        made = self._refresher.refresh(now, why=why_less)
-        return self.measuring.measure(made, window, self._devices, self.of_pods.values(), noted)
+        return feed.snapshot(at_ns, version, why_less)
 
     # --- what the ledger knows -----------------------------------------------------------------
 
-    def _follow_nodes(self, now_s: float) -> None:
-        """Take over which GPUs there are, where that changed."""
-        table = self._live.engine.ledger.table
-        if table is self._table and self._refresher is not None:
-            return
-        self._table = table
-        devices = devices_of(self._live)
-        if self._refresher is not None and devices.same(self._devices):
-            return
-        before, self._devices = self._devices, devices
-        self._joiner = SeriesJoiner(devices, self._aliases)
-        if self._refresher is None:
-            options = self.options
+    def _follow_nodes(self, now_s: float) -> TelemetryFeed:
+        """The feed of the GPUs that there are now."""
+        table, options = self._live.engine.ledger.table, self.options
+        if self.feed is None:
+            self._devices = devices_of(self._live)
             samples = max(2, round(options.window_s / options.interval_s))
             horizon = max(1, round(options.horizon_s / options.interval_s))
-            window = MetricWindow(options.metrics, len(devices), samples, options.interval_s, now_s)
-            self._refresher = SnapshotBuilder(
-                window, devices, SnapshotSettings(options.scrape_s, horizon)
+            settings = FeedSettings(
+                options.metrics,
+                samples,
+                options.interval_s,
+                SnapshotSettings(options.scrape_s, horizon),
+                warm_up=options.warm_up,
             )
-            self._refresher.version = self._live.engine.signals.version
-        else:
-            self._refresher.realign(devices)
-            if set(devices.gpus) - set(before.gpus):
+            self.feed = TelemetryFeed(settings, self._devices, now_s)
+            self._joiner = SeriesJoiner(self._devices, self._aliases)
+        elif table is not self._table and not (devices := devices_of(self._live)).same(
+            self._devices
+        ):
+            if set(devices.gpus) - set(self._devices.gpus):
                 self._good_at_s = 0.0  # what the new ones did is worth asking for
-        self.of_pods = {
-            (uid, gpu): one._replace(row=devices.row_of[gpu])
-            for (uid, gpu), one in self.of_pods.items()
-            if gpu in devices.row_of
-        }
+            self._devices = devices
+            self._joiner = SeriesJoiner(devices, self._aliases)
+            self.feed.follow(devices)
+        self._table = table
+        return self.feed
 
-    def _residents(self) -> GpuPods:
-        """How many pods hold each GPU, how many of them have warmed up, what they were promised."""
-        now = self._live.client.clock.monotonic()
-        holdings = self._live.engine.ledger.holdings
-        self._since = {uid: self._since.get(uid, now) for uid in holdings}
-        pods = np.zeros((3, len(self._devices)), dtype=np.int64)
-        last: dict[Gpu, str] = {}
-        warm_s = self.options.warm_up.warm_s
-        for uid, held in holdings.items():
-            warm = held.state == "committed" and now - self._since[uid] >= warm_s
-            for gpu in {share.gpu for share in held.placement.shares}:
-                row = self._devices.row_of.get((held.placement.node, gpu))
-                if row is not None:
-                    mine = (each for each in held.placement.shares if each.gpu == gpu)
-                    pods[:, row] += (1, warm, sum(each.memory_mib for each in mine))
-                    last[held.placement.node, gpu] = uid
-        row_of = self._devices.row_of
-        self._only = {gpu: uid for gpu, uid in last.items() if pods[0, row_of[gpu]] == 1}
-        self.of_pods = {key: one for key, one in self.of_pods.items() if key[0] in holdings}
-        return GpuPods(*pods)
+    def _bound(self) -> dict[str, float]:
+        """When pods that hold anything were bound, seconds since 1970, where the API says so."""
+        before, self._bound_s = self._bound_s, {}
+        for uid in self._live.engine.ledger.holdings:
+            pod = None if uid in before else self._live.pod_by_uid(uid)
+            bound_s = time_s(pod.bound_at) if pod is not None else before.get(uid, math.nan)
+            if not math.isnan(bound_s):
+                self._bound_s[uid] = bound_s
+        return self._bound_s
 
-    def _applications_alone(self, now_s: float) -> dict[int, str]:
-        """Applications of pods that have had a GPU for themselves for long enough."""
-        alone = self.alone.look(self._only, now_s, SAMPLES * self.options.interval_s)
-        row_of = self._devices.row_of
-        names = {row_of[gpu]: self._application(uid) for gpu, uid in alone.items()}
-        return {row: name for row, name in names.items() if name}
-
-    def _application(self, uid: str) -> str:
-        pod = self._live.pod_by_uid(uid)
-        try:
-            return self._live.parse(pod).shape.application if pod is not None else ""
-        except BadInputError:
-            return ""  # bound by another scheduler; the pod's own log line says what is wrong
+    def peak_mib(self, uid: str) -> int:
+        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        return self.feed.peak_mib(uid) if self.feed is not None else 0
 
     def _resident_of(self, row: int, namespace: str, name: str) -> str:
         """The UID of the pod, where the ledger has it on this GPU."""

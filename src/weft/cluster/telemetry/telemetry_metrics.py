@@ -114,9 +114,9 @@ class TelemetryMetrics:
             labels=["metric"],
         )
         looking = self._looking
-        if looking.refresher is not None:
+        if looking.feed is not None:
             now_s = looking.now_s()
-            window = looking.refresher.window
+            window = looking.feed.window
             for metric in looking.options.metrics:
                 at_s = window.newest(metric)[1]
                 known = at_s[np.isfinite(at_s)]

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.engine.decision_faults import Faulted
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
-from weft.core.engine.overbooking import DoubleBooking, PodBinding
+from weft.core.engine.overbooking import DoubleBooking, Excuse, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
@@ -201,11 +201,12 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
 
 
 class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
-    """A double-booked pod stays all the same, because of the `excuse`."""
+    """A double-booked pod, bound `held_ns` ago, stays all the same."""
 
     placement: Placement
     why: DoubleBooking
-    excuse: str
+    excuse: Excuse
+    held_ns: int
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):

@@ -83,7 +83,7 @@ def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list
     if found is None:
         return
     if found.excuse:
-        out.append(EvictionWaived(found.held.placement, found.why, found.excuse))
+        out.append(EvictionWaived(found.held.placement, *found[1:]))
     else:
         engine.evict(found.held, found.why, now_ns, out)
 

@@ -17,7 +17,7 @@ double booking, and who has run for long is left alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,10 @@ from weft.model import Gpu, Node, Share
 RECENT_NS = 600 * 1_000_000_000
 """Only a pod bound so recently is evicted. A double booking is seen within seconds, or by the next
 leader; what shows up later was rather made by nodes that changed."""
+
+
+Excuse = Literal["", "shrunk-node", "larger-card", "undated", "long-ago"]
+"""Why a pod that was booked twice stays all the same; "": it goes."""
 
 
 class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
@@ -81,25 +85,13 @@ class DoubleBooking(msgspec.Struct, frozen=True, gc=False):
 
 
 class DoubleBookedPod(NamedTuple):
-    """A pod that does not fit beside those bound before it; `excuse` says why it stays anyway."""
+    """A pod, bound `held_ns` ago, that does not fit beside those bound before it; `excuse` says why
+    it stays anyway."""
 
     held: Holding
     why: DoubleBooking
-    excuse: str = ""
-
-
-def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
-    """Why a pod of this node goes, in numbers; `name` makes a name of a UID."""
-    lacking = []
-    if why.lacks_mib:
-        lacking.append(f"{why.lacks_mib:,} of its {why.card_mib:,} MiB are missing")
-    if why.lacks_milli:
-        lacking.append(f"{why.lacks_milli:,} of its {why.card_milli:,} thousandths are missing")
-    lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
-    others = ", ".join(map(name, why.beside))
-    return (
-        f"GPU {why.gpu} of node {node} was given away twice; beside {others}, bound before, {lacks}"
-    )
+    excuse: Excuse = ""
+    held_ns: int = 0
 
 
 def overbooked_gpus(
@@ -168,17 +160,17 @@ def who_goes(
         return None
     first = late[0]
     there = (ledger.holdings[uid] for uid in (first.held.placement.uid, *first.why.beside))
-    excuse, age_ns = "", by_uid[first.held.placement.uid].held_ns
+    binding = by_uid[first.held.placement.uid]
+    excuse: Excuse = ""
     if shrunk:
-        excuse = "its node has shown larger or more GPUs than now"
+        excuse = "shrunk-node"
     elif any(_larger_than_its_card(ledger, held) for held in there):
-        excuse = "its node must have had larger GPUs when it was placed"
-    elif not by_uid[first.held.placement.uid].bound_ns:
-        excuse = "nobody says when it was bound"
-    elif age_ns > RECENT_NS:
-        minutes = age_ns // (60 * 1_000_000_000)
-        excuse = f"it was bound {minutes} minutes ago, and has been left running since"
-    return first._replace(excuse=excuse)
+        excuse = "larger-card"
+    elif not binding.bound_ns:
+        excuse = "undated"
+    elif binding.held_ns > RECENT_NS:
+        excuse = "long-ago"
+    return first._replace(excuse=excuse, held_ns=binding.held_ns)
 
 
 def _larger_than_its_card(ledger: Ledger, held: Holding) -> bool:

@@ -115,7 +115,7 @@ class SnapshotBuilder:
         self._forecast_of = {}
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """What pods are promised of each GPU at a look of which no snapshot is made."""
+        """What pods are promised of each GPU at this tick, whether or not a snapshot is made."""
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
@@ -133,7 +133,7 @@ class SnapshotBuilder:
                 columns.update(self._plain(metric, one, fresh[metric]))
         if self.settings.trends:
             columns.update(self._memory(series, fresh))
-        columns.update(self._promises(series, fresh, now))
+        columns.update(self._promises(series, fresh))
         columns.update(self._forecasts(series, fresh))
         columns.update(self._correlations(series, fresh, now.alone))
         gpus = self.devices.gpus
@@ -236,12 +236,9 @@ class SnapshotBuilder:
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
 
     def _promises(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], now: SnapshotTime
+        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
     ) -> dict[str, Column]:
         """What free memory must be read with: see `promised`."""
-        if now.residents.promised_mib is None:
-            return {}
-        self._promised.note(now.wall_s, now.residents.promised_mib)
         read = FREE if FREE in series else USED
         if read not in series:
             return {}

@@ -117,9 +117,13 @@ class MetricWindow:
         self.last[at, rows[newer]] = values[newer]
         self.last_at_s[at, rows[newer]] = times[newer]
 
-    def history(self, metric: Metric) -> Floats:
-        """The complete slots, oldest first, [g, samples]; NaN where no sample fell."""
-        slots = np.arange(self.complete - self.samples + 1, self.complete + 1) % self._slots
+    def history(self, metric: Metric, *, to_now: bool = False) -> Floats:
+        """The complete slots, oldest first, [g, samples]; NaN where no sample fell.
+
+        `to_now`: and the one that time is in.
+        """
+        until = self.complete + 1 + to_now
+        slots = np.arange(self.complete - self.samples + 1, until) % self._slots
         return np.asarray(self._rings[self._row[metric]][:, slots], dtype=np.float64)
 
     def newest(self, metric: Metric) -> tuple[Floats, Floats]:

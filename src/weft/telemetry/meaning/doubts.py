@@ -27,12 +27,10 @@ AT_WORK = 0.5
 
 
 class GpuPods(NamedTuple):
-    """What the ledger knows of each GPU: pods that hold it, those of them that have warmed up, and
-    what all of them together were promised of its memory (None: nobody says)."""
+    """Pods that hold each GPU, as the ledger says, and those of them that have warmed up."""
 
     pods: Ints
     warm: Ints
-    promised_mib: Ints | None = None
 
 
 class MemoryReadings(NamedTuple):

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weft.cli.decisions import lines_of
 from weft.core.engine import (
     BindingsRead,
     LeadershipBegan,
@@ -23,6 +22,7 @@ from weft.core.engine import (
     slowdown_eviction,
 )
 from weft.core.engine.slowdown_eviction import SlowdownEviction
+from weft.core.explain.renderer import lines_of
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
     DecisionsWriter,

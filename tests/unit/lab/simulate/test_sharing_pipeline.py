@@ -40,7 +40,7 @@ class World:
         """Ticks at these seconds; what the last of them told."""
         for at in seconds:
             self.pipeline.look(round(at * SECOND_NS), self.ledger)
-            found = self.pipeline.told(round(at * SECOND_NS), self.ledger)
+            found = self.pipeline.told(round(at * SECOND_NS))
         return SignalsView(found)
 
     def column(self, view: SignalsView, name: str) -> tuple[list[float], list[int]]:
@@ -117,7 +117,7 @@ def test_simulated_pods_warm_up_as_long_as_is_said(warm_s: float, idle_at_s: int
     world = World(watching=ScrapeOptions(forecasts=False, warm_up=WarmUp(warm_s)))
     for uid in ("a", "b"):
         world.ledger.adopt(placement(uid, "node", 0, memory_mib=4000))
-        world.pipeline.bound_ns[uid] = 0
+        world.pipeline.bound_s[uid] = 0.0
     first = next(
         at for at in range(0, 400, 5) if "a" in world.look(at).source.idle_mib
     )  # 4,000 asked, 3,000 used
@@ -129,6 +129,6 @@ def test_a_simulated_latency_critical_pod_lends_nothing_as_a_live_one() -> None:
     for uid, job_class in (("a", "latency-critical"), ("b", "batch")):
         place = placement(uid, "node", 0, memory_mib=4000)
         world.ledger.adopt(replace(place, job_class=job_class))
-        world.pipeline.bound_ns[uid] = 0
+        world.pipeline.bound_s[uid] = 0.0
     view = world.look(*range(0, 100, 5))
     assert view.source.idle_mib == {"b": (1_000,)}  # each asked 4,000 and uses 3,000

@@ -209,7 +209,7 @@ class SharingRun:
             return
         looks, self._untold = self._untold, []
         version = self.engine.signals.version + len(looks)
-        last = self.pipeline.told(looks[-1], self.engine.ledger, version)
+        last = self.pipeline.told(looks[-1], version)
         for ago, at_ns in zip(range(len(looks) - 1, -1, -1), looks, strict=True):
             told = msgspec.structs.replace(last, version=version - ago)
             self.tell(SignalsChanged(told), at_ns)
@@ -278,16 +278,14 @@ class SharingRun:
         pod.bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
         self.engine.handle(PodBound(uid), self.now)
         if self.pipeline is not None:
-            self.pipeline.bound_ns[uid] = self.now
-            self.pipeline.application_of[uid] = pod.job.kind
+            self.pipeline.bound_s[uid] = self.now / SECOND_NS
         job = msgspec.structs.replace(pod.job, uid=uid)
         self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
         self.tell(PodSeenBound(placement, bound_ns=self.now))
 
     def _forget(self, uid: str) -> None:
         if self.pipeline is not None:
-            self.pipeline.bound_ns.pop(uid, None)
-            self.pipeline.application_of.pop(uid, None)
+            self.pipeline.bound_s.pop(uid, None)
 
     def _measured(self) -> SharedRun:
         outcomes = tuple(self._outcome(pod) for pod in self.pods.values())
