@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.log_once import LogOnce
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
@@ -101,7 +102,7 @@ class SlowdownObserver:
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
         self._bans: tuple[Ban, ...] = ()
-        self._said: set[str] = set()
+        self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
         remembering.adopted = lambda: self._tell_policies(at_once=True)
@@ -118,7 +119,7 @@ class SlowdownObserver:
             await self._look(reading, made)
         except Exception as error:
             self.errors += 1
-            if self._new(f"{type(error).__name__}: {error}"):
+            if self._logged.is_new(f"{type(error).__name__}: {error}"):
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
     def goes(self, slowed: SlowdownReason) -> None:
@@ -347,13 +348,6 @@ class SlowdownObserver:
 
     def _now_s(self) -> float:
         return self._live.client.clock.wall().timestamp()
-
-    def _new(self, what: str) -> bool:
-        """Whether this is to be said: it was not yet."""
-        if what in self._said or len(self._said) >= 1000:
-            return False
-        self._said.add(what)
-        return True
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:
