@@ -24,7 +24,8 @@ from processes import Server, free_ports
 from test_hollow_kubelet import Hollow, hollow
 from weft_process import ALONE, CARD_MIB, GFD, GIB, Weft, pod, resources, weft
 
-from weft.cli.explain_pod import live_lines
+from weft.cli.explain_pod import live_explanation
+from weft.core.explain.renderer import lines_of
 from weft.core.policies.catalog import built_in
 from weft.core.record import explain, read, replay
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
@@ -137,7 +138,7 @@ class Scene:
         """What `weft explain` says to people, without starting a command for it."""
         page = f"{self.url}/explain/pods/{self.namespace}/{name}"
         with urllib.request.urlopen(page, timeout=10) as answer:
-            return "\n".join(live_lines(answer.read()))
+            return "\n".join(lines_of(live_explanation(answer.read())))
 
     def explained_by_command(self, name: str) -> str:
         command = [

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_lines, metrics_lines
+from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.core.record import RecordedExplanation, ReplayResult
+    from weft.core.explain.explanation import Explanation
+    from weft.core.record import ReplayResult
 
 _Output = Annotated[ListOutput, typer.Option(help="What to print.")]
 
@@ -64,73 +65,24 @@ def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> No
 
         print(json_text(msgspec.Raw(body)))
     else:
-        print("\n".join(live_lines(body)))
+        _print(live_explanation(body))
 
 
 def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
     from weft.cli.policies import registry
     from weft.core.record import explain
 
-    found = explain(decisions, name, registry().create)
+    explanation = explain(decisions, name, registry().create)
     if output is ListOutput.json:
-        print(json_text(found))
+        print(json_text(explanation.json_value()))
     else:
-        print("\n".join(lines_of(found)))
+        _print(explanation)
 
 
-def lines_of(found: "RecordedExplanation") -> list[str]:
-    """The explanation as sentences."""
-    from weft.core.engine.harvest import eviction_in_words, harvest_in_words
-    from weft.core.engine.oom_history import charged_in_words
-    from weft.core.engine.records import BOUNDED, FAULTED, LEAVES
-    from weft.core.engine.slowdown_eviction import slowed_in_words
-    from weft.core.explain.counterfactual import AlternativePlacement
+def _print(explanation: "Explanation") -> None:
+    from weft.core.explain.renderer import lines_of
 
-    record, pod = found.record, found.pod
-    head = f"{pod.namespace}/{pod.name} (UID {pod.uid}), profile {record.profile}"
-    lines = [f"{head}, attempt {record.attempt}, decision {record.seq}"]
-    if record.outcome == "placed":
-        lines.append(f"  placed on {record.node}{_devices(found)}")
-        lines += [
-            f"  {'chosen' if top.node == record.node else 'next  '} {top.node}: score {top.score}"
-            + "".join(f", {name} {score}" for name, score in top.scores.items())
-            for top in record.top
-        ]
-        lines += [f"  {harvest_in_words(one)}" for one in record.harvested]
-        lines += [f"  {BOUNDED}"] if record.bounded else []
-    elif record.outcome == LEAVES:
-        lines.append(f"  asked to leave {record.node}{_devices(found)}; {found.then}")
-        lines += [f"  {eviction_in_words(record.eviction)}"] if record.eviction else []
-        lines += [f"  {slowed_in_words(record.slowed)}"] if record.slowed else []
-    elif record.outcome == FAULTED:
-        return [*lines, f"  {record.fault}"]
-    else:
-        lines.append("  fits nowhere")
-    lines += [f"  {charged_in_words(record.charged)}"] if record.charged else []
-    lines += metrics_lines(found.metrics, AlternativePlacement(record.node, record.shares))
-    lines.append(f"  {found.summary}")
-    if record.outcome == "unschedulable":
-        lines.append("  it would fit, if you")
-        lines += [f"    - {change.text}" for change in found.changes]
-        if not found.changes:
-            lines[-1] = "  no single change of the pod, and no one pod's end, would make it fit"
-    if found.other_uids:
-        lines.append(
-            f"  {len(found.other_uids)} more pods have this name; ask by UID: "
-            + ", ".join(found.other_uids[:5])
-        )
-    return lines
-
-
-def _devices(found: "RecordedExplanation") -> str:
-    shares = found.record.shares
-    if not shares:
-        return ""
-    each = [
-        f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
-        for share in shares
-    ]
-    return ", " + ", ".join(each)
+    print("\n".join(lines_of(explanation)))
 
 
 def replay(

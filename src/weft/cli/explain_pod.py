@@ -1,4 +1,4 @@
-"""`weft explain pod` of a live cluster: asking the scheduler, and its answer as sentences."""
+"""`weft explain pod` of a live cluster: asking the scheduler."""
 
 import re
 from collections.abc import Mapping
@@ -10,9 +10,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.explain_token import ExplainToken
-    from weft.cluster.scheduler.explanation import PodExplanation
-    from weft.cluster.telemetry.slowdown_observer import ObservedProgress
-    from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead
+    from weft.core.explain.explanation import Explanation
     from weft.kube.client import ApiClient, ApiResponse
     from weft.kube.config import Endpoint
 
@@ -196,120 +194,14 @@ def _problem(answer: "ApiResponse", source: SchedulerAddress) -> str:
     return f"{said}; {way_out}"
 
 
-def live_lines(body: bytes) -> list[str]:
-    """The answer as sentences."""
+def live_explanation(body: bytes) -> "Explanation":
+    """The scheduler's answer, read."""
     import msgspec
 
-    from weft.cluster.scheduler.explanation import PodExplanation
-    from weft.core.explain.counterfactual import AlternativePlacement
+    from weft.core.explain.explanation import Explanation
 
     try:
-        found = msgspec.json.decode(body, type=PodExplanation)
+        return msgspec.json.decode(body, type=Explanation)
     except msgspec.DecodeError as error:
         what = f"is of another version than this command ({error}); --output json shows it as it is"
         raise BadInputError("the scheduler", what) from error
-    lines = [
-        f"{found.namespace}/{found.name} (UID {found.uid}), schedulerName {found.scheduler_name}",
-        f"  {found.text}",
-    ]
-    if found.reason and found.state != "not ours":
-        lines.append(f"  {found.reason}")
-    lines += [
-        f"  {'next  ' if number else 'best  '} {one.node}: score {one.score}"
-        + "".join(f", {name} {score}" for name, score in one.scores.items())
-        for number, one in enumerate(found.candidates)
-    ]
-    place = AlternativePlacement(found.node, found.shares)
-    lines += metrics_lines(found.metrics, place, again=bool(found.node))
-    return lines + _progress_lines(found.progress) + _changes(found) + _notes(found)
-
-
-def _progress_lines(found: "ObservedProgress | None") -> list[str]:
-    """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
-    if found is None:
-        return []
-    lines = []
-    if found.source == "progress":
-        lines.append(
-            f"  progress: {found.rate_per_s:.4g} a second, {found.alone_per_s:.4g} alone: "
-            f"{found.slowdown:.2f} times slower, {found.age_s:.0f} s ago"
-        )
-    elif found.source:
-        lines.append(
-            f"  progress: nobody counts it; by its GPU's SM_ACTIVE {found.slowdown:.2f} times "
-            "slower than alone, a guess on which nobody acts"
-        )
-    if found.p99_ms and found.slo_ms:
-        late = "late" if found.p99_ms > found.slo_ms else "in time"
-        lines.append(f"  p99 {found.p99_ms:.4g} ms, SLO {found.slo_ms:.4g} ms: {late}")
-    if found.bound and found.windows:
-        looks = f"{found.broken} of the last {found.windows} look{'s' * (found.windows > 1)}"
-        lines.append(f"  at most {found.bound:.2f} times slower is allowed; broken in {looks}")
-    lines += [f"  {found.held_back}"] * bool(found.held_back)
-    for one in found.apart:
-        model = f" on {one.gpu_model}" if one.gpu_model else ""
-        other = one.application or "pods of no known application"
-        lines.append(f"  kept apart from {other}{model} for {_age(max(0.0, one.left_s))}")
-    return lines + [f"  note: {found.problem}"] * bool(found.problem)
-
-
-def metrics_lines(
-    found: "MetricsRead | None", place: "AlternativePlacement", *, again: bool = False
-) -> list[str]:
-    """What metrics had to do with a decision for `place`; `again`: it was decided once more now."""
-    from weft.core.explain.counterfactual import in_words
-
-    if found is None:
-        return []
-    looked = f"looked at {found.looked_s:.0f} s before"
-    lines = [f"  metrics of GPU {one.gpu}, {looked}: {in_words(one)}" for one in found.gpus]
-    if found.kept_out_gpus:
-        gpus = f"{found.kept_out_gpus} GPU{'s' * (found.kept_out_gpus > 1)}"
-        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
-        lines += [f"    - {one.node} GPU {one.gpu}: {in_words(one)}" for one in found.kept_out]
-    if found.without is not None:
-        without = "without metrics" + ", decided again now" * again
-        lines.append(f"  {without}: {_place_in_words(found.without, place)}")
-    return lines
-
-
-def _place_in_words(without: "AlternativePlacement", place: "AlternativePlacement") -> str:
-    if not without.node:
-        return "nowhere" if place.node else "nowhere either"
-    gpus = sorted({share.gpu for share in without.shares})
-    if without.node == place.node and gpus == sorted({share.gpu for share in place.shares}):
-        return "the same place"
-    return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
-
-
-def _changes(found: "PodExplanation") -> list[str]:
-    if found.state != "pending" or found.candidates:
-        return []
-    more = [] if found.searched else ["  there was no time to try all that could help"]
-    if found.changes:
-        return ["  it would fit, if you", *(f"    - {one.text}" for one in found.changes), *more]
-    if found.searched:
-        return ["  no single change of the pod, and no one pod's end, would make it fit"]
-    return ["  nothing that was tried would make it fit", *more]
-
-
-def _notes(found: "PodExplanation") -> list[str]:
-    lines = [f"  note: {note}" for note in found.notes]
-    for one in found.stuck:
-        gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"
-        since = "" if one.age_s is None else f" for {_age(one.age_s)}"
-        lines.append(
-            f"  stuck: {one.namespace}/{one.name} holds {gpus} of {one.node}: {one.why}{since}"
-        )
-    if any(one.dead_node for one in found.stuck):
-        lines.append(
-            "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
-        )
-    return lines
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"

@@ -43,13 +43,10 @@ from weft.cluster.telemetry.prediction_reload import (
     ReloadMetrics,
 )
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
-from weft.cluster.telemetry.slowdown_observer import (
-    ObservedProgress,
-    SlowdownObserver,
-    SlowdownObserverOptions,
-)
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, devices_of
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
+from weft.core.explain.explanation import ObservedProgress
 from weft.core.framework import Profile
 from weft.core.framework.interference import InterferenceTable
 from weft.core.framework.registry import Registry

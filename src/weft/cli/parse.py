@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from weft.cli.output import json_text
+from weft.cli.output import json_text, table_with
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.model import BadInputError, ContainerRequest
 from weft.model.request import GpuMemoryRequest
@@ -160,11 +160,8 @@ def _container(container: ContainerRequest) -> dict[str, Any]:
 
 def _print_table(rows: list[Row]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("POD", "DIALECT", "CONTAINER", "GPUS", "MEMORY", "CORES"):
-        table.add_column(column, justify="right" if column in ("GPUS", "CORES") else "left")
+    table = table_with("POD|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES")
     for row in rows:
         for i, container in enumerate(row.containers):
             head = ("", "") if i else (f"{row.kind}/{row.name}", row.dialect or "none")
@@ -184,15 +181,11 @@ def _print_table(rows: list[Row]) -> None:
 
 
 def _cells(container: dict[str, Any]) -> tuple[str, ...]:
-    memory, gpus = container["memory"], container["gpus"]
+    from weft.core.explain.amounts import memory_in_words
+
+    memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
     if not gpus:
         return container["name"], "0", "-", "-"
-    text = {
-        "mib": f"{memory['value']:,} MiB",
-        "units": f"{memory['value']} units",
-        "percent": f"{memory['value']} % of a card",
-        "whole": "whole card",
-        "none": "-",
-    }[memory["kind"]]
     milli = container["gpu_milli"]
-    return container["name"], str(gpus), text, f"{milli / 10:g} %" if milli else "-"
+    cores = f"{milli / 10:g} %" if milli else "-"
+    return container["name"], str(gpus), memory_in_words(memory), cores

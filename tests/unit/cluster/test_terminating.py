@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
-from weft.cluster.state.terminating import StuckPod, in_words, stuck
+from weft.cluster.state.terminating import stuck
+from weft.core.explain.explanation import StuckPod
+from weft.core.explain.sentences import stuck_in_words
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
@@ -51,13 +53,13 @@ def found(*pods: Pod, gpus: int = 1) -> list[StuckPod]:
 def test_pods_of_dead_nodes_are_named_with_their_age() -> None:
     (one,) = found(pod("a", "down"), pod("b", "up"), pod("c", "blink"))
     assert (one.name, one.node, one.age_s, one.dead_node) == ("a", "down", 3 * 3600, True)
-    assert in_words([one]) == "1 GPU held by pods of dead nodes: d/a for 3 h"
+    assert stuck_in_words([one]) == "1 GPU held by pods of dead nodes: d/a for 3 h"
 
 
 def test_a_node_that_is_gone_says_not_since_when() -> None:
     (one,) = found(pod("a", "nowhere"), gpus=2)
     assert (one.why, one.age_s) == ("its node is gone", None)
-    assert in_words([one]) == "2 GPUs held by pods of dead nodes: d/a"
+    assert stuck_in_words([one]) == "2 GPUs held by pods of dead nodes: d/a"
 
 
 def test_a_deletion_counts_from_the_end_of_its_grace() -> None:
@@ -69,12 +71,12 @@ def test_a_deletion_counts_from_the_end_of_its_grace() -> None:
     ]
     (one,) = found(*pods)
     assert (one.name, one.dead_node) == ("late", False)
-    assert in_words([one]) == "1 GPU held by pods long past their deletion: d/late for 5 min"
+    assert stuck_in_words([one]) == "1 GPU held by pods long past their deletion: d/late for 5 min"
 
 
 def test_the_longest_first_and_not_too_many() -> None:
     pods = [pod(f"p{i}", "up", ago(minutes=5 + i)) for i in range(5)]
-    assert in_words(found(*pods)) == (
+    assert stuck_in_words(found(*pods)) == (
         "5 GPUs held by pods long past their deletion: "
         "d/p4 for 9 min, d/p3 for 8 min, d/p2 for 7 min, 2 more"
     )
@@ -83,4 +85,4 @@ def test_the_longest_first_and_not_too_many() -> None:
 def test_who_holds_no_gpu_keeps_nobody_waiting() -> None:
     assert found(pod("a", "down"), gpus=0) == []
     assert stuck([pod("a", "down")], NODES, {}, NOW) == []
-    assert in_words([]) == ""
+    assert stuck_in_words([]) == ""

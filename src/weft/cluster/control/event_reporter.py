@@ -13,9 +13,9 @@ import msgspec
 
 from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.state.terminating import in_words
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.explain.reasons import summarise
+from weft.core.explain.sentences import bound_in_words, pending_in_words, stuck_in_words
 from weft.kube.bind import Bound
 from weft.kube.client import ApiClient
 from weft.kube.conditions import ConditionOptions, ConditionWriter
@@ -170,9 +170,8 @@ class EventReporter:
             told_here = self.options.scheduled and self._live.pods.ours(pod)
             if isinstance(what.outcome, Bound) and told_here:
                 place = what.command.placement
-                gpus = ", ".join(str(share.gpu) for share in place.shares)
-                where = f"{place.node} GPU {gpus}" if gpus else place.node
-                self._tell(_about(pod), "Scheduled", f"bound to {where}", warning=False)
+                text = bound_in_words(place.node, place.shares)
+                self._tell(_about(pod), "Scheduled", text, warning=False)
         elif isinstance(what.command, Unschedulable | Faulted):
             why = what.command.record.fault or self._why(request)
             self._tell(_about(pod), "FailedScheduling", why, warning=True)
@@ -204,16 +203,14 @@ class EventReporter:
         engine = self._live.engine
         known = engine.assess(engine.profile_of(request), request)
         unsupported = request.shape.constraints.unsupported
-        text = str(summarise(engine.ledger.table, known))
-        if unsupported:
-            return f"{text} ({unsupported})"
-        stuck = self._stuck_now() if request.shape.gpu_requests else ""
-        return f"{text}; {stuck}" if stuck else text
+        summary = summarise(engine.ledger.table, known)
+        looks = request.shape.gpu_requests and not unsupported
+        return pending_in_words(summary, unsupported, self._stuck_now() if looks else "")
 
     def _stuck_now(self) -> str:
         now = self._client.clock.monotonic()
         if now - self._stuck[0] >= _STUCK_FOR_S:
-            self._stuck = (now, in_words(self._live.stuck()))
+            self._stuck = (now, stuck_in_words(self._live.stuck()))
         return self._stuck[1]
 
     def _tell(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:

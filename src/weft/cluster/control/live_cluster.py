@@ -8,10 +8,11 @@ with the process, and until then `may_bind` holds them back.
 """
 
 import asyncio
+import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -36,7 +37,7 @@ from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import StuckPod, stuck
+from weft.cluster.state.terminating import stuck
 from weft.cluster.state.volumes import VolumeView, feeds_of
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
@@ -61,6 +62,8 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.assessment import TURN_LOOKS
+from weft.core.engine.oom_history import OutOfMemory
+from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
@@ -83,8 +86,6 @@ from weft.kube.errors import NotFoundError
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest
-
-T = TypeVar("T")
 
 
 class EngineCluster:
@@ -198,8 +199,9 @@ class EngineCluster:
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
-            if self._pods.by_uid(pod.metadata.uid) is pod:  # else the watch was quicker
-                self._tell(self._pods.take(pod))
+            quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
+            if not quicker and (event := self._pods.take(pod)) is not None:
+                self.handle(event)
             await turns.end()
 
     async def failed(self) -> None:
@@ -243,7 +245,12 @@ class EngineCluster:
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
-        for command in self._decide(event, int(began * 1e9)):
+        try:
+            commands = self.decide(event, int(began * 1e9))
+        except Exception as error:  # it is no pod's: the process ends, and starts anew from the API
+            self._stream.fail(error)
+            raise
+        for command in commands:
             if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
                 self._carry_out(command)
                 continue
@@ -257,15 +264,9 @@ class EngineCluster:
                 left.append(command)
             elif isinstance(command, Bind) and self.leadership.here:
                 self._begin(command, versioned=True)
+        if isinstance(event, PodSeenBound):
+            self.guard.touch(event.placement.node)
         return left
-
-    def _decide(self, event: Event, now_ns: int) -> list[Command]:
-        """A fault that is no pod's ends the process: it starts anew from the API."""
-        try:
-            return self.decide(event, now_ns)
-        except Exception as error:
-            self._stream.fail(error)
-            raise
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
         """The pod as the API has it now."""
@@ -323,8 +324,9 @@ class EngineCluster:
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
-            if versioned:  # it may ask for something else by now
-                self._tell(self._pods.again(uid))
+            # It may ask for something else by now.
+            if versioned and (event := self._pods.again(uid)) is not None:
+                self.handle(event)
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
             hook(BindOutcome(command, outcome, took))
@@ -363,24 +365,28 @@ class EngineCluster:
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
-            for end in self._spared(pod, partial(self.ends.of, pod, gone=gone)) or ():
+            ends: list[OutOfMemory] = []
+            event: Event | None = None
+            with self._spared(pod):
+                ends = self.ends.of(pod, gone=gone)
+            for end in ends:
                 self.handle(end)
-            take = self._pods.forget if gone else self._pods.take
-            told = self._spared(pod, partial(take, pod))
-            for event in self._pods.together([told]):
-                self._tell(event)
+            with self._spared(pod):
+                event = self._pods.forget(pod) if gone else self._pods.take(pod)
+            for told in self._pods.together([event]):
+                self.handle(told)
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
         self.guard.look()
 
-    def _spared(self, pod: Pod, work: Callable[[], T]) -> T | None:
-        """What `work` says of this pod; a mistake of ours there must not end the process."""
+    @contextlib.contextmanager
+    def _spared(self, pod: Pod) -> Iterator[None]:
+        """A mistake of ours in reading this pod does not end the process."""
         try:
-            return work()
+            yield
         except Exception as error:
             self._pods.fault(pod, error)
-            return None
 
     def _nodes_changed(self) -> None:
         if self._nodes.dirty:
@@ -396,7 +402,7 @@ class EngineCluster:
             self.guard.touch(node.name)
             found = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
             for event in self._pods.together(found):
-                self._tell(event)
+                self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
         self.guard.look()
@@ -405,13 +411,8 @@ class EngineCluster:
         if not self._volumes.take_moved():
             return
         for pod in self._pods.with_gpu_requests():
-            self._tell(self._pods.take(pod))
-
-    def _tell(self, event: Event | None) -> None:
-        if event is not None:
-            self.handle(event)
-            if isinstance(event, PodSeenBound):
-                self.guard.touch(event.placement.node)
+            if (event := self._pods.take(pod)) is not None:
+                self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:
         self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))

@@ -34,7 +34,7 @@ class WatchFeed(Generic[T]):
         resource: Resource[T],
         take: Take[T],
         namespace: str = "",
-        hear: Hear[T] = lambda batch: None,
+        hear: Hear[T] | None = None,
     ) -> None:
         self.resource, self.take, self.hear = resource, take, hear
         self.synced = asyncio.Event()
@@ -56,7 +56,8 @@ class ChangeStream:
 
     def __init__(self) -> None:
         self.feeds: list[WatchFeed[Any]] = []
-        self._queue: asyncio.Queue[tuple[WatchFeed[Any], list[Change[Any]]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[WatchFeed[Any], list[Change[Any]], bool]]
+        self._queue = asyncio.Queue()
         self._pumps: dict[WatchFeed[Any], asyncio.Task[None]] = {}
         self._consumer: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[None]
@@ -84,7 +85,7 @@ class ChangeStream:
 
     def nudge(self, feed: WatchFeed[Any]) -> None:
         """Have the feed's `take` called once more, with no changes, in its turn."""
-        self._queue.put_nowait((feed, []))
+        self._queue.put_nowait((feed, [], False))
 
     async def idle(self) -> None:
         """Return when all that came so far has been taken in."""
@@ -132,17 +133,16 @@ class ChangeStream:
 
     async def _pump(self, feed: WatchFeed[Any]) -> None:
         async for batch in feed.watch.batches():
-            feed.hear(_without_synced(batch))
-            self._queue.put_nowait((feed, batch))
+            synced = isinstance(batch[-1], Synced)
+            changes = batch[:-1] if synced else batch
+            if feed.hear is not None:
+                feed.hear(changes)
+            self._queue.put_nowait((feed, changes, synced))
 
     async def _consume(self) -> None:
         while True:
-            feed, batch = await self._queue.get()
-            await feed.take(_without_synced(batch))
-            if batch and isinstance(batch[-1], Synced):
+            feed, changes, synced = await self._queue.get()
+            await feed.take(changes)
+            if synced:
                 feed.synced.set()
             self._queue.task_done()
-
-
-def _without_synced(batch: list[Change[T]]) -> list[Change[T]]:
-    return [change for change in batch if not isinstance(change, Synced)]

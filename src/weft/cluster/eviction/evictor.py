@@ -18,8 +18,7 @@ from weft.cluster.control.interface import Notice
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Event, Evict, NotEvicted, SlowdownReason
-from weft.core.engine.harvest import eviction_in_words
-from weft.core.engine.slowdown_eviction import slowed_in_words
+from weft.core.explain.sentences import eviction_in_words, slowed_in_words
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod

@@ -18,9 +18,10 @@ from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.extender.protocol import ErrorAnswer, encode
 from weft.cluster.extender.reports import inspect, status
 from weft.cluster.extender.routes import PRIORITIZE_VERBS, Route
-from weft.cluster.extender.service import NOT_READY, Extender, ExtenderReply
+from weft.cluster.extender.service import Extender, ExtenderReply
 from weft.cluster.http.access import AccessRule
 from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
+from weft.core.explain.sentences import NOT_READY
 
 log = logging.getLogger("weft.extender")
 

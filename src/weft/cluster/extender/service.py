@@ -29,6 +29,7 @@ from weft.cluster.extender.protocol import (
 from weft.cluster.extender.routes import Route
 from weft.core.engine import Bind, BindOn, BindOnRefused
 from weft.core.engine.questions import Answers, RowLookup, fits_without, scores, which_fit
+from weft.core.explain.sentences import CHANGED, NO_LEASE, NOT_READY, UNANSWERED, UNKNOWN_NODE
 from weft.core.framework import Profile
 from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
 from weft.kube.bind import Refused as WriteRefused
@@ -37,9 +38,6 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
 from weft.model.reason import TEXT
 
-NOT_READY = "Weft is still reading the cluster; ask again"
-NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
-UNKNOWN_NODE = "node is not known to Weft yet"
 _NO_ARGS = "Please send a request body"
 _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
@@ -247,8 +245,8 @@ def _why_not(outcome: Outcome, node: str) -> str:
         case Gated():
             return f"the pod has scheduling gates: {', '.join(outcome.gates)}"
         case Gone() | Conflict() | WriteRefused():
-            return outcome.why or "the pod changed meanwhile"
+            return outcome.why or CHANGED
         case NotLeader():
             return NO_LEASE
         case _:
-            return "the API server did not answer; whether the pod is bound is being looked up"
+            return UNANSWERED

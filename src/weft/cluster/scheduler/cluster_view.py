@@ -9,9 +9,9 @@ from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.terminating import StuckPod
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
+from weft.core.explain.explanation import StuckPod
 from weft.kube.bind import Binder
 from weft.kube.client import ApiClient
 

@@ -18,15 +18,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from weft.cluster.scheduler.cluster_view import ClusterView
-from weft.cluster.scheduler.explanation import PodExplanation, State, SuggestedChange
 from weft.cluster.state.pod_constraints import WAY_OUT
-from weft.cluster.state.terminating import StuckPod, in_words
-from weft.cluster.telemetry.slowdown_observer import ObservedProgress
 from weft.core.engine.assessment import Assessment
-from weft.core.engine.harvest import harvest_in_words
-from weft.core.engine.oom_history import charged_in_words
 from weft.core.engine.placed_pod import PlacedPod
-from weft.core.engine.records import BOUNDED
 from weft.core.explain.counterfactual import (
     SECOND_NS,
     AlternativePlacement,
@@ -35,13 +29,24 @@ from weft.core.explain.counterfactual import (
     metrics_in_steps,
     told,
 )
+from weft.core.explain.explanation import Explanation, ObservedProgress, State, StuckPod
 from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
-from weft.core.explain.smallest_change import ChangeSearch
+from weft.core.explain.sentences import (
+    FOLLOWS,
+    NOWHERE,
+    ROOM_NOW,
+    charged_in_words,
+    decision_notes,
+    place_in_words,
+    state_in_words,
+    stuck_in_words,
+)
+from weft.core.explain.smallest_change import ChangeSearch, SuggestedChange
 from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
 from weft.dialects.catalog import RESOURCES
 from weft.kube.pods import Pod
-from weft.model import BadInputError, Code, PodRequest, Share
+from weft.model import BadInputError, Code, PodRequest
 
 _CANDIDATES = 3
 _STUCK = 10
@@ -75,7 +80,7 @@ class Explainer:
         self._live, self._progress_of, self._clock = live, progress_of, clock
         self._options = options or SearchOptions()
 
-    async def explain(self, namespace: str, name: str) -> PodExplanation | None:
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
         """The pod now; None where there is none of this name."""
         try:
             found = await self._explain(namespace, name)
@@ -85,14 +90,14 @@ class Explainer:
             return found
         return replace(found, progress=self._progress_of(found.uid))
 
-    def _broke_off(self, namespace: str, name: str, error: Exception) -> PodExplanation | None:
+    def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
         why, pod = (
             self._live.faults.answering(f"{namespace}/{name}", error),
             self._live.pod(namespace, name),
         )
         return None if pod is None else self._told(pod, "faulted", why)
 
-    async def _explain(self, namespace: str, name: str) -> PodExplanation | None:
+    async def _explain(self, namespace: str, name: str) -> Explanation | None:
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None
@@ -108,35 +113,33 @@ class Explainer:
         try:
             request = self._live.parse(pod)
         except BadInputError as error:
-            text = f"contradicts itself and waits until it is changed: {error}"
-            return self._told(pod, "bad", text)
+            return self._told(pod, "bad", str(error))
         return await self._pending(pod, request, metrics)
 
-    def _settled(self, pod: Pod) -> PodExplanation | None:
+    def _settled(self, pod: Pod) -> Explanation | None:
         """Where there is nothing to decide now."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
-            return self._told(pod, "ended", f"is over ({pod.status.phase}) and holds nothing")
+            return self._told(pod, "ended", pod.status.phase)
         if spec.node_name or uid in self._live.engine.ledger.holdings:
             return self._bound(pod)
         if pod.metadata.deletion_timestamp:
-            return self._told(pod, "deleted", "is being deleted and was never bound")
+            return self._told(pod, "deleted")
         if not self._live.pods.ours(pod):
             return self._anothers(pod)
         if spec.scheduling_gates:
             gates = ", ".join(gate.name for gate in spec.scheduling_gates)
-            text = f"is not to be scheduled before its gates are gone: {gates}"
-            return self._told(pod, "gated", text)
+            return self._told(pod, "gated", gates)
         return None
 
-    def _told(self, pod: Pod, state: State, text: str, **more: Any) -> PodExplanation:
+    def _told(self, pod: Pod, state: State, why: str = "", **more: Any) -> Explanation:
         meta = pod.metadata
-        return PodExplanation(
+        return Explanation(
             meta.namespace,
             meta.name,
             meta.uid,
             state,
-            text,
+            state_in_words(state, why),
             pod.spec.scheduler_name or "default-scheduler",
             self._live.leadership.here,
             **more,
@@ -144,15 +147,15 @@ class Explainer:
 
     # --- with a place ---
 
-    def _bound(self, pod: Pod) -> PodExplanation:
+    def _bound(self, pod: Pod) -> Explanation:
         live, uid = self._live, pod.metadata.uid
         held = live.engine.ledger.holdings.get(uid)
         placed = live.engine.placed.get(uid)
         node = pod.spec.node_name or (held.placement.node if held is not None else "")
         shares = held.placement.shares if held is not None else ()
         state: State = "bound" if pod.spec.node_name else "binding"
-        on = f"on {node}" + (f", {_in_words(shares)}" if shares else ", without a GPU")
-        text = f"is {'bound' if state == 'bound' else 'being bound'} {on}"
+        at = place_in_words(node, shares, without=", without a GPU")
+        text = f"is {'bound' if state == 'bound' else 'being bound'} on {at}"
         if placed is None:
             return self._told(
                 pod,
@@ -164,9 +167,6 @@ class Explainer:
                 stuck=self._stuck(uid),
             )
         record = placed.record
-        lent = tuple(harvest_in_words(one, self._name) for one in record.harvested)
-        lent += (charged_in_words(record.charged),) if record.charged else ()
-        lent += (BOUNDED,) if record.bounded else ()
         policies = ", ".join(policy.name for policy in placed.profile.policies)
         how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
         return self._told(
@@ -178,11 +178,11 @@ class Explainer:
             profile=record.profile,
             score=record.score,
             attempt=record.attempt,
-            notes=lent + self._notes_on(pod, node),
+            notes=(*decision_notes(record, self._name), *self._notes_on(pod, node)),
             stuck=self._stuck(uid),
         )
 
-    async def _with_metrics(self, settled: PodExplanation) -> PodExplanation:
+    async def _with_metrics(self, settled: Explanation) -> Explanation:
         """The same, with the metrics behind it where this process decided it."""
         placed = self._live.engine.placed.get(settled.uid)
         if placed is None or settled.state not in ("bound", "binding"):
@@ -234,24 +234,23 @@ class Explainer:
 
     # --- without ---
 
-    def _anothers(self, pod: Pod) -> PodExplanation:
+    def _anothers(self, pod: Pod) -> Explanation:
         """Weft may be asked about it as kube-scheduler's extender: what it would answer."""
         live = self._live
         scheduler = pod.spec.scheduler_name or "default-scheduler"
-        text = f"waits for the scheduler {scheduler}, which is none of Weft's profiles here"
         served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
         notes = [f"schedulerNames that Weft serves here: {', '.join(served) or 'none'}"]
         try:
             request = live.parse_asked(pod)
         except BadInputError as error:
             notes.append(f"as an extender Weft would refuse it: {error}")
-            return self._told(pod, "not ours", text, notes=tuple(notes))
+            return self._told(pod, "not ours", scheduler, notes=tuple(notes))
         known = live.engine.assess(live.engine.profile_of(request), request)
         summary = summarise(live.engine.ledger.table, known)
         notes.append(f"as an extender Weft would answer: {summary}")
         notes += _beyond_advertised(live.engine.ledger.table, known, summary)
         return self._told(
-            pod, "not ours", text, notes=tuple(notes), summary=summary, reason=str(summary)
+            pod, "not ours", scheduler, notes=tuple(notes), summary=summary, reason=str(summary)
         )
 
     async def _metrics_if_pending(self, pod: Pod) -> MetricsRead | None:
@@ -284,12 +283,12 @@ class Explainer:
 
     async def _pending(
         self, pod: Pod, request: PodRequest, metrics: MetricsRead | None
-    ) -> PodExplanation:
+    ) -> Explanation:
         live, engine = self._live, self._live.engine
         profile = engine.profile_of(request)
         known = engine.assess(profile, request)
         summary = summarise(engine.ledger.table, known)
-        notes = [] if live.leadership.here else ["this process does not lead: the leader decides"]
+        notes = [] if live.leadership.here else [FOLLOWS]
         more: dict[str, Any] = {
             "profile": profile.name,
             "summary": summary,
@@ -302,23 +301,20 @@ class Explainer:
         notes += [charged_in_words(charged)] if charged else []
         if request.shape.gpu_requests:
             more["stuck"] = found = self._stuck()
-            notes += [in_words(found)] if found else []
+            notes += [stuck_in_words(found)] if found else []
         notes += _beyond_advertised(engine.ledger.table, known, summary)
         unsupported = request.shape.constraints.unsupported
         if unsupported:
-            return self._told(
-                pod, "unsupported", f"waits: {unsupported}", notes=tuple(notes), **more
-            )
+            return self._told(pod, "unsupported", unsupported, notes=tuple(notes), **more)
         if summary.fits:
             best = tuple(best_nodes(engine.ledger.table, known, profile, _CANDIDATES))
-            text = "waits for its next try: there is room for it now"
-            return self._told(pod, "pending", text, candidates=best, notes=tuple(notes), **more)
+            return self._told(pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more)
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)
         return self._told(
             pod,
             "pending",
-            "fits nowhere",
+            NOWHERE,
             changes=changes,
             searched=searched,
             notes=tuple(notes),
@@ -395,10 +391,3 @@ def _beyond_advertised(
 
 def _named(pod: Pod, scheduler_name: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, scheduler_name=scheduler_name))
-
-
-def _in_words(shares: tuple[Share, ...]) -> str:
-    return ", ".join(
-        f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
-        for share in shares
-    )

@@ -229,8 +229,16 @@ class PodView:
     def _classify(self, pod: Pod) -> Event | None:
         uid = pod.metadata.uid
         before = self.bad.pop(uid, "")
+        event: Event | None = None
         try:
-            event = self._event_of(pod)
+            if pod.ended:
+                event = self._over(uid)
+            elif pod.spec.node_name:
+                event = self._bound(pod)
+            elif not self._is_pending(pod):
+                event = self._gone(uid)
+            elif self.deciding:
+                event = self._pending(pod)
         except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
             event, told = None, self.fault(pod, error)
             if not pod.spec.node_name:
@@ -255,16 +263,6 @@ class PodView:
                 exc_info=error,
             )
         return f"cannot be read: {why}"
-
-    def _event_of(self, pod: Pod) -> Event | None:
-        uid = pod.metadata.uid
-        if pod.ended:
-            return self._over(uid)
-        if pod.spec.node_name:
-            return self._bound(pod)
-        if not self._is_pending(pod):
-            return self._gone(uid)
-        return self._pending(pod) if self.deciding else None
 
     def _pending(self, pod: Pod) -> Event | None:
         uid = pod.metadata.uid

@@ -7,32 +7,13 @@ there. Only a person can tell: so people are told which pods these are, and sinc
 import datetime
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
+from weft.core.explain.explanation import StuckPod
 from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 
 PATIENCE_S = 60.0
 """So long a node may be not ready, or a pod's deletion overdue, before it is called stuck."""
-_SHOWN = 3
-
-
-class StuckPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod that holds `gpus` GPUs of `node` and cannot end by itself.
-
-    `age_s` is for how long, None where nobody wrote down when it began. `dead_node` is False for a
-    pod on a live node that is long past its deletion.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    gpus: int
-    why: str
-    age_s: float | None
-    dead_node: bool
 
 
 def stuck(
@@ -56,22 +37,6 @@ def stuck(
                 )
             )
     return sorted(found, key=lambda one: (-(one.age_s or 0.0), one.namespace, one.name))
-
-
-def in_words(found: Iterable[StuckPod]) -> str:
-    """`2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for none."""
-    texts = []
-    every = list(found)
-    for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
-        some = [one for one in every if one.dead_node is dead]
-        if not some:
-            continue
-        gpus = sum(one.gpus for one in some)
-        names = [f"{one.namespace}/{one.name}{_for(one.age_s)}" for one in some[:_SHOWN]]
-        if len(some) > _SHOWN:
-            names.append(f"{len(some) - _SHOWN} more")
-        texts.append(f"{gpus} GPU{'s' * (gpus > 1)} held by {of}: {', '.join(names)}")
-    return "; ".join(texts)
 
 
 def _reason(
@@ -98,13 +63,3 @@ def _age_s(since: str | None, now: datetime.datetime) -> float | None:
         return max(0.0, (now - datetime.datetime.fromisoformat(since)).total_seconds())
     except (ValueError, TypeError):
         return None
-
-
-def _for(age_s: float | None) -> str:
-    """Coarse on purpose: a reason that changes with every second would be written every time."""
-    if age_s is None:
-        return ""
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if age_s >= seconds:
-            return f" for {int(age_s // seconds)} {unit}"
-    return f" for {int(age_s)} s"

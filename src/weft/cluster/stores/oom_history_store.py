@@ -22,7 +22,8 @@ import msgspec
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.configmap_store import StoredValue
 from weft.core.engine import Engine, Event, Learnt, OomHistoryLearnt, OomRecord, PeakLearnt
-from weft.core.engine.oom_history import MOST, OomCharge, charged_in_words
+from weft.core.engine.oom_history import MOST, OomCharge
+from weft.core.explain.sentences import charged_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import rfc3339_micro
 from weft.kube.configmap import OwnConfigMap

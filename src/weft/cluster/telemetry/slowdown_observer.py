@@ -14,17 +14,18 @@ import math
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.log_once import LogOnce
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
+from weft.core.explain.explanation import ObservedProgress, SeparatedPair
 from weft.core.framework.interference import INPUT, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
@@ -69,39 +70,6 @@ class SlowdownObserverOptions(msgspec.Struct, frozen=True):
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
 
 
-class SeparatedPair(msgspec.Struct, frozen=True):
-    """Who is not placed beside the pod's application on a GPU model for `left_s` yet."""
-
-    application: str
-    gpu_model: str
-    left_s: float
-
-
-class ObservedProgress(msgspec.Struct, frozen=True):
-    """What was seen of one pod, for people.
-
-    `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
-    `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
-    may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
-    `held_back` says why nobody goes for it nevertheless. `apart` are the bans on its application.
-    `problem` says what is wrong with what it says itself.
-    """
-
-    source: Literal["progress", "sm-active", ""] = ""
-    slowdown: float = 0.0
-    rate_per_s: float = 0.0
-    alone_per_s: float = 0.0
-    age_s: float = 0.0
-    bound: float = 0.0
-    broken: int = 0
-    windows: int = 0
-    p99_ms: float = 0.0
-    slo_ms: float = 0.0
-    held_back: str = ""
-    apart: tuple[SeparatedPair, ...] = ()
-    problem: str = ""
-
-
 class _Seen:
     """What the last looks saw of a pod, and when (1970): `last` was told to the engine, at
     `counted_s` its progress was counted last."""
@@ -139,7 +107,7 @@ class SlowdownObserver:
         self._bans: tuple[Ban, ...] = ()
         self._leads_s = math.inf
         self._heir = self._quiet = False
-        self._said: set[str] = set()
+        self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
         slowdown_store.adopted = lambda: self._tell_policies(at_once=True)
@@ -156,7 +124,7 @@ class SlowdownObserver:
             await self._observe(reading, made)
         except Exception as error:
             self.errors += 1
-            if self._new(f"{type(error).__name__}: {error}"):
+            if self._logged.is_new(f"{type(error).__name__}: {error}"):
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
     def goes(self, slowed: SlowdownReason) -> None:
@@ -392,13 +360,6 @@ class SlowdownObserver:
 
     def _now_s(self) -> float:
         return self._live.client.clock.wall().timestamp()
-
-    def _new(self, what: str) -> bool:
-        """Whether this is to be said: it was not yet."""
-        if what in self._said or len(self._said) >= 1000:
-            return False
-        self._said.add(what)
-        return True
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:

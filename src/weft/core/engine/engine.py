@@ -246,20 +246,16 @@ class Engine:
         """Try who is to be tried, until the work of an event is done; a `Tick` goes on then."""
         until = self.assessor.looked + self.turn_looks
         while (waiting := self.queue.pop()) is not None:
-            self._turn(waiting, now_ns, out)
+            self.journal.begin()
+            try:
+                self._cycle(waiting, now_ns, out)
+            except Exception as error:  # it costs this pod its place, and nobody else's
+                self._undo(waiting.pod.uid)
+                self.queue.park_faulty(waiting, now_ns)
+                self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
             if self.turn_looks and self.assessor.looked >= until:
                 break
         self._stopped = self.queue.active
-
-    def _turn(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-        """One pod's turn. What it provokes is undone and costs it its place, and nobody else's."""
-        self.journal.begin()
-        try:
-            self._cycle(waiting, now_ns, out)
-        except Exception as error:
-            self._undo(waiting.pod.uid)
-            self.queue.park_faulty(waiting, now_ns)
-            self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
 
     def _undo(self, uid: str) -> None:
         """A decision broke off: nothing of it stays."""

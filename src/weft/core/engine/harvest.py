@@ -75,30 +75,6 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
     grew: tuple[GrownPod, ...] = ()
 
 
-def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
-    """What was harvested and of whom; `name` makes a name of a UID."""
-    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
-    text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
-    if one.expected_mib:
-        text += (
-            f"; room for {one.expected_mib:,} MiB, the learnt peak of {one.like}, instead of the "
-            f"{one.asked_mib:,} asked"
-        )
-    return text
-
-
-def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
-    """Why a pod goes, in numbers."""
-    grew = ", ".join(
-        f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in one.grew
-    )
-    return (
-        f"the pods of GPU {one.gpu} need {one.need_mib:,} MiB of its {one.card_mib:,}, of which "
-        f"{one.reserve_mib:,} stay free{f'; {grew}' if grew else ''}; it had borrowed "
-        f"{one.borrowed_mib:,} MiB, and goes first"
-    )
-
-
 class _Terms(msgspec.Struct, frozen=True, gc=False):
     """When a pod was bound (those the API has not shown yet last), and its class.
 

@@ -65,19 +65,6 @@ class OomCharge(msgspec.Struct, frozen=True, gc=False):
     least_mib: int
 
 
-def charged_in_words(one: OomCharge) -> str:
-    """What the pod is charged, and why."""
-    if one.times >= ALONE_AFTER:
-        return (
-            f"charged GPUs of its own, of {one.least_mib:,} MiB or more: {one.workload} ran out of "
-            f"GPU memory {one.times} times or more"
-        )
-    return (
-        f"charged {one.least_mib:,} MiB of a GPU or more, and it never borrows: 1.25 × what "
-        f"{one.workload} had or used when it ran out of GPU memory"
-    )
-
-
 class OomHistory:
     """Every lesson learnt, by workload, the latest last."""
 

@@ -17,8 +17,6 @@ from weft.model.reason import TEXT
 LEAVES: Final = "asked-to-leave"
 """Whether it goes is for others to say: a disruption budget, or the API server (`NotEvicted`)."""
 
-BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
-"""What is said of a record that is `bounded`."""
 
 FAULTED: Final = "faulted"
 """Deciding broke off: see `faults.py`."""

@@ -90,27 +90,6 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
     gpu_model: str = ""
 
 
-def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
-    """Why a pod goes, in numbers; `name` makes a name of a UID."""
-    who = name(one.slow_pod)
-    if one.rule == "together":
-        return (
-            f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
-            "than one alone would; of those that may go it came last"
-        )
-    what = (
-        "was late for its SLO"
-        if one.rule == "late"
-        else (f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,")
-    )
-    hope = (
-        f"without this pod it is expected to be {one.speedup:.2f} times faster"
-        if one.speedup >= 1.005
-        else "of those beside it this pod may go, though nobody predicted it"
-    )
-    return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
-
-
 class _Account:
     """What was seen of a pod beside one company; whether a latency-critical one is too slow, None
     where that is not known."""

@@ -30,13 +30,18 @@ Rank = Callable[[str], int]
 """Of two pods (by UID) that could end, which to try first: the lower number."""
 
 
-class SmallestChange(msgspec.Struct, frozen=True):
-    """One change: what to ask instead (`shape`), or which pods to free (`free`, by UID)."""
+class SuggestedChange(msgspec.Struct, frozen=True):
+    """One change that would make the pod fit, and the UIDs of pods that would have to end."""
 
     axis: str
     text: str
-    shape: Shape | None = None
     free: tuple[str, ...] = ()
+
+
+class SmallestChange(SuggestedChange, frozen=True):
+    """One change that was tried out: what to ask instead (`shape`), or which pods end (`free`)."""
+
+    shape: Shape | None = None
 
 
 def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
@@ -124,7 +129,7 @@ class ChangeSearch:
             if best:
                 unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
                 text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
-                return SmallestChange("memory", text, self._with_memory(kind, best))
+                return SmallestChange("memory", text, shape=self._with_memory(kind, best))
         return None
 
     def _with_memory(self, kind: str, most: int) -> Shape:
@@ -149,7 +154,7 @@ class ChangeSearch:
         ):
             what = "of a GPU, cores and memory,"
         text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
-        return SmallestChange("cores", text, self._with_cores(best))
+        return SmallestChange("cores", text, shape=self._with_cores(best))
 
     def _with_cores(self, milli: int) -> Shape:
         def cap(gpu_request: GpuRequest) -> GpuRequest:
@@ -178,7 +183,7 @@ class ChangeSearch:
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.gpu_requests) == 1 else " in every container"
         return SmallestChange(
-            "count", f"ask for at most {gpus}{each} instead of {asked}", capped(best)
+            "count", f"ask for at most {gpus}{each} instead of {asked}", shape=capped(best)
         )
 
     def _model(self) -> Trying[SmallestChange | None]:
@@ -195,8 +200,9 @@ class ChangeSearch:
             one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
             yield
             if self._fits(one):
-                return SmallestChange("model", f"accept the GPU model {model or '(unnamed)'}", one)
-        return SmallestChange("model", "accept any GPU model", free)
+                text = f"accept the GPU model {model or '(unnamed)'}"
+                return SmallestChange("model", text, shape=one)
+        return SmallestChange("model", "accept any GPU model", shape=free)
 
     def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
         asked = getattr(self._shape, field)
@@ -208,7 +214,7 @@ class ChangeSearch:
         if best is None:
             return None
         return SmallestChange(
-            axis, f"ask at most {best:,} {unit} instead of {asked:,}", lowered(best)
+            axis, f"ask at most {best:,} {unit} instead of {asked:,}", shape=lowered(best)
         )
 
     def _extended(self) -> Trying[SmallestChange | None]:
@@ -222,7 +228,7 @@ class ChangeSearch:
             if least < asked and self._fits(change(least)):
                 best = max(least, (yield from self._most(asked, change)) or 0)
                 text = f"ask at most {best:,} of {name} instead of {asked:,}"
-                return SmallestChange("extended", text, change(best))
+                return SmallestChange("extended", text, shape=change(best))
         return None
 
     def _with_extended(self, name: str, asked: int, most: int) -> Shape:

@@ -16,7 +16,7 @@ from weft.core.record.file import (
     read,
     records_of,
 )
-from weft.core.record.moment import RecordedExplanation, explain
+from weft.core.record.moment import explain
 from weft.core.record.replay import ReplayResult, replay
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Header",
     "PolicyUse",
     "ProfileUse",
-    "RecordedExplanation",
     "Recorder",
     "ReplayResult",
     "explain",

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from weft.core.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.core.engine.harvest import BEYOND, NEED, USED
 from weft.core.engine.records import FAULTED, LEAVES
@@ -16,34 +14,19 @@ from weft.core.explain.counterfactual import (
     metrics_of,
     readings,
 )
+from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
-from weft.core.explain.smallest_change import SmallestChange, changes
+from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
+from weft.core.explain.smallest_change import changes
 from weft.core.record.file import read, skim, tell
 from weft.model import BadInputError, PodRequest
-
-
-class RecordedExplanation(msgspec.Struct, frozen=True):
-    """A decision with its reasons; `changes` would have made an unschedulable pod fit.
-
-    `metrics` are the signals it was made by, and what it would have been without them; None where
-    none were read, or none were there. `then` is what the file says became of a pod that was asked
-    to leave.
-    """
-
-    pod: PodRequest
-    record: Record
-    summary: FeasibilitySummary
-    changes: tuple[SmallestChange, ...]
-    other_uids: tuple[str, ...] = ()
-    metrics: MetricsRead | None = None
-    then: str = ""
 
 
 class _ReachedError(Exception):
     """The engine stands right before the decision asked about."""
 
 
-def explain(path: Path, name: str, create: Callable[..., Any]) -> RecordedExplanation:
+def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     """Why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
     pods, last, became = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
@@ -58,28 +41,57 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> RecordedExplan
     except _ReachedError:
         pass
     others = tuple(uid for uid in last if uid != record.uid)
-    found = _explain(engine, pods[record.uid], record, on)
     then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
-    return msgspec.structs.replace(found, other_uids=others, then=then)
+    return _explain(engine, RecordedDecision(pods[record.uid], record, others, then), on)
 
 
-def _explain(engine: Engine, pod: PodRequest, record: Record, on: str) -> RecordedExplanation:
+def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation:
     """The engine stands right before the decision; `on` is the node that others chose."""
+    pod, record = decision.pod, decision.record
     if record.outcome == FAULTED:
-        return RecordedExplanation(
-            pod, record, FeasibilitySummary(engine.ledger.table.count, 0, ()), ()
-        )
+        summary = FeasibilitySummary(engine.ledger.table.count, 0, ())
+        return _explanation(decision, "faulted", record.fault, summary=summary)
     profile = engine.profiles.get(record.profile) or engine.profile_of(pod)
     known = engine.assess(profile, pod)
     summary = summarise(engine.ledger.table, known)
-    found = changes(engine, pod) if record.outcome == "unschedulable" else []
-    place = AlternativePlacement(record.node, record.shares)
+    at = place_in_words(record.node, record.shares)
+    more: dict[str, Any] = {
+        "summary": summary,
+        "reason": str(summary),
+        "candidates": record.top,
+        "notes": tuple(decision_notes(record)),
+    }
     if record.outcome == LEAVES:
-        metrics = _behind_eviction(engine, record)
-    else:
-        asked = PlacementQuestion(pod, profile, record.attempt, on)
-        metrics = metrics_of(engine, asked, record.at_ns, place)
-    return RecordedExplanation(pod, record, summary, tuple(found), metrics=metrics)
+        text = f"asked to leave {at}; {decision.then}"
+        more["metrics"] = _behind_eviction(engine, record)
+        return _explanation(decision, "leaving", text, **more)
+    asked = PlacementQuestion(pod, profile, record.attempt, on)
+    place = AlternativePlacement(record.node, record.shares)
+    more["metrics"] = metrics_of(engine, asked, record.at_ns, place)
+    if record.outcome == "placed":
+        return _explanation(decision, "placed", f"placed on {at}", **more)
+    helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
+    return _explanation(decision, "pending", NOWHERE, changes=helpful, **more)
+
+
+def _explanation(decision: RecordedDecision, state: State, text: str, **more: Any) -> Explanation:
+    pod, record = decision.pod, decision.record
+    return Explanation(
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        state,
+        text,
+        pod.scheduler_name,
+        leader=False,
+        profile=record.profile,
+        node=record.node,
+        shares=record.shares,
+        score=record.score,
+        attempt=record.attempt,
+        decision=decision,
+        **more,
+    )
 
 
 def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:

@@ -12,10 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.explain_service import Explainer
-from weft.cluster.scheduler.explanation import PodExplanation
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pages import HttpOptions, StatusPages
-from weft.cluster.telemetry.slowdown_observer import ObservedProgress
+from weft.core.explain.explanation import Explanation, ObservedProgress
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.best_fit import BestFit
@@ -120,10 +119,10 @@ class World:
         async with self.session.get(f"http://127.0.0.1:{self.pages.port}{path}") as answer:
             return answer.status, await answer.text()
 
-    async def explain(self, name: str) -> PodExplanation:
+    async def explain(self, name: str) -> Explanation:
         status, text = await self.get(f"/explain/pods/d/{name}")
         assert status == 200, text
-        return msgspec.json.decode(text, type=PodExplanation)
+        return msgspec.json.decode(text, type=Explanation)
 
     async def samples(self) -> dict[tuple[str, ...], float]:
         """Every sample by its name and labels, as Prometheus reads them."""

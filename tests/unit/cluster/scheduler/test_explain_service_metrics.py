@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cli.explain_pod import live_lines
+from weft.cli.explain_pod import live_explanation
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
+from weft.core.explain.renderer import lines_of
 from weft.core.framework.signals import FRESH, STALE, snapshot
 from weft.core.policies.load_aware import LoadAware
 
@@ -27,7 +28,7 @@ def measured(it: World, version: int, sm: list[float], age: int = FRESH) -> None
 async def text_of(it: World, name: str) -> str:
     status, body = await it.get(f"/explain/pods/d/{name}")
     assert status == 200
-    return "\n".join(live_lines(body.encode()))
+    return "\n".join(lines_of(live_explanation(body.encode())))
 
 
 @asynccontextmanager

@@ -7,16 +7,13 @@ from typing import Any
 import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cli.explain_pod import live_lines
-from weft.cluster.scheduler.explanation import PodExplanation
+from weft.cli.explain_pod import live_explanation
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
-from weft.cluster.telemetry.slowdown_observer import (
-    ObservedProgress,
-    SeparatedPair,
-    SlowdownObserver,
-)
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
+from weft.core.explain import renderer
+from weft.core.explain.explanation import Explanation, ObservedProgress, SeparatedPair
 from weft.core.framework.interference import InterferenceTable
 from weft.telemetry.sources.source import SourceReading
 
@@ -54,10 +51,10 @@ async def test_explain_tells_what_was_seen_last() -> None:
 
 
 def lines_of(**seen: Any) -> list[str]:
-    told = PodExplanation(
+    told = Explanation(
         "d", "serve", "u", "bound", "is bound on n", "weft", True, progress=ObservedProgress(**seen)
     )
-    return live_lines(msgspec.json.encode(told))[2:]
+    return renderer.lines_of(live_explanation(msgspec.json.encode(told)))[2:]
 
 
 def test_progress_in_words() -> None:

@@ -14,7 +14,8 @@ from weft.core.engine import (
     PodGone,
     SignalsChanged,
 )
-from weft.core.engine.oom_history import ALONE_AFTER, MOST, OomCharge, charged_in_words
+from weft.core.engine.oom_history import ALONE_AFTER, MOST, OomCharge
+from weft.core.explain.sentences import charged_in_words
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import RequestLimits

@@ -20,8 +20,9 @@ from weft.core.engine import (
     Record,
     SignalsChanged,
 )
-from weft.core.engine.harvest import BEYOND, NEED, Harvest, Lender, harvest_in_words
+from weft.core.engine.harvest import BEYOND, NEED, Harvest, Lender
 from weft.core.engine.peak_usage import MOST, Peaks, kind_of
+from weft.core.explain.sentences import harvest_in_words
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit

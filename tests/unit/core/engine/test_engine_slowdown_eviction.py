@@ -6,7 +6,7 @@ import pytest
 from slowdown_world import BATCH, BEST_EFFORT, CRITICAL, Life, S, Tolerant
 
 from weft.core.engine import NotEvicted, PodGone, PodSeenBound, SlowdownReason
-from weft.core.engine.slowdown_eviction import slowed_in_words
+from weft.core.explain.sentences import slowed_in_words
 from weft.core.framework import Policy
 from weft.testing import placement
 

@@ -314,36 +314,36 @@ def test_an_event_that_is_no_more_is_an_error_with_a_place(tmp_path: Path) -> No
 
 
 def test_a_pod_is_found_by_name_by_namespace_and_name_and_by_uid(recorded: Path) -> None:
-    assert explain(recorded, "web", CREATE).record.uid == "u1"
-    assert explain(recorded, "default/web", CREATE).record.uid == "u1"
-    assert explain(recorded, "u1", CREATE).record.uid == "u1"
-    assert explain(recorded, "other/job", CREATE).record.uid == "u4"
-    assert explain(recorded, "other/job", CREATE).other_uids == ()
+    assert explain(recorded, "web", CREATE).recorded.record.uid == "u1"
+    assert explain(recorded, "default/web", CREATE).recorded.record.uid == "u1"
+    assert explain(recorded, "u1", CREATE).recorded.record.uid == "u1"
+    assert explain(recorded, "other/job", CREATE).recorded.record.uid == "u4"
+    assert explain(recorded, "other/job", CREATE).recorded.other_uids == ()
 
 
 def test_of_several_of_one_name_the_last_decided_is_told_and_the_others_named(
     recorded: Path,
 ) -> None:
     found = explain(recorded, "job", CREATE)
-    assert (found.record.uid, found.pod.uid) == ("u3", "u3")
-    assert sorted(found.other_uids) == ["u2", "u4"]
-    assert explain(recorded, "default/job", CREATE).other_uids == ("u2",)
+    assert (found.recorded.record.uid, found.recorded.pod.uid) == ("u3", "u3")
+    assert sorted(found.recorded.other_uids) == ["u2", "u4"]
+    assert explain(recorded, "default/job", CREATE).recorded.other_uids == ("u2",)
 
 
 def test_a_placed_pod_is_told_in_the_state_it_met(recorded: Path) -> None:
     found = explain(recorded, "u1", CREATE)
-    assert found.record.outcome == "placed"
+    assert found.recorded.record.outcome == "placed"
     assert found.changes == ()
     assert (
         str(found.summary) == "1/2 GPU nodes: 1 × fewer GPUs than asked for (most 1 GPUs, asked 2)"
     )
-    assert [top.node for top in found.record.top] == ["b"]
+    assert [top.node for top in found.recorded.record.top] == ["b"]
 
 
 def test_a_refused_pod_is_told_with_what_would_help(tmp_path: Path) -> None:
     path = write(tmp_path / "file", EVENTS[:-2])
     found = explain(path, "u3", CREATE)
-    assert found.record.outcome == "unschedulable"
+    assert found.recorded.record.outcome == "unschedulable"
     assert [reason.nodes for reason in found.summary.reasons] == [2]
     assert [change.axis for change in found.changes] == ["memory", "free"]
     assert found.changes[0].shape is not None
@@ -351,8 +351,8 @@ def test_a_refused_pod_is_told_with_what_would_help(tmp_path: Path) -> None:
 
 def test_later_events_do_not_blur_the_explanation(recorded: Path, tmp_path: Path) -> None:
     """u3 first fitted nowhere and is placed after u2 went: the last decision is the one told."""
-    assert explain(recorded, "u3", CREATE).record.outcome == "placed"
-    assert explain(recorded, "u3", CREATE).record.attempt == 2
+    assert explain(recorded, "u3", CREATE).recorded.record.outcome == "placed"
+    assert explain(recorded, "u3", CREATE).recorded.record.attempt == 2
     early = write(tmp_path / "early", EVENTS[:6])
     late = write(tmp_path / "late", EVENTS[:7])
     assert explain(early, "u3", CREATE) == explain(late, "u3", CREATE)

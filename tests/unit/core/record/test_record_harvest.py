@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.cli.decisions import lines_of
 from weft.core.engine import (
     Event,
     NodesChanged,
@@ -17,6 +16,7 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.engine.harvest import NEED
+from weft.core.explain.renderer import lines_of
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.record import (

@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cli.decisions import lines_of
 from weft.core.engine import BindOn, Event, NodesChanged, PodAdded, PodBound, SignalsChanged
 from weft.core.engine.harvest import NEED, USED
+from weft.core.explain.explanation import Explanation
+from weft.core.explain.renderer import lines_of
 from weft.core.framework.signals import FRESH, STALE, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
@@ -16,7 +17,6 @@ from weft.core.record import (
     Header,
     PolicyUse,
     ProfileUse,
-    RecordedExplanation,
     Recorder,
     explain,
 )
@@ -49,7 +49,7 @@ def look(version: int, sm: list[float], age: int = FRESH) -> SignalsChanged:
 NODES = NodesChanged((node("a", gpus=1), node("b", gpus=1)))
 
 
-def told(path: Path, name: str) -> tuple[RecordedExplanation, str]:
+def told(path: Path, name: str) -> tuple[Explanation, str]:
     found = explain(path, name, CREATE)
     return found, "\n".join(lines_of(found))
 
@@ -67,11 +67,11 @@ def test_a_placed_pods_metrics_and_where_it_would_be_without(tmp_path: Path) -> 
         ],
     )
     found, text = told(path, "p")
-    assert found.record.node == "b"
+    assert found.recorded.record.node == "b"
     assert "  metrics of GPU 0, looked at 2 s before: sm_active_ratio 0.125 STALE, " in text
     assert "power_w 250 W" in text
     assert "  without metrics: a, GPU 0" in text
-    again = msgspec.json.decode(msgspec.json.encode(found), type=RecordedExplanation)
+    again = msgspec.json.decode(msgspec.json.encode(found), type=Explanation)
     assert again.metrics == found.metrics
     assert again.metrics is not None
     assert "power_limit_w" in again.metrics.columns
@@ -102,7 +102,7 @@ def test_a_pod_that_only_metrics_keep_waiting(tmp_path: Path) -> None:
         ],
     )
     found, text = told(path, "p")
-    assert found.record.outcome == "unschedulable"
+    assert found.recorded.record.outcome == "unschedulable"
     assert "  metrics keep it off 2 GPUs that would take it:" in text
     assert "    - a GPU 0: sm_active_ratio 0.91, dram_active_ratio 0.91, power_w 61 W" in text
     assert "  without metrics: a, GPU 0" in text
@@ -129,7 +129,7 @@ def test_a_node_that_kube_scheduler_chose_is_not_chosen_again(tmp_path: Path) ->
         ],
     )
     found, text = told(path, "p")
-    assert found.record.node == "b"
+    assert found.recorded.record.node == "b"
     assert "  without metrics: the same place" in text
 
 
@@ -160,7 +160,7 @@ def test_who_borrows_would_be_nowhere_without_metrics_and_why_it_goes(tmp_path: 
         harvest_permille=1_500,
     )
     found, text = told(path, "borrower")
-    assert found.record.outcome == "asked-to-leave"
+    assert found.recorded.record.outcome == "asked-to-leave"
     assert "  metrics of GPU 0, looked at 6 s before: memory_need_mib 14,000 MiB, " in text
     assert "without metrics" not in text
     early = recorded(

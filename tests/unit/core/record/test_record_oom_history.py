@@ -3,7 +3,6 @@
 import io
 from pathlib import Path
 
-from weft.cli.decisions import lines_of
 from weft.core.engine import (
     NodesChanged,
     OomHistoryLearnt,
@@ -12,6 +11,7 @@ from weft.core.engine import (
     PodAdded,
     PodBound,
 )
+from weft.core.explain.renderer import lines_of
 from weft.core.policies.best_fit import BestFit
 from weft.core.record import (
     DecisionsWriter,

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.cli.decisions import lines_of
 from weft.core.engine import (
     NodesChanged,
     PodAdded,
@@ -15,6 +14,7 @@ from weft.core.engine import (
     PolicyInput,
     ProgressSeen,
 )
+from weft.core.explain.renderer import lines_of
 from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.record import (

@@ -1,0 +1,140 @@
+"""Renders an explanation as lines of text, live and recorded ones alike."""
+
+from msgspec import UNSET
+
+from weft.core.explain.amounts import age_in_words, gpus_in_words
+from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, in_words
+from weft.core.explain.explanation import Explanation, ObservedProgress, StuckPod
+
+
+def lines_of(explanation: Explanation) -> list[str]:
+    """The explanation as sentences; a recorded decision's reason stands behind its metrics."""
+    decision = explanation.decision
+    head = f"{explanation.namespace}/{explanation.name} (UID {explanation.uid}), "
+    reason = [f"  {explanation.reason}"] * bool(explanation.reason)
+    metrics = _metrics_lines(explanation)
+    if decision is not UNSET:
+        lines = [
+            f"{head}profile {explanation.profile}, attempt {explanation.attempt}, "
+            f"decision {decision.record.seq}",
+            f"  {explanation.text}",
+            *_candidates(explanation),
+            *(f"  {note}" for note in explanation.notes),
+            *metrics,
+            *reason,
+            *_changes(explanation),
+        ]
+        if decision.other_uids:
+            lines.append(
+                f"  {len(decision.other_uids)} more pods have this name; ask by UID: "
+                + ", ".join(decision.other_uids[:5])
+            )
+        return lines
+    return [
+        f"{head}schedulerName {explanation.scheduler_name}",
+        f"  {explanation.text}",
+        *(reason if explanation.state != "not ours" else ()),
+        *_candidates(explanation),
+        *metrics,
+        *_progress_lines(explanation.progress),
+        *_changes(explanation),
+        *(f"  note: {note}" for note in explanation.notes),
+        *_stuck_lines(explanation.stuck),
+    ]
+
+
+def _candidates(explanation: Explanation) -> list[str]:
+    lines = []
+    for number, one in enumerate(explanation.candidates):
+        role = "next  " if number or explanation.node else "best  "
+        role = "chosen" if one.node == explanation.node else role
+        scores = "".join(f", {name} {score}" for name, score in one.scores.items())
+        lines.append(f"  {role} {one.node}: score {one.score}{scores}")
+    return lines
+
+
+def _metrics_lines(explanation: Explanation) -> list[str]:
+    """What metrics had to do with the decision, which a live cluster takes once more now."""
+    read: MetricsRead | None = explanation.metrics
+    if read is None:
+        return []
+    again = bool(explanation.node) and explanation.decision is UNSET
+    looked = f"looked at {read.looked_s:.0f} s before"
+    lines = [f"  metrics of GPU {one.gpu}, {looked}: {in_words(one)}" for one in read.gpus]
+    if read.kept_out_gpus:
+        gpus = gpus_in_words(read.kept_out_gpus)
+        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
+        lines += [f"    - {one.node} GPU {one.gpu}: {in_words(one)}" for one in read.kept_out]
+    if read.without is not None:
+        place = AlternativePlacement(explanation.node, explanation.shares)
+        without = "without metrics" + ", decided again now" * again
+        lines.append(f"  {without}: {_place_in_words(read.without, place)}")
+    return lines
+
+
+def _place_in_words(without: AlternativePlacement, place: AlternativePlacement) -> str:
+    if not without.node:
+        return "nowhere" if place.node else "nowhere either"
+    gpus = sorted({share.gpu for share in without.shares})
+    if without.node == place.node and gpus == sorted({share.gpu for share in place.shares}):
+        return "the same place"
+    return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
+
+
+def _progress_lines(progress: ObservedProgress | None) -> list[str]:
+    """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
+    if progress is None:
+        return []
+    lines = []
+    if progress.source == "progress":
+        lines.append(
+            f"  progress: {progress.rate_per_s:.4g} a second, {progress.alone_per_s:.4g} alone: "
+            f"{progress.slowdown:.2f} times slower, {progress.age_s:.0f} s ago"
+        )
+    elif progress.source:
+        lines.append(
+            f"  progress: nobody counts it; by its GPU's SM_ACTIVE {progress.slowdown:.2f} times "
+            "slower than alone, a guess on which nobody acts"
+        )
+    if progress.p99_ms and progress.slo_ms:
+        late = "late" if progress.p99_ms > progress.slo_ms else "in time"
+        lines.append(f"  p99 {progress.p99_ms:.4g} ms, SLO {progress.slo_ms:.4g} ms: {late}")
+    if progress.bound and progress.windows:
+        looks = (
+            f"{progress.broken} of the last {progress.windows} look{'s' * (progress.windows > 1)}"
+        )
+        lines.append(f"  at most {progress.bound:.2f} times slower is allowed; broken in {looks}")
+    lines += [f"  {progress.held_back}"] * bool(progress.held_back)
+    for pair in progress.apart:
+        model = f" on {pair.gpu_model}" if pair.gpu_model else ""
+        other = pair.application or "pods of no known application"
+        left = age_in_words(max(0.0, pair.left_s))
+        lines.append(f"  kept apart from {other}{model} for {left}")
+    return lines + [f"  note: {progress.problem}"] * bool(progress.problem)
+
+
+def _changes(explanation: Explanation) -> list[str]:
+    if explanation.state != "pending" or explanation.candidates:
+        return []
+    more = [] if explanation.searched else ["  there was no time to try all that could help"]
+    if explanation.changes:
+        each = [f"    - {change.text}" for change in explanation.changes]
+        return ["  it would fit, if you", *each, *more]
+    if explanation.searched:
+        return ["  no single change of the pod, and no one pod's end, would make it fit"]
+    return ["  nothing that was tried would make it fit", *more]
+
+
+def _stuck_lines(stuck: tuple[StuckPod, ...]) -> list[str]:
+    lines = []
+    for one in stuck:
+        since = "" if one.age_s is None else f" for {age_in_words(one.age_s)}"
+        lines.append(
+            f"  stuck: {one.namespace}/{one.name} holds {gpus_in_words(one.gpus)} of {one.node}: "
+            f"{one.why}{since}"
+        )
+    if any(one.dead_node for one in stuck):
+        lines.append(
+            "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
+        )
+    return lines

@@ -1,0 +1,155 @@
+"""Sentences for people: what `weft explain`, events, conditions and the extender have to say."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from weft.core.engine.harvest import Eviction, Harvest
+from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
+from weft.core.engine.records import Record
+from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
+from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
+from weft.core.explain.explanation import StuckPod
+from weft.core.explain.reasons import FeasibilitySummary
+from weft.model import Share
+
+BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
+
+_STUCK_SHOWN = 3
+
+# --- the extender's answers ---
+
+NOT_READY = "Weft is still reading the cluster; ask again"
+NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
+UNKNOWN_NODE = "node is not known to Weft yet"
+UNANSWERED = "the API server did not answer; whether the pod is bound is being looked up"
+CHANGED = "the pod changed meanwhile"
+
+# --- a pod's state ---
+
+_STATES = {
+    "bad": "contradicts itself and waits until it is changed: {}",
+    "ended": "is over ({}) and holds nothing",
+    "deleted": "is being deleted and was never bound",
+    "gated": "is not to be scheduled before its gates are gone: {}",
+    "unsupported": "waits: {}",
+    "not ours": "waits for the scheduler {}, which is none of Weft's profiles here",
+    **dict.fromkeys(("pending", "faulted", "bound", "binding"), "{}"),
+}
+NOWHERE = "fits nowhere"
+ROOM_NOW = "waits for its next try: there is room for it now"
+FOLLOWS = "this process does not lead: the leader decides"
+
+
+def state_in_words(state: str, why: str = "") -> str:
+    """Of a pod without a place: `why` is what the state is about."""
+    return _STATES[state].format(why)
+
+
+def place_in_words(node: str, shares: Sequence[Share], without: str = "") -> str:
+    """The node and what the pod holds of its GPUs; `without` stands for none."""
+    return node + (f", {shares_in_words(shares)}" if shares else without)
+
+
+# --- events and conditions ---
+
+
+def bound_in_words(node: str, shares: Sequence[Share]) -> str:
+    """The event of a binding."""
+    gpus = ", ".join(str(share.gpu) for share in shares)
+    return f"bound to {node} GPU {gpus}" if gpus else f"bound to {node}"
+
+
+def pending_in_words(summary: FeasibilitySummary, unsupported: str, stuck: str) -> str:
+    """Why a pod waits: the event and the PodScheduled condition."""
+    if unsupported:
+        return f"{summary} ({unsupported})"
+    return f"{summary}; {stuck}" if stuck else str(summary)
+
+
+def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
+    """`2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for none."""
+    texts = []
+    every = list(stuck)
+    for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
+        some = [one for one in every if one.dead_node is dead]
+        if not some:
+            continue
+        gpus = sum(one.gpus for one in some)
+        names = [f"{one.namespace}/{one.name}{_since(one.age_s)}" for one in some[:_STUCK_SHOWN]]
+        if len(some) > _STUCK_SHOWN:
+            names.append(f"{len(some) - _STUCK_SHOWN} more")
+        texts.append(f"{gpus_in_words(gpus)} held by {of}: {', '.join(names)}")
+    return "; ".join(texts)
+
+
+def _since(age_s: float | None) -> str:
+    return "" if age_s is None else f" for {age_in_words(age_s)}"
+
+
+# --- what a decision rests on ---
+
+
+def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str]:
+    """What else a record says of its decision; `name` makes a name of a UID."""
+    notes = [harvest_in_words(harvest, name) for harvest in record.harvested]
+    notes += [eviction_in_words(record.eviction, name)] if record.eviction else []
+    notes += [slowed_in_words(record.slowed, name)] if record.slowed else []
+    notes += [BOUNDED] if record.bounded else []
+    return notes + ([charged_in_words(record.charged)] if record.charged else [])
+
+
+def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
+    """What was harvested and of whom; `name` makes a name of a UID."""
+    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
+    text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
+    if one.expected_mib:
+        text += (
+            f"; room for {one.expected_mib:,} MiB, the learnt peak of {one.like}, instead of the "
+            f"{one.asked_mib:,} asked"
+        )
+    return text
+
+
+def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
+    """Why a pod goes, in numbers."""
+    grew = ", ".join(
+        f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in one.grew
+    )
+    return (
+        f"the pods of GPU {one.gpu} need {one.need_mib:,} MiB of its {one.card_mib:,}, of which "
+        f"{one.reserve_mib:,} stay free{f'; {grew}' if grew else ''}; it had borrowed "
+        f"{one.borrowed_mib:,} MiB, and goes first"
+    )
+
+
+def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
+    """Why a pod goes, in numbers; `name` makes a name of a UID."""
+    who = name(one.slow_pod)
+    if one.rule == "together":
+        return (
+            f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
+            "than one alone would; of those that may go it came last"
+        )
+    what = (
+        "was late for its SLO"
+        if one.rule == "late"
+        else (f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,")
+    )
+    hope = (
+        f"without this pod it is expected to be {one.speedup:.2f} times faster"
+        if one.speedup >= 1.005
+        else "of those beside it this pod may go, though nobody predicted it"
+    )
+    return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
+
+
+def charged_in_words(one: OomCharge) -> str:
+    """What the pod is charged, and why."""
+    if one.times >= ALONE_AFTER:
+        return (
+            f"charged GPUs of its own, of {one.least_mib:,} MiB or more: {one.workload} ran out of "
+            f"GPU memory {one.times} times or more"
+        )
+    return (
+        f"charged {one.least_mib:,} MiB of a GPU or more, and it never borrows: 1.25 × what "
+        f"{one.workload} had or used when it ran out of GPU memory"
+    )
