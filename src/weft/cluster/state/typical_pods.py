@@ -1,4 +1,4 @@
-"""What usually comes, for FGD: the GPU pods that the API shows, counted now and then.
+"""Counts the GPU pods that the API shows, for FGD's idea of a typical pod.
 
 Pods without a GPU are left out: they have no fragments to care about, and come in too many sizes.
 
@@ -56,10 +56,10 @@ class TypicalInput:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:
             return
-        found = sorted(typical_input(shapes), key=repr)
-        if found != self._told:
-            self._told = found
-            self._live.handle(PolicyInput(TYPICAL_PODS, found))
+        typical = sorted(typical_input(shapes), key=repr)
+        if typical != self._told:
+            self._told = typical
+            self._live.handle(PolicyInput(TYPICAL_PODS, typical))
 
 
 def _newest(pod: Pod) -> tuple[str, str]:
