@@ -21,7 +21,7 @@ class ClusterView(LiveCluster, Protocol):
 
     binder: Binder
     guard: OverbookingGuard
-    recall: Evictor
+    evictor: Evictor
     ends: OomWatch
     oom_history: OomHistoryStore
 

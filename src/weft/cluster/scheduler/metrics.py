@@ -222,7 +222,7 @@ class SchedulerMetrics:
             "weft_evictions",
             "Pods evicted from overbooked GPUs, by outcome.",
             ("outcome",),
-            {(outcome,): count for outcome, count in live.guard.counts.items()},
+            {(outcome,): count for outcome, count in live.evictor.double_booked.items()},
         )
 
     def _oom_history(self) -> Iterator[Metric]:
@@ -232,12 +232,12 @@ class SchedulerMetrics:
             (
                 "weft_recalls",
                 "Borrowers of GPU memory asked to go, by outcome.",
-                live.recall.counts,
+                live.evictor.counts,
             ),
             (
                 "weft_slowness_evictions",
                 "Pods asked to go for others' speed, by outcome.",
-                live.recall.slow,
+                live.evictor.slow,
             ),
             (
                 "weft_lessons_writes",

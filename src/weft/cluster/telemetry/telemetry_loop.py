@@ -77,7 +77,7 @@ class TelemetryLoop:
         self,
         live: EngineCluster,
         source: MetricSource,
-        observing: SlowdownObserver | None,
+        slowdown_observer: SlowdownObserver | None,
         options: TelemetryLoopOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:
@@ -97,7 +97,7 @@ class TelemetryLoop:
         """None before the first look."""
         self._good_at_s = 0.0
         self._bound_s: dict[str, float] = {}
-        self.observing = observing
+        self.slowdown_observer = slowdown_observer
         live.ends.peak_mib = self.peak_mib
         self._logged = LogOnce()
 
@@ -121,7 +121,7 @@ class TelemetryLoop:
         due = clock.monotonic()
         while True:
             try:
-                await self.look()
+                await self.refresh()
             except Exception as error:  # a mistake of ours: policies must not go by old numbers
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
@@ -133,7 +133,7 @@ class TelemetryLoop:
                 due += late  # never look twice in a row to catch up
             await clock.sleep(max(0.0, due - clock.monotonic()))
 
-    async def look(self) -> SignalsSnapshot:
+    async def refresh(self) -> SignalsSnapshot:
         """Look once, and tell the engine."""
         clock = self._live.client.clock
         began_s = clock.wall().timestamp()
@@ -151,14 +151,16 @@ class TelemetryLoop:
         self.digesting_s = clock.monotonic() - began
         self.snapshot = made
         self._live.handle(SignalsChanged(made))
-        if self.observing is not None:
-            await self.observing.look(counters, made)
+        if self.slowdown_observer is not None:
+            await self.slowdown_observer.observe(counters, made)
         return made
 
     async def _counters(self, back_s: float) -> SourceReading:
         """What applications count, where anybody wants to know."""
         return (
-            SourceReading([], []) if self.observing is None else await self.observing.read(back_s)
+            SourceReading([], [])
+            if self.slowdown_observer is None
+            else await self.slowdown_observer.read(back_s)
         )
 
     def _forget(self, why: str) -> None:

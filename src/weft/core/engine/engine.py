@@ -36,13 +36,13 @@ from weft.core.engine.events import (
     Unschedulable,
     Wake,
 )
-from weft.core.engine.harvest import Eviction, HarvestRules
-from weft.core.engine.journal import DecisionAttempt, Journal
+from weft.core.engine.harvest import HarvestRules
+from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
 from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, whose
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.queue import Queue
-from weft.core.engine.slowdown_eviction import SlowdownEviction, SlowdownReason
+from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.engine.waiting_pods import FreedNode, WaitingPod
 from weft.core.framework import Profile
@@ -208,9 +208,7 @@ class Engine:
             self.ledger.release(uid)
             self._unwind(uid, now_ns)
 
-    def evict(
-        self, held: Holding, why: Eviction | SlowdownReason, now_ns: int, out: list[Command]
-    ) -> None:
+    def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
         self.lending.leaves(held.placement.uid)

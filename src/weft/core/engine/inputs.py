@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core.engine.events import (
+    BindingsRead,
     Command,
     Event,
+    EvictionWaived,
+    LeadershipBegan,
     Learnt,
     NotEvicted,
     OomHistoryLearnt,
@@ -15,6 +18,7 @@ from weft.core.engine.events import (
     SignalsChanged,
 )
 from weft.core.engine.oom_history import OutOfMemory
+from weft.core.engine.overbooking import who_goes
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.framework import Policy
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
@@ -31,7 +35,12 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
     match event:
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
+        case LeadershipBegan():
+            engine.slowdown_eviction.leads(now_ns)
+        case BindingsRead():
+            _bindings_read(engine, event, now_ns, out)
         case ProgressSeen():
+            engine.slowdown_eviction.inherits(engine.placed, now_ns)
             for held, slowed in engine.slowdown_eviction.look(
                 event.observed, engine.tolerance_of, now_ns
             ):
@@ -67,6 +76,16 @@ def leave_out(engine: "Engine", event: Event) -> None:
     ledger.hold_back({})
     ledger.set_measured()
     ledger.touch(np.arange(ledger.table.count))
+
+
+def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list[Command]) -> None:
+    found = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if found is None:
+        return
+    if found.excuse:
+        out.append(EvictionWaived(found.held.placement, *found[1:]))
+    else:
+        engine.evict(found.held, found.why, now_ns, out)
 
 
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
