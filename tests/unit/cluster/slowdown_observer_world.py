@@ -14,7 +14,7 @@ from weft.cluster.stores.slowdown_store import KEY, SlowdownStore
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import Event, Evict, NotEvicted, PodProgress, PolicyInput, ProgressSeen
-from weft.core.framework.interference import INPUT, InterferenceTable, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.policies.catalog import built_in
 from weft.interference.public_datasets import slowdowns
@@ -119,11 +119,11 @@ class Scene(World):
         self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
         store = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        self.remembering = SlowdownStore(client, store, base, self.live.recall.may_write)
-        self.observing = SlowdownObserver(
+        self.slowdown_store = SlowdownStore(client, store, base, self.live.evictor.may_write)
+        self.slowdown_observer = SlowdownObserver(
             self.live,
             self.counters,
-            self.remembering,
+            self.slowdown_store,
             SoloProfiles(solos),
             SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
@@ -142,7 +142,7 @@ class Scene(World):
     async def start(self) -> None:
         """It follows, and knows what is predicted."""
         await super().start()
-        self.live.handle(PolicyInput(INPUT, to_input(TABLE)))
+        self.live.handle(PolicyInput(INTERFERENCE, to_input(TABLE)))
         self.events.clear()
 
     def heard(self, kind: type[Event]) -> list[Any]:
@@ -188,8 +188,8 @@ class Scene(World):
     async def look(self, **per_s: float) -> None:
         self.clock.passed_s += LOOK_S
         self.counters.count(**per_s)
-        reading = await self.observing.read(45.0)
-        await self.observing.look(reading, SignalsSnapshot(0, 0))
+        reading = await self.slowdown_observer.read(45.0)
+        await self.slowdown_observer.observe(reading, SignalsSnapshot(0, 0))
 
     async def slow(self, times: int = 2) -> None:
         """`serve` gets half as much done as alone beside `train`, in so many windows.
@@ -201,7 +201,7 @@ class Scene(World):
 
     async def idle(self) -> None:
         """Wait until nothing is being asked of the API."""
-        await until(lambda: not self.live.recall._tasks)
+        await until(lambda: not self.live.evictor._tasks)
 
     def refusals(self) -> list[NotEvicted]:
         return self.heard(NotEvicted)

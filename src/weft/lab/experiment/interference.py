@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, MYSTIC, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.workers import run_cells, watched
@@ -117,9 +117,9 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
         if knows_all
         else learnt(study.table, study.gpu_model, cell.seed)
     )
-    inputs = {INPUT: to_input(told)}
+    inputs = {INTERFERENCE: to_input(told)}
     if study.mystic:
-        inputs["mystic"] = study.mystic
+        inputs[MYSTIC] = study.mystic
     load = study.loads[cell.load]
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INPUT, InterferenceTable, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, interference, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.workers import run_cells, watched
@@ -115,7 +115,7 @@ def run_study(
 
 def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
-    inputs = {INPUT: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    inputs = {INTERFERENCE: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
     load = study.loads[cell.load]
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),

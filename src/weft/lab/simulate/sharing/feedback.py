@@ -15,7 +15,7 @@ import msgspec
 
 from weft.core.engine import Evict, PodProgress, PolicyInput, ProgressSeen
 from weft.core.engine.slowdown_eviction import SLOWEST
-from weft.core.framework.interference import INPUT, InterferenceView, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedContainer, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
@@ -71,8 +71,8 @@ class SimulatedProgress:
         inputs: dict[str, Any],
         seed: int,
     ) -> None:
-        base = InterferenceView.from_input(inputs[INPUT]) if INPUT in inputs else InterferenceView()
-        self.experience = ObservedSlowdowns(base.source)
+        told = inputs.get(INTERFERENCE, InterferenceTable(0))
+        self.experience = ObservedSlowdowns(msgspec.convert(told, InterferenceTable))
         self.looks = self.slow_looks = 0
         """At latency-critical jobs, and at those beyond their bound."""
         self._feedback, self._cards = feedback, cards
@@ -104,7 +104,7 @@ class SimulatedProgress:
     def due(self, now_ns: int) -> PolicyInput | None:
         """The policies' next input, if it is due."""
         found = self.experience.due(now_ns)
-        return PolicyInput(INPUT, to_input(found)) if found is not None else None
+        return PolicyInput(INTERFERENCE, to_input(found)) if found is not None else None
 
     def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
         """A pod goes because it made another one slow: what policies are told of the two."""
