@@ -157,7 +157,7 @@ class EngineCluster:
 
     @property
     def binding(self) -> bool:
-        """Whether bindings are being written."""
+        """True while bindings are being written."""
         return bool(self._binding)
 
     @property
@@ -354,9 +354,9 @@ class EngineCluster:
 
     def _hear_nodes(self, changes: list[Change[Any]]) -> None:
         """Whoever else is decided from here on meets a node that was closed as closed."""
-        found = [closed for change in changes if (closed := self._nodes.take_node(change))]
-        if found:
-            self.handle(NodesClosed(tuple(found)))
+        closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
+        if closures:
+            self.handle(NodesClosed(tuple(closures)))
 
     async def _take_nodes(self, _: list[Change[Any]]) -> None:
         self._nodes_changed()

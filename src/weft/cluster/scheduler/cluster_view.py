@@ -1,4 +1,4 @@
-"""What this room asks of a live cluster beyond what every host asks: its parts, to tell of them."""
+"""The live cluster as the scheduler's pages see it: its parts, to report on them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""What the scheduler counts. Names and labels are kube-scheduler's where they mean the same.
+"""The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
 Labels come from profiles, policies, nodes and words in the code, never from pods: bounded. What
 others count already (client, binder, watches, ledger) is read off them when Prometheus asks.
@@ -129,7 +129,9 @@ class SchedulerMetrics:
 
     def _queues(self) -> Iterator[Metric]:
         live = self._live
-        states = Counter(_QUEUES.get(one.state, "active") for one in live.engine.queue.waiting())
+        states = Counter(
+            _QUEUES.get(waiting.state, "active") for waiting in live.engine.queue.waiting()
+        )
         gated = sum(
             1
             for pod in live.pods.pods.values()

@@ -26,7 +26,7 @@ from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
 from weft.model import BadInputError
@@ -332,7 +332,7 @@ class SlowdownObserver:
         self._told_s, self._bans = now_s, bans
         table = self.slowdown_store.experience.due(self.slowdown_store.now_ns())
         if table is not None:
-            self._live.handle(PolicyInput(INPUT, to_input(table)))
+            self._live.handle(PolicyInput(INTERFERENCE, to_input(table)))
         return table is not None
 
     def _bans_now(self) -> tuple[Ban, ...]:
