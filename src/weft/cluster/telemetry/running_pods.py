@@ -19,7 +19,7 @@ from weft.telemetry.meaning.progress_counters import PodName
 
 _SM = f"{Metric.SM_ACTIVE_RATIO}.last"
 TURN = 50
-"""Nodes that are looked at before others have their turn."""
+"""Nodes that are read before others have their turn."""
 LEAVING_S = 300.0
 """So long after it should be gone, nobody waits for a pod that is on its way out."""
 Gpu = tuple[str, int]
@@ -87,13 +87,13 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
 
 
 def _leaves(pod: Pod | None, now_s: float) -> bool:
-    """Whether it is on its way out, and not stuck there."""
+    """True if it is terminating, and not stuck there."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
     return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
-    """What each pod does alone, read anew only where the pod, or its profile, is another one."""
+    """Caches what each pod does alone; reads anew where the pod, or its profile, changed."""
 
     def __init__(self, live: EngineCluster, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
@@ -117,7 +117,7 @@ class SoloRateCache:
         return known[1]
 
     def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:
-        """What was measured of GPUs just now, where anybody's SM_ACTIVE alone is known."""
+        """SM_ACTIVE of GPUs just now, where anybody's SM_ACTIVE alone is known."""
         if not self._solos:
             return {}
         table = self._live.engine.ledger.table

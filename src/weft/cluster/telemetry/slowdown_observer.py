@@ -1,4 +1,4 @@
-"""How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
+"""Observes how fast pods run beside each other: counts, tells the engine, learns, and keeps it.
 
     counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ recall ─┐
     (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
@@ -66,12 +66,12 @@ class SlowdownObserverOptions(msgspec.Struct, frozen=True):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is asked for."""
+        """Metrics that are asked for."""
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
 
 
 class _Seen:
-    """What the last looks saw of a pod, and when (1970): `last` was told to the engine, at
+    """Last observations of a pod, and when (1970): `last` was told to the engine, at
     `counted_s` its progress was counted last."""
 
     __slots__ = ("at_s", "counted_s", "last", "progress")
@@ -146,7 +146,7 @@ class SlowdownObserver:
     # --- for people ---
 
     def about(self, uid: str) -> ObservedProgress | None:
-        """What was seen of this pod last, and which bans are on its application."""
+        """The pod's last observed progress, and the bans on its application."""
         seen, held = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
         name = held.placement.application if held is not None else self._application(uid)
         now_s = self._now_s()
@@ -218,7 +218,7 @@ class SlowdownObserver:
     def _show(
         self, one: RunningPod, seen: _Seen, new: PodProgress | None, sm_active: Mapping[Gpu, float]
     ) -> None:
-        """What people are told of the pod."""
+        """Keep what people are told of the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
@@ -254,7 +254,7 @@ class SlowdownObserver:
     def _digest(
         self, reading: SourceReading, co_residents: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
-        """In a thread. Nobody else touches reader and rates."""
+        """Compute rates, in a thread. Nobody else touches reader and rates."""
         options = self.options
         (answer,) = reading.answers
         found = self._reader.read(answer, co_residents, now_s)
@@ -266,7 +266,7 @@ class SlowdownObserver:
     def _of_pod(
         self, one: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
     ) -> PodProgress | None:
-        """What to tell the engine; what was seen is put into `seen`."""
+        """Progress to tell the engine; what was observed is put into `seen`."""
         alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
         problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
@@ -295,7 +295,7 @@ class SlowdownObserver:
         return PodProgress(one.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
-        """Whether the pod was counted lately: what was, is how fast it goes now."""
+        """True if the pod was counted lately: what was, is how fast it goes now."""
         return seen.counted_s >= self._now_s() - 2.0 * self._rates.rests_s
 
     # --- what follows ---
@@ -303,8 +303,8 @@ class SlowdownObserver:
     def _learn(
         self, told: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
     ) -> None:
-        """Of pods with one GPU, where everybody there is known by name and runs for long enough; of
-        many pods of the same applications the middle one, for they are one window."""
+        """Learn of pods with one GPU, where everybody there is known by name and runs for long
+        enough; of many pods of the same applications the median, for they are one window."""
         known = {
             one.uid: one.held.placement.application
             for one in pods
@@ -323,7 +323,7 @@ class SlowdownObserver:
             self.slowdown_store.changed()
 
     def _after_another(self, pods: Iterable[RunningPod]) -> bool:
-        """Whether another one led just now, who may have had somebody evicted: then these pods, or
+        """True if another one led just now, who may have had somebody evicted: then these pods, or
         some of them, are of its making."""
         now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
         self._leads_s = min(self._leads_s, now_s)
@@ -331,11 +331,11 @@ class SlowdownObserver:
         return self._heir and now_s - self._leads_s < QUIET_S
 
     def _young(self, one: RunningPod) -> bool:
-        """Whether it has not been there for as long as pods take to start."""
+        """True if it has not been there for as long as pods take to start."""
         return self._now_s() - one.bound_s < self._rates.rests_s
 
     def _tell_policies(self, *, at_once: bool = False) -> bool:
-        """Where some policy goes by it, and something moved; whether they were told."""
+        """Tell policies that go by it, if something moved; True if they were told."""
         policies = (p for profile in self._live.engine.profiles.values() for p in profile.policies)
         now_s, bans = self._live.client.clock.monotonic(), self._bans_now()
         soon = at_once or bans != self._bans or now_s - self._told_s >= TELL_NS / 1e9
@@ -351,7 +351,7 @@ class SlowdownObserver:
         return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
-        """Of a pod that waits."""
+        """Application of a pod that waits."""
         pod = self._live.pod_by_uid(uid)
         try:
             return self._live.parse(pod).shape.application if pod is not None else ""

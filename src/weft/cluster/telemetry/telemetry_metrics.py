@@ -22,7 +22,7 @@ class TelemetryMetrics:
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last look."""
+        """Everything, as of the last tick."""
         loop = self._loop
         yield from self._freshness()
         yield from self._ages()
@@ -66,7 +66,7 @@ class TelemetryMetrics:
         )
 
     def _whom(self) -> Iterator[Metric]:
-        """Who answers, how often somebody else came to, and how questions went."""
+        """Backends: who answers, changes of it, and how queries went."""
         loop = self._loop
         backend = GaugeMetricFamily(
             "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]

@@ -37,7 +37,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 
 class TelemetryFeed:
-    """One cluster's. Not thread-safe: the steps of a tick come one after another."""
+    """Makes a cluster's snapshots. Not thread-safe: the steps of a tick come one after another."""
 
     def __init__(self, settings: FeedSettings, devices: Devices, origin_s: float) -> None:
         self.settings, self.devices = settings, devices
@@ -62,12 +62,12 @@ class TelemetryFeed:
         return self._builder.window
 
     def follow(self, devices: Devices) -> None:
-        """Other GPUs: what is known of those that stay is kept."""
+        """Change to other GPUs; what is known of those that stay is kept."""
         self.devices = devices
         self._builder.realign(devices)
 
     def observe(self, ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> None:
-        """Who holds which GPU now, and since when. The table's devices are in the order of ours."""
+        """Take over who holds which GPU, and since when. The table's GPUs are ordered as ours."""
         self._residents = found = ObservedResidents.of(ledger, now_s, bound_s)
         self.window.advance(now_s)
         if self.settings.memory_needs:
@@ -84,16 +84,16 @@ class TelemetryFeed:
         self._builder.note(now_s, found.promised_mib)
 
     def put(self, samples: JoinedSamples) -> None:
-        """Samples of one metric; what is not kept of is left out."""
+        """Take in samples of one metric, if it is one that is kept."""
         if samples.metric in self.settings.metrics:
             self.window.put(*samples, self._now.now_s)
 
     def put_scrape(self, at_s: float, values: Floats) -> None:
-        """One sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
+        """Take in one sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
         self.window.put_scrape(at_s, values, self._now.now_s)
 
     def put_pods(self, samples: Iterable[PodSamples]) -> None:
-        """What residents themselves use."""
+        """Take in what residents themselves use."""
         if self.settings.memory_needs:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 

@@ -1,4 +1,4 @@
-"""What residents need of their GPU's memory, and so what they leave idle (policies.md 7.1). Pure.
+"""Memory that residents need of their GPU, and so what they leave idle (policies.md 7.1). Pure.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
@@ -42,7 +42,7 @@ of the pod. How old its GPU's may be is for freshness to say."""
 
 
 class WarmUp(NamedTuple):
-    """How long a pod is held at what it asked: for `warm_s` from its binding on, seconds, and until
+    """Time that a pod is held at what it asked: for `warm_s` seconds from its binding, and until
     its memory was stable for `stable_s` once."""
 
     warm_s: float = 60.0
@@ -105,7 +105,7 @@ class MemoryNeeds(NamedTuple):
 def measure(
     residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
 ) -> MemoryNeeds:
-    """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
+    """Measure needs and idle memory. `sample_age_s` [T]: age of each sample, the oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
@@ -158,7 +158,7 @@ def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tup
 
 
 def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
-    """What each pod is held at while nothing of its own says how much it needs."""
+    """Memory that each pod is held at while nothing of its own says how much it needs."""
     asked = residents.asked_mib.astype(np.float64)
     if residents.expected_mib is None:
         return asked
@@ -168,7 +168,7 @@ def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
 
 
 def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools) -> Floats:
-    """What each GPU uses beside the pods that have a series of their own, [G, T]."""
+    """Use of each GPU beside the pods that have a series of their own, [G, T]."""
     taken = np.zeros(cards.used_mib.shape)
     np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
     return np.asarray(np.maximum(0.0, cards.used_mib - taken))
@@ -191,7 +191,7 @@ def _warm(
 
 
 def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
-    """Whether each series, [s, T], ever lay within `STABLE_PART` for so long."""
+    """Series, [s, T], that ever lay within `STABLE_PART` for so long."""
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
     found = np.zeros(len(series), dtype=np.bool_)
@@ -301,7 +301,7 @@ def _peak(series: Floats) -> Floats:
 
 
 class ResidentKeys(NamedTuple):
-    """Which pod (UID) and device row each row of `ResidentRows` is, what it asked and is expected
+    """The pod (UID) and device row of each row of `ResidentRows`, what it asked and is expected
     to need there, and whether its class lets it lend."""
 
     uids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""From the window to a `SignalsSnapshot`: every column that policies may read, in one pass.
+"""Builds a `SignalsSnapshot` from the window: every column that policies may read, in one pass.
 
 Pure but for the forecasters' memory of how wrong they were: time is passed in, and the same windows
 in the same order give the same snapshots. Columns are listed in docs/reference/telemetry.md.
@@ -71,7 +71,7 @@ class SnapshotTime(NamedTuple):
     """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
     `alone` are GPUs (rows) that a pod of an application has had for itself for
-    `co_residents.SAMPLES`.
+    `load_correlation.SAMPLES`.
     """
 
     wall_s: float
@@ -81,7 +81,7 @@ class SnapshotTime(NamedTuple):
 
 
 class _Series(NamedTuple):
-    """One metric of all GPUs: the window, the newest sample, its time."""
+    """A metric of all GPUs: the window, the newest sample, its time."""
 
     history: Floats
     last: Floats
@@ -104,7 +104,7 @@ class SnapshotBuilder:
         self._forecast_of: dict[Metric, Forecast] = {}
 
     def realign(self, devices: Devices) -> None:
-        """Other GPUs: what is known of those that stay is kept."""
+        """Change to other GPUs; what is known of those that stay is kept."""
         before = self.devices.row_of
         rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
         self.devices = devices
@@ -115,7 +115,7 @@ class SnapshotBuilder:
         self._forecast_of = {}
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """What pods are promised of each GPU at this tick, whether or not a snapshot is made."""
+        """Keep what pods are promised of each GPU at this tick, with or without a snapshot."""
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
@@ -219,7 +219,7 @@ class SnapshotBuilder:
     def _memory(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
     ) -> dict[str, Column]:
-        """What the Kube-Knots rules compare."""
+        """Columns that the Kube-Knots rules compare."""
         columns: dict[str, Column] = {}
         if USED in series:
             used = stats.pack(series[USED].history)
@@ -238,7 +238,7 @@ class SnapshotBuilder:
     def _promises(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
     ) -> dict[str, Column]:
-        """What free memory must be read with: see `promised`."""
+        """The column that free memory must be read with: see `promised_memory`."""
         read = FREE if FREE in series else USED
         if read not in series:
             return {}
@@ -248,7 +248,7 @@ class SnapshotBuilder:
     def _correlations(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], alone: Mapping[int, str]
     ) -> dict[str, Column]:
-        """How applications go with each GPU: in memory, SMs and bandwidth, as far as measured."""
+        """Correlation of applications with each GPU: memory, SMs, bandwidth, where measured."""
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
         if USED not in known:
             return {}
@@ -305,7 +305,7 @@ def _or_else(first: _Series, second: _Series) -> _Series:
 
 
 def _rest(total: Floats, part: _Series) -> _Series:
-    """What of `total` is not `part`, never below 0."""
+    """The rest of `total` beside `part`, never below 0."""
     return _Series(
         np.maximum(total[:, None] - part.history, 0.0),
         np.maximum(total - part.last, 0.0),

@@ -47,7 +47,7 @@ class MemoryReadings(NamedTuple):
 
 
 def false_memory(seen: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
-    """Where the readings of memory contradict the ledger or each other. NaN contradicts nothing.
+    """GPUs whose readings of memory contradict the ledger or each other. NaN contradicts nothing.
 
     A metric that is stuck at 0 is caught by the other one; where one of the two is all there is,
     the other is what it leaves of the card, and that is caught by the ledger.
@@ -99,7 +99,7 @@ def never_idle(dram: Floats) -> Bools:
 
 
 def _always(series: Floats, value: float) -> Bools:
-    """Whether every sample that there is, and there is one, is exactly this, [g]."""
+    """True where there are samples and all of them are exactly this, [g]."""
     known = ~np.isnan(series)
     return np.asarray(known.any(axis=1) & ((series == value) | ~known).all(axis=1))
 

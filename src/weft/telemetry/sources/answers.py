@@ -1,4 +1,4 @@
-"""What a metrics server answered, as arrays. Pure: bytes in, arrays out.
+"""Decodes a metrics server's answers into arrays. Pure: bytes in, arrays out.
 
     {"status": "success", "data": {"resultType": "matrix", "result": [
         {"metric": {…labels…}, "values": [[seconds, "value"], …]}, …]}}
@@ -89,7 +89,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def labels_of(text: bytes) -> dict[str, str]:
-    """One series' labels; none where they cannot be read."""
+    """A series' labels; none where they cannot be read."""
     try:
         return _labels.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -106,7 +106,6 @@ def readable(body: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
 
 
-NOTHING = QueryResult([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
 def decode(body: bytes, where: str) -> QueryResult:
