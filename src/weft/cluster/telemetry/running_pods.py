@@ -55,7 +55,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             held_by.setdefault(node, []).append(held)
         for share in held.placement.shares:
             on.setdefault((node, share.gpu), []).append(held.placement.uid)
-    found: dict[PodName, RunningPod] = {}
+    running: dict[PodName, RunningPod] = {}
     now_s = live.client.clock.wall().timestamp()
     for number, (node, there) in enumerate(held_by.items(), 1):
         known = live.nodes.nodes.get(node)
@@ -72,7 +72,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
-            found[name] = RunningPod(
+            running[name] = RunningPod(
                 pod,
                 held,
                 tuple(sorted(beside)),
@@ -83,7 +83,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             )
         if number % TURN == 0:
             await asyncio.sleep(0)
-    return found
+    return running
 
 
 def _leaves(pod: Pod | None, now_s: float) -> bool:
@@ -123,8 +123,8 @@ class SoloRateCache:
         table = self._live.engine.ledger.table
         values, ages = SignalsView(made).over(table, _SM)
         gpus = ((node.name, gpu.index) for node in table.nodes for gpu in node.gpus)
-        told = zip(gpus, values.tolist(), ages.tolist(), strict=True)
-        return {gpu: value for gpu, value, age in told if age == FRESH and value > 0.0}
+        readings = zip(gpus, values.tolist(), ages.tolist(), strict=True)
+        return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
     def guess(self, one: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
         """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they

@@ -197,21 +197,21 @@ class SlowdownObserver:
             rates, p99_ms = await asyncio.to_thread(self._digest, reading, co_residents, now_s)
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
-        told: list[tuple[RunningPod, PodProgress]] = []
+        progress: list[tuple[RunningPod, PodProgress]] = []
         for number, (name, one) in enumerate(pods.items(), 1):
             new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
             if one.parting:
                 new = None  # who slowed it down goes: what it did says nothing of the rest
             if new is not None:
-                told.append((one, new))
+                progress.append((one, new))
             self._show(one, seen[one.uid], new, sm_active)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leadership.here and self.options.trusted:
             self._quiet = self._after_another(pods.values())
-            self._learn(told, pods.values())
-            await self._tell([one for one in told if not (self._quiet and one[0].beside)])
+            self._learn(progress, pods.values())
+            await self._tell([one for one in progress if not (self._quiet and one[0].beside)])
         if self._live.leadership.here:
             self._tell_policies()
 

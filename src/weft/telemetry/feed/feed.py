@@ -68,12 +68,12 @@ class TelemetryFeed:
 
     def observe(self, ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> None:
         """Take over who holds which GPU, and since when. The table's GPUs are ordered as ours."""
-        self._residents = found = ObservedResidents.of(ledger, now_s, bound_s)
+        self._residents = residents = ObservedResidents.of(ledger, now_s, bound_s)
         self.window.advance(now_s)
         if self.settings.memory_needs:
-            self._memory.observe(found, self.devices.gpus)
-        pods = np.bincount(found.keys.gpu, minlength=len(self.devices))
-        rows = dict(zip(found.keys.gpu.tolist(), found.keys.uids, strict=True))
+            self._memory.observe(residents, self.devices.gpus)
+        pods = np.bincount(residents.keys.gpu, minlength=len(self.devices))
+        rows = dict(zip(residents.keys.gpu.tolist(), residents.keys.uids, strict=True))
         only = {self.devices.gpus[row]: uid for row, uid in rows.items() if pods[row] == 1}
         alone = self.sole_tenants.observe(only, now_s, SAMPLES * self.settings.step_s)
         applications = {
@@ -81,7 +81,7 @@ class TelemetryFeed:
             for gpu, uid in alone.items()
         }
         self._alone = {row: name for row, name in applications.items() if name}
-        self._builder.note(now_s, found.promised_mib)
+        self._builder.note(now_s, residents.promised_mib)
 
     def put(self, samples: JoinedSamples) -> None:
         """Take in samples of one metric, if it is one that is kept."""
@@ -99,14 +99,16 @@ class TelemetryFeed:
 
     def snapshot(self, at_ns: int, version: int = 0, why: str = "") -> SignalsSnapshot:
         """All that policies may read, as of the last `observe`; `version` 0: one more than last."""
-        found, gpus = self._now, len(self.devices)
-        warm = found.keys.gpu[found.age_s >= self.settings.warm_up.warm_s]
-        pods, warm = (np.bincount(rows, minlength=gpus) for rows in (found.keys.gpu, warm))
+        observed, gpus = self._now, len(self.devices)
+        warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
+        pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
         residents = GpuPods(pods, warm)
-        now = SnapshotTime(found.now_s, at_ns, residents, self._alone)
+        now = SnapshotTime(observed.now_s, at_ns, residents, self._alone)
         made = self._builder.refresh(now, version=version, why=why)
         return (
-            self._memory.measure(made, self.window, found) if self.settings.memory_needs else made
+            self._memory.measure(made, self.window, observed)
+            if self.settings.memory_needs
+            else made
         )
 
     def peak_mib(self, uid: str) -> int:

@@ -63,11 +63,11 @@ class LoadCorrelation:
 
     def _learn(self, series: Sequence[Floats], alone: Mapping[int, str]) -> None:
         for row, application in sorted(alone.items()):
-            found = np.array([one[row, -SAMPLES:] for one in series])
-            if found.shape[1] < SAMPLES or bool(np.isnan(found).any()):
+            newest = np.array([values[row, -SAMPLES:] for values in series])
+            if newest.shape[1] < SAMPLES or bool(np.isnan(newest).any()):
                 continue
             self._known.pop(application, None)
-            self._known[application] = found
+            self._known[application] = newest
         for application in list(self._known)[:-MOST_APPLICATIONS]:
             del self._known[application]
 

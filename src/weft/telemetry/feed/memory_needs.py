@@ -194,7 +194,7 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
     """Series, [s, T], that ever lay within `STABLE_PART` for so long."""
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
-    found = np.zeros(len(series), dtype=np.bool_)
+    was_stable = np.zeros(len(series), dtype=np.bool_)
     for length in np.unique(lengths[begins >= 0]):  # one, where looks come at a steady pace
         first = begins[(begins >= 0) & (lengths == length)]
         stretches = np.lib.stride_tricks.sliding_window_view(series, length, axis=1)
@@ -202,8 +202,8 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
         least = stretches.min(axis=2)[:, first]
         with np.errstate(invalid="ignore"):
             stable = (most > 0) & (most - least < STABLE_PART * most)
-        found |= stable.any(axis=1)
-    return found
+        was_stable |= stable.any(axis=1)
+    return was_stable
 
 
 def _believed(
@@ -215,10 +215,10 @@ def _believed(
     now = _last(cards.used_mib)
     pods = np.bincount(residents.gpu[old], minlength=gpus)
     wrong = contradicted(now, cards.total_mib, pods)
-    told = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
-    slowdown_limit = cards.total_mib * RESERVE_PERMILLE / 1000
+    own_mib = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
+    tolerance_mib = cards.total_mib * RESERVE_PERMILLE / 1000
     with np.errstate(invalid="ignore"):
-        wrong |= told > now + slowdown_limit
+        wrong |= own_mib > now + tolerance_mib
     absent = ~np.isfinite(now) & (cards.freshness == FRESH)
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
 
@@ -313,7 +313,7 @@ class ResidentKeys(NamedTuple):
 
 def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
     """A row for each pod and GPU; shares of one GPU together."""
-    found: dict[tuple[str, int], int] = {}
+    asked: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
     lends: dict[tuple[str, int], bool] = {}
     for held in holdings:
@@ -322,13 +322,13 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
             device = table.device_row(row, share.gpu) if row is not None else -1
             if device >= 0:
                 key = held.placement.uid, device
-                found[key] = found.get(key, 0) + share.memory_mib
-                expected[key] = min(found[key], held.expected_mib or found[key])
+                asked[key] = asked.get(key, 0) + share.memory_mib
+                expected[key] = min(asked[key], held.expected_mib or asked[key])
                 lends[key] = held.placement.job_class != LATENCY_CRITICAL
     return ResidentKeys(
-        tuple(uid for uid, _ in found),
-        np.array([device for _, device in found], dtype=np.int64),
-        np.array(list(found.values()), dtype=np.int64),
+        tuple(uid for uid, _ in asked),
+        np.array([device for _, device in asked], dtype=np.int64),
+        np.array(list(asked.values()), dtype=np.int64),
         np.array(list(expected.values()), dtype=np.int64),
         np.array(list(lends.values()), dtype=np.bool_),
     )
@@ -346,7 +346,7 @@ def idle_by_uid(
         for uid, device, mib in zip(rows.uids, rows.gpu.tolist(), idle_mib, strict=True)
         if mib > 0
     }
-    found = {}
+    idle = {}
     for held in holdings if left else ():
         row = table.row_of.get(held.placement.node)
         parts = []
@@ -357,8 +357,8 @@ def idle_by_uid(
                 left[key] -= part
             parts.append(part)
         if any(parts):
-            found[held.placement.uid] = tuple(parts)
-    return found
+            idle[held.placement.uid] = tuple(parts)
+    return idle
 
 
 def with_memory_needs(

@@ -30,7 +30,7 @@ class PeakWatch:
         fresh = (answer.freshness == FRESH)[residents.gpu].tolist()
         ages, warm = residents.age_s.tolist(), answer.warm.tolist()
         now: dict[str, int] = {}
-        told: dict[str, int] = {}
+        peaks: dict[str, int] = {}
         for row, uid in enumerate(uids):
             before = self._most.get(uid)
             if before is None:  # one that was bound long ago was not watched from its start
@@ -40,8 +40,8 @@ class PeakWatch:
             lost = before == _LOST or not fresh[row] or unseen or uid in now
             now[uid] = _LOST if lost else max(before, most, 0)
             if warm[row] and not lost:
-                told[uid] = now[uid]
+                peaks[uid] = now[uid]
             else:
-                told.pop(uid, None)
+                peaks.pop(uid, None)
         self._most = now
-        return told
+        return peaks

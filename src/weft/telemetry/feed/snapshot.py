@@ -143,22 +143,22 @@ class SnapshotBuilder:
 
     def _series(self) -> dict[Metric, _Series]:
         """Every metric of the window; used and free memory also follow from each other."""
-        found = {
+        series = {
             m: _Series(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
         nothing = np.zeros(self.devices.total_mib.shape)
         total = self.devices.total_mib.astype(np.float64)
-        reserved = found.get(RESERVED)
+        reserved = series.get(RESERVED)
         held = nothing if reserved is None else np.nan_to_num(reserved.last)
-        ratio = found.get(Metric.MEMORY_USED_RATIO)
-        if USED in found and ratio is not None:
+        ratio = series.get(Metric.MEMORY_USED_RATIO)
+        if USED in series and ratio is not None:
             whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
-            found[USED] = _or_else(found[USED], whole)
-        if USED in found and FREE in found:
-            used, free = found[USED], found[FREE]
-            found[USED] = _or_else(used, _rest(total - held, free))
-            found[FREE] = _or_else(free, _rest(total - held, used))
-        return found
+            series[USED] = _or_else(series[USED], whole)
+        if USED in series and FREE in series:
+            used, free = series[USED], series[FREE]
+            series[USED] = _or_else(used, _rest(total - held, free))
+            series[FREE] = _or_else(free, _rest(total - held, used))
+        return series
 
     def _doubt(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: GpuPods
@@ -252,8 +252,8 @@ class SnapshotBuilder:
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
         if USED not in known:
             return {}
-        found = [[metric for metric in kind if metric in known] for kind in COMPARED]
-        metrics = [kind[0] for kind in found if kind]
+        compared = [[metric for metric in kind if metric in known] for kind in COMPARED]
+        metrics = [kind[0] for kind in compared if kind]
         histories = {metric.value: _carried(series[metric].history) for metric in metrics}
         oldest = np.min([fresh[metric] for metric in metrics], axis=0)
         return {
@@ -280,13 +280,13 @@ class SnapshotBuilder:
                 for ago in range(passed - 1, 0, -1):
                     selector.tick(history[:, :-ago])
                 self._forecast_of[metric] = selector.tick(history)
-            told = self._forecast_of[metric]
+            forecast = self._forecast_of[metric]
             largest = self.devices.total_mib.astype(np.float64) if metric is FREE else 1.0
-            named = {"next": told.mean[:, -1]}
+            named = {"next": forecast.mean[:, -1]}
             if metric is FREE:
                 named["next_low"], named["next_high"] = (
-                    told.lower.min(axis=1),
-                    told.upper.max(axis=1),
+                    forecast.lower.min(axis=1),
+                    forecast.upper.max(axis=1),
                 )
             for name, values in named.items():
                 bounded = np.clip(values, 0.0, largest)

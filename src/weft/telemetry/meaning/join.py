@@ -78,10 +78,10 @@ class Devices:
     def node(self, labels: Mapping[str, str]) -> str:
         """The node that these labels name; "" where none of them does."""
         for label in NODE_LABELS:
-            told = labels.get(label, "")
-            if not told:
+            text = labels.get(label, "")
+            if not text:
                 continue
-            for name in (told, without_port(told), told.partition(".")[0]):
+            for name in (text, without_port(text), text.partition(".")[0]):
                 known = name if name in self.nodes else self._addresses.get(name, "")
                 if known in self.nodes:
                     return known
@@ -192,7 +192,7 @@ class SeriesJoiner:
         row = np.fromiter((place.row for place in places), np.int64, len(places))
         name = np.array(numbers, dtype=np.int64)
         rows, names = np.repeat(row, answer.counts), np.repeat(name, answer.counts)
-        found: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
+        parts_of: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
         for number in np.unique(name[row >= 0]).tolist():
             of_name = names == number  # unjoined ones too: they help to tell percent from ratio
             values = read(self._names[number], answer.values[of_name], self.aliases)
@@ -201,8 +201,8 @@ class SeriesJoiner:
             alias = self._alias[number]
             merged = _merged(*part, add=alias.by_process)
             rank = np.full(len(merged[0]), number)
-            found.setdefault(alias.metric, []).append((*merged, rank))
-        return [_preferred(metric, parts, len(self.devices)) for metric, parts in found.items()]
+            parts_of.setdefault(alias.metric, []).append((*merged, rank))
+        return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
         """Samples of pods' own use, where the exporter tells it beside the device's own series."""

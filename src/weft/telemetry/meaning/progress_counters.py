@@ -111,7 +111,7 @@ class CounterReader:
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
             self._known.clear()
-        found: dict[str, dict[PodName, dict[CounterKey, Samples]]] = {}
+        samples_of: dict[str, dict[PodName, dict[CounterKey, Samples]]] = {}
         for text, samples in _each(answer, now_s):
             series = self._series(text)
             if series is None:
@@ -121,14 +121,14 @@ class CounterReader:
             elif not samples:
                 self.unjoined["value"] += 1
             else:
-                parts = found.setdefault(series.metric, {}).setdefault(series.pod, {})
+                parts = samples_of.setdefault(series.metric, {}).setdefault(series.pod, {})
                 if series.part in parts:
                     parts[series.part] = sorted({*parts[series.part], *samples})
                 elif len(parts) < MOST_PARTS:
                     parts[series.part] = samples
                 else:
                     self.unjoined["many"] += 1
-        return found
+        return samples_of
 
     def _series(self, text: bytes) -> CounterSeries | None:
         if text not in self._known:

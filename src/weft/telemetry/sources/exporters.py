@@ -85,14 +85,16 @@ class ExporterSource:
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """Read one sample of everything; exporters keep nothing from before now."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
-        told = await asyncio.gather(
+        answered = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
         )
         devices = self._known.devices()
         answers = [
-            of_node(answer, asked.about, devices) for answer, asked in told if answer is not None
+            of_node(answer, asked.about, devices)
+            for answer, asked in answered
+            if answer is not None
         ]
-        return SourceReading(answers, [asked for _, asked in told], "exporters")
+        return SourceReading(answers, [asked for _, asked in answered], "exporters")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """Nothing: applications are not asked one by one."""

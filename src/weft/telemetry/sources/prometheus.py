@@ -71,9 +71,9 @@ class Prometheus:
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """All samples of these metrics of the last `back_s` seconds; one question a metric."""
-        told = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
-        answers = [answer for answer, _ in told if answer]
-        return SourceReading(answers, [asked for _, asked in told], self._url)
+        answered = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
+        answers = [answer for answer, _ in answered if answer]
+        return SourceReading(answers, [asked for _, asked in answered], self._url)
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """All samples of the metrics of these names, whatever they mean; one question."""

@@ -146,13 +146,13 @@ def to_try(servers: Sequence[MetricsServer]) -> list[MetricsServer]:
     """
     alike: Counter[tuple[str, int]] = Counter()
     turns: Counter[str] = Counter()
-    found: list[tuple[int, MetricsServer]] = []
+    ranked: list[tuple[int, MetricsServer]] = []
     for server in servers:
         alike[server.namespace, server.rank] += 1
         if alike[server.namespace, server.rank] <= _MOST_ALIKE:
             turns[server.namespace] += 1
-            found.append((turns[server.namespace], server))
-    return [server for _, server in sorted(found)[:MOST_TRIED]]
+            ranked.append((turns[server.namespace], server))
+    return [server for _, server in sorted(ranked)[:MOST_TRIED]]
 
 
 def _elsewhere(service: Service, trusted: Collection[str]) -> str:

@@ -120,8 +120,8 @@ class Direct:
     ) -> tuple[int, bytes]:
         limits = self._limits
         try:
-            told = await self._credentials.authorization()
-            headers = {**self._extra, **({"Authorization": told} if told else {})}
+            header = await self._credentials.authorization()
+            headers = {**self._extra, **({"Authorization": header} if header else {})}
             async with (
                 asyncio.timeout(limits.timeout_s),
                 self._open().request(
