@@ -20,8 +20,9 @@ LEAST_STUCK = 3
 TOLERANCE, TOLERANCE_MIB = 1.02, 1024
 """What rounding, and inventories that count in GiB, may leave out of a card's memory."""
 LEAST_TOLD = 0.85
-"""So much of a card is told as used, free or reserved, less `TOLERANCE_MIB`. ECC takes a sixteenth of
-a card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box."""
+"""So much of a card is told as used, free or reserved, less `TOLERANCE_MIB`. ECC takes a sixteenth
+of a card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box.
+"""
 AT_WORK = 0.5
 """A share of time that is no measuring error: another metric cannot say never, nor always."""
 
