@@ -151,10 +151,10 @@ def _check_ours(body: bytes, where: str) -> None:
     import msgspec
 
     try:
-        found = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not {"namespace", "name", "state"} <= found.keys():
+        answer = None
+    if not isinstance(answer, dict) or not {"namespace", "name", "state"} <= answer.keys():
         what = "is no Weft scheduler: its answer explains no pod; check host, port and path"
         raise BadInputError(where, what)
 

@@ -217,17 +217,17 @@ def _check_containers(pod: ManifestPod) -> None:
     value: Any = pod.value
     for n, step in enumerate(pod.containers):
         field = ".".join(pod.containers[: n + 1])
-        found = value.get(step)
-        if found is None:
+        below = value.get(step)
+        if below is None:
             meant = None if step in value else _meant(step, value)
             fix = f"rename {meant} to {step}" if meant else "a pod needs at least one container"
             raise BadInputError(field, f"is {'empty' if step in value else 'missing'}; {fix}")
         kind = list if step == "containers" else dict
-        if not isinstance(found, kind):
-            shown = repr(found) if isinstance(found, str | int | float) else type(found).__name__
+        if not isinstance(below, kind):
+            shown = repr(below) if isinstance(below, str | int | float) else type(below).__name__
             wanted = "list of containers" if kind is list else "mapping"
             raise BadInputError(field, f"{shown} is not a {wanted}; correct its type")
-        value = found
+        value = below
     if not any(container is not None for container in value):
         raise BadInputError(field, "is empty; a pod needs at least one container")
     _check_names(pod.value["spec"])

@@ -19,20 +19,20 @@ _COLUMNS = {
 }
 
 
-def print_dataset(found: "Dataset", output: ListOutput) -> None:
+def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
     """One line a profile; how much else is known, below."""
     if output is ListOutput.json:
-        _print_json(found)
+        _print_json(dataset)
         return
     table = _table("application", "GPU model", "sharing", "from")
     for header in ("runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs"):
         table.add_column(header, justify="right")
-    for solo in found.solo:
+    for solo in dataset.solo:
         beside = sum(
             one.target == solo.application
             and one.gpu_model == solo.gpu_model
             and one.isolation == solo.isolation
-            for one in found.corun
+            for one in dataset.corun
         )
         table.add_row(
             *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
@@ -45,21 +45,21 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
             str(beside),
         )
     print_table(table, width=_WIDTH)
-    for told in found.infeasible:
+    for infeasible in dataset.infeasible:
         print(
             _shown(
-                f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
-                f"{told.failed}: {told.reason}: {told.text[:100]}"
+                f"infeasible: {' + '.join(infeasible.applications)} ({infeasible.isolation}): "
+                f"{infeasible.failed}: {infeasible.reason}: {infeasible.text[:100]}"
             )
         )
 
 
-def print_application(found: "Dataset", application: str, output: ListOutput) -> None:
+def print_application(dataset: "Dataset", application: str, output: ListOutput) -> None:
     """Its features, mean and p95, then what is left of it beside others, and of them."""
     if output is ListOutput.json:
-        _print_json(found)
+        _print_json(dataset)
         return
-    for solo in (one for one in found.solo if one.application == application):
+    for solo in (one for one in dataset.solo if one.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
         print(
             _shown(
@@ -73,20 +73,21 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
         for name, feature in sorted(solo.features.items()):
             table.add_row(*_names(name), f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
         print_table(table, width=_WIDTH)
-    if found.corun:
+    if dataset.corun:
         table = _table("victim", "beside", "GPU model", "sharing")
         for header in ("speed", "slowdown", "runs"):
             table.add_column(header, justify="right")
-        for one in found.corun:
+        for one in dataset.corun:
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
             names = _names(one.target, " + ".join(one.aggressors), one.gpu_model, one.isolation)
             table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
         print_table(table, width=_WIDTH)
-    for told in found.infeasible:
+    for infeasible in dataset.infeasible:
         print(
             _shown(
-                f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
-                f"({told.isolation}): {told.failed}: {told.reason}: {told.text}"
+                f"infeasible: {' + '.join(infeasible.applications)} on {infeasible.gpu_model} "
+                f"({infeasible.isolation}): {infeasible.failed}: {infeasible.reason}: "
+                f"{infeasible.text}"
             )
         )
 
@@ -117,7 +118,7 @@ def _table(*headers: str) -> "Table":
     return table
 
 
-def _print_json(found: "Dataset") -> None:
+def _print_json(dataset: "Dataset") -> None:
     from weft.interference.dataset import encode
 
-    print(encode(found).decode(), end="")
+    print(encode(dataset).decode(), end="")

@@ -91,11 +91,13 @@ class Elastic(BaseDialect):
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the indexes per container, of either generation, if the pod is `assumed`."""
-        marks = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-        if "true" not in (marks.get(ASSUMED), marks.get(NANO_ASSUMED)):
+        metadata = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
+        if "true" not in (metadata.get(ASSUMED), metadata.get(NANO_ASSUMED)):
             return None
         gpus = {
-            c.name: marks.get(CONTAINER + c.name, marks.get(NANO_CONTAINER + c.name, "")).split(",")
+            c.name: metadata.get(
+                CONTAINER + c.name, metadata.get(NANO_CONTAINER + c.name, "")
+            ).split(",")
             for c in request.containers
         }
         return from_gpus(request, node, gpus)

@@ -56,15 +56,15 @@ def records(
     """
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return None
-    marks = pod.metadata.annotations or {}
-    texts = {name: marks[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in marks}
+    annotations = pod.metadata.annotations or {}
+    texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
     whose = {text: about(text) for text in set(texts.values())}
     here = (request.uid, node.name)
-    if texts and all(found not in (None, here) for found in whose.values()):
+    if texts and all(to not in (None, here) for to in whose.values()):
         return None
-    said = {text: decode(text, request) if found == here else None for text, found in whose.items()}
+    said = {text: decode(text, request) if to == here else None for text, to in whose.items()}
     return {name: said[text] for name, text in texts.items()}
 
 

@@ -54,11 +54,11 @@ def preview(request: PodRequest) -> PodAnnotations:
             )
     node = Node(_NODE, gpus=tuple(gpus))
     placement = placement_of(replace(request, uid="<pod uid>"), node, shares)
-    marks = write(request, placement, node, _SECONDS * 10**9)
+    written = write(request, placement, node, _SECONDS * 10**9)
     return PodAnnotations(
-        annotations=_named(marks.annotations),
-        labels=_named(marks.labels),
-        env={container: _named(env) for container, env in marks.env.items()},
+        annotations=_named(written.annotations),
+        labels=_named(written.labels),
+        env={container: _named(env) for container, env in written.env.items()},
     )
 
 

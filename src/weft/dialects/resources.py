@@ -36,13 +36,13 @@ class ContainerSlot(NamedTuple):
 
 def slots(pod: PodManifest) -> list[ContainerSlot]:
     """All containers in the order they start: init containers and sidecars, then the others."""
-    found: list[ContainerSlot] = []
+    places: list[ContainerSlot] = []
     for i, container in enumerate(pod.spec.init_containers or ()):
         role: Role = "sidecar" if container.restart_policy == "Always" else "init"
-        found.append(ContainerSlot(container, role, f"spec.initContainers[{i}]"))
+        places.append(ContainerSlot(container, role, f"spec.initContainers[{i}]"))
     for i, container in enumerate(pod.spec.containers):
-        found.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
-    return found
+        places.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
+    return places
 
 
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
@@ -65,11 +65,11 @@ def names_any(container: ManifestContainer, names: Set[str]) -> bool:
 def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
     """Which of these resources the container names with anything but zero."""
     resources = slot.container.resources
-    told = [asked for asked in (resources.limits, resources.requests) if asked]
+    amounts = [asked for asked in (resources.limits, resources.requests) if asked]
     return [
         name
         for name in names
-        if any(name in asked and str(asked[name]).strip() != "0" for asked in told)
+        if any(name in asked and str(asked[name]).strip() != "0" for asked in amounts)
     ]
 
 
@@ -78,12 +78,12 @@ def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
 
     A pod may have thousands of containers, and each a resource that nobody else names.
     """
-    found: dict[str, list[ContainerSlot]] = {}
+    asking: dict[str, list[ContainerSlot]] = {}
     for slot in places:
         limits, requests = slot.container.resources.limits, slot.container.resources.requests
         for name in {**limits, **requests} if limits and requests else limits or requests or ():
-            found.setdefault(name, []).append(slot)
-    return found
+            asking.setdefault(name, []).append(slot)
+    return asking
 
 
 def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int:
@@ -92,18 +92,18 @@ def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int
     The API server refuses pods whose request and limit differ, so that is an error here too.
     """
     limits, requests = slot.container.resources.limits, slot.container.resources.requests
-    found: list[int] = []
+    values: list[int] = []
     for field, asked in (("limits", limits), ("requests", requests)):
         if asked and name in asked:
             where = f"{slot.where}.resources.{field}[{name}]"
-            found.append(_whole(asked[name], where, bounds))
-    if len(found) == 2 and found[0] != found[1]:
+            values.append(_whole(asked[name], where, bounds))
+    if len(values) == 2 and values[0] != values[1]:
         raise BadInputError(
             f"{slot.where}.resources.requests[{name}]",
-            f"{found[1]} differs from the limit {found[0]}; Kubernetes wants them equal for this "
+            f"{values[1]} differs from the limit {values[0]}; Kubernetes wants them equal for this "
             "resource: leave the request out",
         )
-    return found[0] if found else 0
+    return values[0] if values else 0
 
 
 def units(slot: ContainerSlot, name: str, unit: str) -> int:

@@ -77,15 +77,15 @@ def of_container(
     """The shares a container uses: the first `asked.count` of its claims' (all, where shared)."""
     if container.asked is None:
         return []
-    found = [
+    shares = [
         s
         for gpu_request in container.gpu_requests
         for s in placement.shares
         if s.gpu_request == gpu_request
     ]
     if request.shared_by_containers or container.asked.split:
-        return found
-    return found[: container.asked.count]
+        return shares
+    return shares[: container.asked.count]
 
 
 def find(node: Node, identity: str) -> Gpu | None:
@@ -108,7 +108,7 @@ def from_gpus(
 
     None where a claim's GPUs are not all named, or the node lacks one of them.
     """
-    found: dict[int, list[Share]] = {}
+    shares_of: dict[int, list[Share]] = {}
     # Main containers first: an init container may show fewer GPUs than the claim it borrows.
     for container in sorted(request.containers, key=lambda c: c.init):
         named, start = gpus.get(container.name, ()), 0
@@ -116,13 +116,13 @@ def from_gpus(
             gpu_request = request.shape.gpu_requests[index]
             part, start = named[start : start + gpu_request.count], start + gpu_request.count
             cards = [find(node, name) for name in part]
-            if len(part) == gpu_request.count and index not in found and not gpu_request.split:
-                found[index] = [
+            if len(part) == gpu_request.count and index not in shares_of and not gpu_request.split:
+                shares_of[index] = [
                     share_on(index, gpu_request, gpu) for gpu in cards if gpu is not None
                 ]
-    if any(len(found.get(i, ())) < c.count for i, c in enumerate(request.shape.gpu_requests)):
+    if any(len(shares_of.get(i, ())) < c.count for i, c in enumerate(request.shape.gpu_requests)):
         return None
-    return placement_of(request, node, [s for i in sorted(found) for s in found[i]])
+    return placement_of(request, node, [s for i in sorted(shares_of) for s in shares_of[i]])
 
 
 def encode(placement: Placement) -> str:
@@ -150,11 +150,11 @@ def decode(text: str, request: PodRequest) -> tuple[Share, ...] | None:
         rows = json.loads(text)["shares"]
         if len(rows) > len(request.shape.gpu_requests) * _MOST_SHARES:
             return None
-        found = tuple(Share(*_checked(row, request)) for row in rows)
+        shares = tuple(Share(*_checked(row, request)) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    distinct = {(share.gpu_request, share.gpu) for share in found}
-    return found if len(distinct) == len(found) else None
+    distinct = {(share.gpu_request, share.gpu) for share in shares}
+    return shares if len(distinct) == len(shares) else None
 
 
 def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int, str]:

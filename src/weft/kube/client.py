@@ -285,8 +285,10 @@ class ApiClient:
                 if response.status != 200:
                     if response.status == 401:
                         self.endpoint.credentials.refused()
-                    told = response.headers.get("Retry-After", "")
-                    raise api_error(response.status, await response.read(), f"WATCH {path}", told)
+                    retry_after = response.headers.get("Retry-After", "")
+                    raise api_error(
+                        response.status, await response.read(), f"WATCH {path}", retry_after
+                    )
                 yield response.content
         except _BROKEN as error:
             _raise_ours(error)
@@ -299,8 +301,8 @@ class ApiClient:
 
     def pause_s(self, answer: ApiResponse) -> float:
         """How long the server wants to be left alone after this answer."""
-        told = answer.retry_after
-        wait = float(told) if told.isdecimal() else 1.0 if answer.code == 429 else 0.0
+        retry_after = answer.retry_after
+        wait = float(retry_after) if retry_after.isdecimal() else 1.0 if answer.code == 429 else 0.0
         return min(wait, self.options.most_wait_s)
 
     async def _headers(self, content_type: str) -> dict[str, str]:

@@ -157,25 +157,25 @@ def _credentials(chosen: ChosenContext, tls: ssl.SSLContext | None, clock: Clock
 
 
 def _exec(
-    told: Exec, chosen: ChosenContext, at: str, tls: ssl.SSLContext | None, clock: Clock
+    exec_plugin: Exec, chosen: ChosenContext, at: str, tls: ssl.SSLContext | None, clock: Clock
 ) -> ExecPlugin:
-    if not told.command:
+    if not exec_plugin.command:
         raise BadInputError(f"{at}.command", "is missing")
-    if told.api_version not in _EXEC_VERSIONS:
+    if exec_plugin.api_version not in _EXEC_VERSIONS:
         raise BadInputError(
-            f"{at}.apiVersion", f"{told.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
+            f"{at}.apiVersion", f"{exec_plugin.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
         )
     # As kubectl: a command with a slash is relative to the file, one without is looked up in PATH.
-    command = told.command
+    command = exec_plugin.command
     if "/" in command:
         command = str(chosen.user_file.parent / command)
     spec: dict[str, object] = {"interactive": False}
-    if told.provide_cluster_info:
+    if exec_plugin.provide_cluster_info:
         spec["cluster"] = _cluster_info(chosen)
-    info = {"apiVersion": told.api_version, "kind": "ExecCredential", "spec": spec}
-    env = {one.name: one.value for one in told.env or ()}
+    info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    env = {one.name: one.value for one in exec_plugin.env or ()}
     env["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
-    return ExecPlugin([command, *(told.args or ())], env, clock, at, tls)
+    return ExecPlugin([command, *(exec_plugin.args or ())], env, clock, at, tls)
 
 
 def _cluster_info(chosen: ChosenContext) -> dict[str, object]:

@@ -115,7 +115,7 @@ _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
     """The files that exist, decoded; at least one must."""
-    found = []
+    files = []
     for path in paths:
         try:
             text = path.read_bytes()
@@ -127,11 +127,11 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
             file = msgspec.convert(load(text), KubeconfigFile)
         except (msgspec.ValidationError, BrokenYamlError, BadInputError) as error:
             raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
-        found.append((path, file))
-    if not found:
+        files.append((path, file))
+    if not files:
         names = ", ".join(str(path) for path in paths)
         raise BadInputError("kubeconfig", f"no such file: {names}; set KUBECONFIG")
-    return found
+    return files
 
 
 def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> ChosenContext:

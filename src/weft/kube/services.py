@@ -120,14 +120,14 @@ async def everything(
     client: ApiClient, resource: Resource[T], namespace: str = "", selector: str = ""
 ) -> list[T]:
     """All objects of a namespace, or of all of them, page by page; unreadable ones are left out."""
-    skips, found = SkippedObjects(), list[T]()
+    skips, objects = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
         body = await client.call("GET", resource.of(namespace), query=query)
         page = resource.decode_page(body, skips)
-        found += page.items
+        objects += page.items
         if not page.next:
-            return found
+            return objects
         query["continue"] = page.next
 
 

@@ -48,8 +48,8 @@ class KubeNode(NodeManifest, frozen=True, gc=False):
     @property
     def ready_changed_at(self) -> str | None:
         """When the Ready condition became what it is, RFC 3339; None where nobody says."""
-        found = (c.last_transition_time for c in self.status.conditions or () if c.type == "Ready")
-        return next(found, None)
+        ready = (c for c in self.status.conditions or () if c.type == "Ready")
+        return next((condition.last_transition_time for condition in ready), None)
 
 
 class ConfigMap(Api, frozen=True, gc=False):

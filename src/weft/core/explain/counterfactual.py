@@ -171,15 +171,15 @@ def told(
 ) -> GpuReadings:
     """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
-    found = []
+    readings_of = []
     for column in columns:
         value: float | None = None
         age: Age = "MISSING"
         if column in at and values is not None:
             age = _AGES.get(int(values[1][at[column]]), "MISSING")
             value = float(values[0][at[column]]) if age != "MISSING" else None
-        found.append(ColumnReading(column, value, unit_of(column), age))
-    return GpuReadings(*gpu, tuple(found))
+        readings_of.append(ColumnReading(column, value, unit_of(column), age))
+    return GpuReadings(*gpu, tuple(readings_of))
 
 
 def in_words(one: GpuReadings) -> str:
