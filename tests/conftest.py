@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from weft.testing.api_time import LeapingLoop
-
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: threads for small matrices only wait
 settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=True)
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
@@ -25,6 +24,8 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Time that leaps for tests marked `virtual_time`, asyncio's own loop for all others."""
     if item.get_closest_marker("virtual_time"):
+        from weft.testing.api_time import LeapingLoop
+
         return {"virtual": LeapingLoop}
     return {"asyncio": asyncio.new_event_loop}
 

@@ -198,8 +198,10 @@ class ShiftedClock(SystemClock):
 class Scene:
     """Everything that a test touches."""
 
-    def __init__(self, looking: TelemetryLoop, live: EngineCluster, clock: ShiftedClock) -> None:
-        self.looking, self.live, self.clock = looking, live, clock
+    def __init__(
+        self, telemetry_loop: TelemetryLoop, live: EngineCluster, clock: ShiftedClock
+    ) -> None:
+        self.telemetry_loop, self.live, self.clock = telemetry_loop, live, clock
 
     def of(self, column: str) -> dict[tuple[str, int], tuple[float, int]]:
         """(value, freshness) by GPU, as policies see it in the engine."""
@@ -216,10 +218,13 @@ class Scene:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
         while True:
-            await self.looking.look()
+            await self.telemetry_loop.refresh()
             if wanted():
                 return
-            assert loop.time() < deadline, (self.of("memory_used_mib.last"), self.looking.errors)
+            assert loop.time() < deadline, (
+                self.of("memory_used_mib.last"),
+                self.telemetry_loop.errors,
+            )
             await asyncio.sleep(0.1)
 
 

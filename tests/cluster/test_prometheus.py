@@ -69,8 +69,8 @@ async def test_what_the_exporter_plays_is_what_policies_see(played: Played) -> N
         assert now.of("gpu_util_ratio.last")["a", 1] == (0.5, FRESH)
         assert now.of("dram_active_ratio.last")["b", 0] == (0.5, FRESH)
         assert now.of("sm_occupancy_ratio")["a", 0][1] == MISSING  # the exporter has none
-        assert now.looking.unjoined == {}
-        assert not now.looking.errors
+        assert now.telemetry_loop.unjoined == {}
+        assert not now.telemetry_loop.errors
         await now.until(lambda: now.of("window.samples")["a", 0][0] >= 3)
 
 
@@ -116,7 +116,7 @@ async def test_sharing_pods_are_neither_added_up_nor_lost(played: Played) -> Non
         await now.until(lambda: now.of("memory_used_mib.last")["a", 0] == (4_200, FRESH))
         await now.until(lambda: now.of("sm_active_ratio.last")["a", 0] == (0.5, FRESH))
         uids = [now.live.pod("d", name).metadata.uid for name in ("p", "q")]
-        await now.until(lambda: [*map(now.looking.peak_mib, uids)] == [2_500, 1_500])
+        await now.until(lambda: [*map(now.telemetry_loop.peak_mib, uids)] == [2_500, 1_500])
 
 
 async def test_a_series_that_vanishes_ages_alone_and_comes_back(played: Played) -> None:
@@ -156,16 +156,16 @@ async def test_a_server_that_hangs_or_is_gone_leaves_the_last_known(played: Play
         server.pause()
         await now.until(lambda: now.ages() == [STALE] * 3)
         assert now.of("memory_used_mib.last")["a", 0][0] == 4_000
-        assert {kind for _, kind in now.looking.errors} == {"timeout"}
+        assert {kind for _, kind in now.telemetry_loop.errors} == {"timeout"}
         assert "no answer in 1 s" in now.live.engine.signals.source.why
         server.resume()
         await now.until(lambda: now.ages() == [FRESH] * 3)
         assert now.live.engine.signals.source.why == ""
         server.kill()
-        await now.looking.look()
-        assert {kind for _, kind in now.looking.errors} == {"timeout", "unreachable"}
+        await now.telemetry_loop.refresh()
+        assert {kind for _, kind in now.telemetry_loop.errors} == {"timeout", "unreachable"}
         now.clock.ahead_s = 70  # a minute later, and nobody came back
-        await now.looking.look()
+        await now.telemetry_loop.refresh()
         assert now.ages() == [MISSING] * 3
 
 
@@ -174,7 +174,7 @@ async def test_clocks_that_disagree_are_no_measurement(played: Played, ahead_s: 
     async with scene(played) as now:
         await now.until(lambda: now.ages() == [FRESH] * 3)
         now.clock.ahead_s = ahead_s
-        await now.looking.look()
+        await now.telemetry_loop.refresh()
         assert now.ages() == [MISSING] * 3
         now.clock.ahead_s = 0
         await now.until(lambda: now.ages() == [FRESH] * 3)
@@ -184,9 +184,12 @@ async def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -
     async with scene(played) as now:
         more = [PlayedGpu("a", 2, "GPU-new"), PlayedGpu("c", 0, "GPU-c0")]
         played.exporter.gpus = [*played.exporter.gpus, *more]
-        await now.until(lambda: len(now.looking.unjoined) == 2)
-        assert set(now.looking.unjoined) == {JoinFailure.GPU, JoinFailure.NODE}
-        assert now.looking.unjoined[JoinFailure.GPU] == now.looking.unjoined[JoinFailure.NODE]
+        await now.until(lambda: len(now.telemetry_loop.unjoined) == 2)
+        assert set(now.telemetry_loop.unjoined) == {JoinFailure.GPU, JoinFailure.NODE}
+        assert (
+            now.telemetry_loop.unjoined[JoinFailure.GPU]
+            == now.telemetry_loop.unjoined[JoinFailure.NODE]
+        )
 
 
 # --- as users do it ------------------------------------------------------------------------------

@@ -124,8 +124,8 @@ class Simulated:
 
     def snapshot(self, second: int) -> SignalsSnapshot:
         self.gpus.happen(second * SECOND_NS)
-        self.telemetry.look(second * SECOND_NS, self.ledger)
-        return self.telemetry.told(second * SECOND_NS)
+        self.telemetry.scrape(second * SECOND_NS, self.ledger)
+        return self.telemetry.snapshot(second * SECOND_NS)
 
 
 class Server:
@@ -243,7 +243,7 @@ async def test_the_same_samples_are_the_same_columns(faults: ExporterFaults) -> 
     async with live(simulated, clock, faults.delay_ns / SECOND_NS) as there:
         for second in range(0, 500, SCRAPE_S):
             mine = simulated.snapshot(second)
-            ours = await there.telemetry.look()
+            ours = await there.telemetry.refresh()
             same(mine, ours, second)
             lent |= mine.idle_mib.keys()
             for pod in PODS:  # after the scrape of that second, as in the simulator

@@ -35,10 +35,10 @@ from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.memory_needs import (
     GpuMemory,
     ResidentRows,
-    holds,
     idle_by_uid,
+    measure,
     rows_of,
-    told,
+    with_memory_needs,
 )
 from weft.telemetry.feed.peaks import PeakWatch
 from weft.testing import node, shape
@@ -260,7 +260,7 @@ class World:
             own,
             rows.expected_mib,
         )
-        answer = holds(residents, GpuMemory(table.device_memory_total, used, fresh), ages)
+        answer = measure(residents, GpuMemory(table.device_memory_total, used, fresh), ages)
         self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
         idle = idle_by_uid(table, held, rows, answer.idle_mib)
         self.hits["memory is idle"] += bool(idle)
@@ -271,10 +271,10 @@ class World:
                 assert pod is not None
                 assert self.now - pod.bound_ns >= 60 * S, "a pod lends before it has warmed up"
             assert self.pods[uid].shape.job_class != "latency-critical"
-        peaks = self.watch.look(rows.uids, residents, answer)
+        peaks = self.watch.observe(rows.uids, residents, answer)
         fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
         self.measured = {self.gpus[row] for row in fresh_now}
-        self.tell(SignalsChanged(told(empty, table, answer, idle, peaks)))
+        self.tell(SignalsChanged(with_memory_needs(empty, table, answer, idle, peaks)))
         self.undecided = {
             uid
             for row in fresh_now

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.output import json_text, print_table
+from weft.cli.output import json_text, print_table, table_with
 from weft.cli.progress import bar
 from weft.cli.simulate import SimulateOutput
 from weft.model.errors import BadInputError
@@ -145,20 +145,9 @@ def _print_csv(levels: "list[InterferenceLevel]") -> None:
 
 
 def _print_levels(levels: "list[InterferenceLevel]", ours: str) -> None:
-    from rich.table import Table
-
-    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
-    for header in ("load", "policy"):
-        table.add_column(header)
-    for header in (
-        "mean JCT s",
-        f"mean of {ours}",
-        "p99 JCT s",
-        f"p99 of {ours}",
-        "makespan s",
-        "pods/GPU",
-    ):
-        table.add_column(header, justify="right")
+    table = table_with(
+        f"load|policy|>mean JCT s|>mean of {ours}|>p99 JCT s|>p99 of {ours}|>makespan s|>pods/GPU"
+    )
     for one in levels:
         never = f" ({one.unfinished} never ended)" if one.unfinished else ""
         table.add_row(

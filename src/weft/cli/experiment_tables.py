@@ -3,7 +3,7 @@
 import csv
 import sys
 
-from weft.cli.output import print_table
+from weft.cli.output import print_table, table_with
 from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
 from weft.lab.experiment.paired import Difference
 
@@ -36,22 +36,10 @@ def print_csv(results: StudyResults) -> None:
 
 def print_levels(results: StudyResults) -> None:
     """One row a level and policy, in the order they were asked for."""
-    from rich.table import Table
-
-    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
-    for header in ("level %", "policy"):
-        table.add_column(header)
-    for header in (
-        "mean JCT s",
-        "p99 JCT s",
-        f"p99 against {results.baseline}",
-        "gap to best",
-        "makespan s",
-        "OOMs",
-        "evictions",
-        "residents",
-    ):
-        table.add_column(header, justify="right")
+    table = table_with(
+        f"level %|policy|>mean JCT s|>p99 JCT s|>p99 against {results.baseline}|>gap to best"
+        "|>makespan s|>OOMs|>evictions|>residents"
+    )
     for level in results.levels:
         table.add_row(*_row(level))
     print_table(table, width=140)

@@ -1,13 +1,12 @@
 """`weft generate nodes|pods`: synthetic clusters and workloads for `weft simulate`."""
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from weft.files.writing import write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
@@ -78,34 +77,8 @@ def _write(output: str, text: str) -> None:
     if output == "-":
         sys.stdout.write(text)
         return
-    path = Path(output)
-    if path.exists() and not path.is_file():
-        # A pipe or /dev/stdout takes text but can't be renamed over; a folder takes none.
-        _write_through(path, text)
-        return
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            mask = os.umask(0o022)
-            os.umask(mask)
-            Path(temporary).chmod(0o666 & ~mask)
-            Path(temporary).replace(path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        write_whole(Path(output), text.encode())
     except OSError as error:
-        raise _unwritable(output, error) from None
-
-
-def _write_through(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(str(path), error) from None
-
-
-def _unwritable(output: str, error: OSError) -> BadInputError:
-    return BadInputError(
-        f"--output {output}", f"can't be written: {error.strerror}; name a file in a folder you own"
-    )
+        why = f"can't be written: {error.strerror}; name a file in a folder you own"
+        raise BadInputError(f"--output {output}", why) from None

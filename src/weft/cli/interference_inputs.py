@@ -2,13 +2,12 @@
 
 import codecs
 import difflib
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.files import writing
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -116,15 +115,8 @@ def check_place(path: Path) -> None:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """The file is the old one or the new one at any moment."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """`writing.write_whole`; `BadInputError` where that fails."""
     try:
-        if path.exists() and not path.is_file():  # a pipe, a device: nothing to put in its place
-            path.write_bytes(body)
-            return
-        beside.write_bytes(body)
-        beside.replace(path)
+        writing.write_whole(path, body)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
         raise BadInputError(str(path), f"can't be written: {error.strerror}") from None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.cli.output import json_text
+from weft.cli.output import json_text, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -21,25 +21,11 @@ FIGURE = "calibration"
 def print_results(results: "Sequence[ExaminationResult]") -> None:
     """A line for each method of each split."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for header in ("source", "GPU model", "split", "method"):
-        table.add_column(header)
-    for header in (
-        "n",
-        "MAE",
-        "MAPE %",
-        "R²",
-        "p95",
-        "held %",
-        "of 95 %",
-        "calibrated %",
-        "width",
-        "in hindsight",
-        "in sample",
-    ):
-        table.add_column(header, justify="right")
+    table = table_with(
+        "source|GPU model|split|method|>n|>MAE|>MAPE %|>R²|>p95|>held %|>of 95 %|>calibrated %"
+        "|>width|>in hindsight|>in sample"
+    )
     for one in results:
         place = f"{one.gpu_model} {one.isolation}".strip()
         for name, score in one.methods.items():
@@ -96,14 +82,8 @@ def left_out(
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
     """A line for each ordered pair on each GPU model."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for header in ("GPU model", "victim", "beside"):
-        table.add_column(header)
-    for header in ("slowdown", "at most"):
-        table.add_column(header, justify="right")
-    table.add_column("from")
+    table = table_with("GPU model|victim|beside|>slowdown|>at most|from")
     for model in gpu_models:
         for target in names:
             for other in names:

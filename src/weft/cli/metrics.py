@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from weft.cli.output import ListOutput, json_text, print_table
+from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
@@ -203,17 +203,11 @@ _COLUMNS = {
 
 
 def _show(looked: "ScrapeReport", output: ListOutput) -> None:
-    from rich.table import Table
-
     rows = _rows(looked)
     if output is ListOutput.json:
         print(json_text(rows, indent=2))
         return
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("node")
-    for header in ("gpu", *_COLUMNS, "oldest s"):
-        table.add_column(header, justify="right")
-    table.add_column("state")
+    table = table_with("|>".join(("node", "gpu", *_COLUMNS, "oldest s")) + "|state")
     for row in rows:
         metrics = row["metrics"]
         cells = [

@@ -21,6 +21,16 @@ def json_text(value: object, indent: int = 1) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
 
 
+def table_with(headers: str) -> "Table":
+    """An empty table, its headers separated by "|"; ">" before one justifies its column right."""
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for header in headers.split("|"):
+        table.add_column(header.removeprefix(">"), justify="right" if header[0] == ">" else "left")
+    return table
+
+
 def print_table(table: "Table", width: int) -> None:
     """As wide as the terminal; elsewhere `width` columns."""
     from rich.console import Console

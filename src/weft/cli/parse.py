@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from weft.cli.output import json_text
+from weft.cli.output import json_text, table_with
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.model import BadInputError, ContainerRequest
 from weft.model.request import GpuMemoryRequest
@@ -160,11 +160,8 @@ def _container(container: ContainerRequest) -> dict[str, Any]:
 
 def _print_table(rows: list[Row]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("POD", "DIALECT", "CONTAINER", "GPUS", "MEMORY", "CORES"):
-        table.add_column(column, justify="right" if column in ("GPUS", "CORES") else "left")
+    table = table_with("POD|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES")
     for row in rows:
         for i, container in enumerate(row.containers):
             head = ("", "") if i else (f"{row.kind}/{row.name}", row.dialect or "none")

@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from weft.cli.output import ListOutput, print_table
+from weft.cli.output import ListOutput, print_table, table_with
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from weft.interference.dataset import Dataset, SoloProfile
 
 _WIDTH = 200
@@ -24,9 +22,8 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
     if output is ListOutput.json:
         _print_json(dataset)
         return
-    table = _table("application", "GPU model", "sharing", "from")
-    for header in ("runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs"):
-        table.add_column(header, justify="right")
+    numbers = ("from", "runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs")
+    table = table_with("application|GPU model|sharing|" + "|>".join(numbers))
     for solo in dataset.solo:
         beside = sum(
             one.target == solo.application
@@ -67,16 +64,12 @@ def print_application(dataset: "Dataset", application: str, output: ListOutput) 
                 f"{solo.isolation}: {solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}"
             )
         )
-        table = _table("feature")
-        table.add_column("mean", justify="right")
-        table.add_column("p95", justify="right")
+        table = table_with("feature|>mean|>p95")
         for name, feature in sorted(solo.features.items()):
             table.add_row(*_names(name), f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
         print_table(table, width=_WIDTH)
     if dataset.corun:
-        table = _table("victim", "beside", "GPU model", "sharing")
-        for header in ("speed", "slowdown", "runs"):
-            table.add_column(header, justify="right")
+        table = table_with("victim|beside|GPU model|sharing|>speed|>slowdown|>runs")
         for one in dataset.corun:
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
             names = _names(one.target, " + ".join(one.aggressors), one.gpu_model, one.isolation)
@@ -107,15 +100,6 @@ def _shown(text: str) -> str:
 def _cell(solo: "SoloProfile", name: str, digits: int) -> str:
     feature = solo.features.get(name)
     return "–" if feature is None else f"{feature.mean:,.{digits}f}"
-
-
-def _table(*headers: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for header in headers:
-        table.add_column(header)
-    return table
 
 
 def _print_json(dataset: "Dataset") -> None:

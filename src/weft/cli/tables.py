@@ -3,7 +3,7 @@
 import csv
 import sys
 
-from weft.cli.output import print_table
+from weft.cli.output import print_table, table_with
 from weft.lab.simulate.results import PolicySummary, SimulationResults
 
 CSV_COLUMNS = (
@@ -32,22 +32,12 @@ def print_csv(results: SimulationResults) -> None:
 
 def print_results(results: SimulationResults) -> None:
     """One row a policy, best allocation first."""
-    from rich.table import Table
-
     timed = any(summary.mean_wait_s is not None for summary in results.summary)
-    table = Table(title=None, header_style="bold", box=None, pad_edge=False)
-    table.add_column("policy")
-    wait = ["mean wait s"] if timed else []
-    for header in (
-        "seeds",
-        "GPU % at 100 %",
-        "GPU % at end",
-        "fragments %",
-        "failed pods",
-        *wait,
-        "CPU s",
-    ):
-        table.add_column(header, justify="right")
+    table = table_with(
+        "policy|>seeds|>GPU % at 100 %|>GPU % at end|>fragments %|>failed pods"
+        + ("|>mean wait s" if timed else "")
+        + "|>CPU s"
+    )
     for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
         table.add_row(*_row(summary, timed))
     print_table(table, width=120)

@@ -66,8 +66,13 @@ class History:
         kept = self._kept.get((target, tuple(sorted(others))))
         if kept is None or len(kept.values) < LEAST:
             return None
-        values = np.array(kept.values)
-        spread = float(np.median(np.abs(values - np.median(values))))
-        return RememberedSlowdown(
-            kept.mean, kept.mean + max(NOISE, DEVIATIONS * spread), len(values)
-        )
+        middle = _median(kept.values)
+        spread = _median([abs(value - middle) for value in kept.values])
+        upper = kept.mean + max(NOISE, DEVIATIONS * spread)
+        return RememberedSlowdown(kept.mean, upper, len(kept.values))
+
+
+def _median(values: list[float]) -> float:
+    """As NumPy's, in a hundredth of the time for so few."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

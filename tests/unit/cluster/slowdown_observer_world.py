@@ -119,11 +119,11 @@ class Scene(World):
         self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
         store = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        self.remembering = SlowdownStore(client, store, base, self.live.recall.may_write)
-        self.observing = SlowdownObserver(
+        self.slowdown_store = SlowdownStore(client, store, base, self.live.recall.may_write)
+        self.slowdown_observer = SlowdownObserver(
             self.live,
             self.counters,
-            self.remembering,
+            self.slowdown_store,
             SoloProfiles(solos),
             SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
@@ -188,8 +188,8 @@ class Scene(World):
     async def look(self, **per_s: float) -> None:
         self.clock.passed_s += LOOK_S
         self.counters.count(**per_s)
-        reading = await self.observing.read(45.0)
-        await self.observing.look(reading, SignalsSnapshot(0, 0))
+        reading = await self.slowdown_observer.read(45.0)
+        await self.slowdown_observer.observe(reading, SignalsSnapshot(0, 0))
 
     async def slow(self, times: int = 2) -> None:
         """`serve` gets half as much done as alone beside `train`, in so many windows.

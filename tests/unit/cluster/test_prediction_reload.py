@@ -49,7 +49,7 @@ def files_in(volume: Volume, *names: str) -> PredictionFiles:
 
 def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    return PredictionReloader(made.live, files, files.read(), 60, made.remembering)
+    return PredictionReloader(made.live, files, files.read(), 60, made.slowdown_store)
 
 
 def upper(told: Any, target: str, other: str) -> float:
@@ -65,10 +65,10 @@ async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path
         it = reloading(made, files_in(volume, "table"))
         made.events.clear()
         volume.put(table=json.dumps(WELL, indent=1))
-        await it.look()
+        await it.reload()
         assert (made.tables(), it.counts) == ([], {"applied": 1, "failed": 0})
         volume.put(table=BADLY)
-        await it.look()
+        await it.reload()
         (told,) = made.tables()
         assert told.policy == INPUT
         source = InterferenceView.from_input(told.value).source
@@ -78,7 +78,7 @@ async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path
         await until(made.live.engine.queue.waiting)
         assert not made.is_bound("anew"), "beside serve, which it must not be"
         volume.put(table=WELL)
-        await it.look()
+        await it.reload()
         await until(lambda: made.is_bound("anew"))
 
 
@@ -93,7 +93,7 @@ async def test_a_ban_outlives_new_predictions(tmp_path: Path) -> None:
         await made.idle()  # the ban itself was told
         made.events.clear()
         volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
-        await it.look()
+        await it.reload()
         (told,) = made.tables()
         assert np.isinf(upper(told, "serve", "train"))
         assert upper(told, "train", "train") == pytest.approx(np.log(1.4))
@@ -112,7 +112,7 @@ async def test_exact_coscheml_gets_new_predictions_though_something_was_observed
         await until(lambda: made.deleting("train"))
         volume.put(table=BADLY)
         made.events.clear()
-        await it.look()
+        await it.reload()
         assert isinstance(exact, CoschemlPolicy)
         assert exact.view.source.classes == ("serve", "train")
         assert OBSERVED not in exact.view.source.sources
@@ -132,7 +132,7 @@ async def test_who_leads_later_goes_on_from_the_newest(tmp_path: Path) -> None:
         async with scene(server, lead=False, clock=clock) as standby:
             it = reloading(standby, files_in(volume, "table"))
             volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
-            await it.look()
+            await it.reload()
             (told,) = standby.tables()
             assert OBSERVED not in told.value["sources"]
             assert np.isfinite(upper(told, "serve", "train"))
@@ -148,16 +148,16 @@ async def test_new_profiles_say_how_fast_pods_that_run_should_go(tmp_path: Path)
 
     async with api() as server, scene(server, pods=False) as made:
         it = reloading(made, files_in(volume, "profiles"))
-        made.observing._alone._solos = it.solos  # as a process is composed
+        made.slowdown_observer._alone._solos = it.solos  # as a process is composed
         await made.runs("serve", "serve", "latency-critical")
         made.clock.passed_s += 120
         found = []
         for rate_per_s in (200, 300):
             volume.put(profiles=dataset(rate_per_s))
-            await it.look()
+            await it.reload()
             await made.look(serve=100)
             await made.look(serve=100)
-            told = made.observing.about(made.uid("serve"))
+            told = made.slowdown_observer.about(made.uid("serve"))
             assert told is not None
             found.append((told.slowdown, told.alone_per_s))
         assert found == [(2.0, 200.0), (3.0, 300.0)]
@@ -177,8 +177,8 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             made.events.clear()
             for times in (1, 2):
                 volume.put(table=bad, profiles=dataset(300))
-                await it.look()
-                await it.look()
+                await it.reload()
+                await it.reload()
                 assert it.counts == {"applied": 0, "failed": 2 * times}
             assert (made.tables(), it.told) == ([], before)
             (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
@@ -186,14 +186,14 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             assert f"{place}: 0.0 is no slowdown; write how many times longer" in said
             assert "put a good file there" in said
             volume.put(table=None, profiles=dataset(300))
-            await it.look()
+            await it.reload()
             assert "table: cannot be read: No such file or directory" in caplog.text
             volume.put(table=BADLY, profiles=dataset(300))
-            await it.look()
+            await it.reload()
             assert len(made.tables()) == 1
             assert "the files are good again" in caplog.text
             volume.put(table=bad, profiles=dataset(300))
-            await it.look()  # told again: it was good meanwhile
+            await it.reload()  # told again: it was good meanwhile
             assert it.counts == {"applied": 1, "failed": 6}
             assert sum("no slowdown" in one.getMessage() for one in caplog.records) == 2
             (family,) = ReloadMetrics(it).collect()
@@ -217,11 +217,11 @@ async def test_a_mistake_of_ours_costs_a_look(
     async with api() as server, scene(server, lead=False) as made:
         it = reloading(made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning))
         volume.put(a="2")
-        await it.look()
-        await it.look()
+        await it.reload()
+        await it.reload()
         assert it.counts["failed"] == 2
         volume.put(a="3")
-        await it.look()
+        await it.reload()
         assert it.counts["applied"] == 1
     assert caplog.text.count("interference: weft.yaml: a: ZeroDivisionError('of all things')") == 1
 
@@ -234,7 +234,7 @@ async def test_distances_are_told_where_they_alone_changed(tmp_path: Path) -> No
         it = reloading(made, files_in(volume, "table", "mystic"))
         made.events.clear()
         volume.put(table=WELL, mystic=far)
-        await it.look()
+        await it.reload()
         assert [(one.policy, one.value) for one in made.tables()] == [(MYSTIC, far)]
 
 
@@ -250,7 +250,7 @@ async def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
     async with api() as server, scene(server, lead=False) as made:
         it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
         volume.put(a="2")
-        looking = asyncio.create_task(it.look())
+        looking = asyncio.create_task(it.reload())
         await asyncio.sleep(0)
         went_on.set()
         await looking

@@ -35,16 +35,16 @@ def test_only_other_content_is_news_however_it_comes(tmp_path: Path) -> None:
     volume, meaning = Volume(tmp_path / "v", a="old"), Counting()
     files = PredictionFiles({"a": Path(volume.path("a"))}, meaning)
     assert files.read().distances == {"a": {"old": 1.0}}
-    assert files.look() == "as before"
+    assert files.read_changed() == "as before"
     volume.put(a="old")  # the same again, as after a CronJob that found nothing new
-    assert files.look() == "as before"
+    assert files.read_changed() == "as before"
     assert meaning.asked == 1
     volume.put(a="new")
-    assert files.look() == LoadedPredictions(distances={"a": {"new": 1.0}})
-    assert files.look() == "as before"
+    assert files.read_changed() == LoadedPredictions(distances={"a": {"new": 1.0}})
+    assert files.read_changed() == "as before"
     (path := Path(volume.path("a"))).write_text("own")  # in place, as long as before
     os.utime(path, ns=(1, 1))
-    assert files.look() == LoadedPredictions(distances={"a": {"own": 1.0}})
+    assert files.read_changed() == LoadedPredictions(distances={"a": {"own": 1.0}})
 
 
 def test_all_files_are_good_or_none_is_taken(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_all_files_are_good_or_none_is_taken(tmp_path: Path) -> None:
         volume.put(a="2", b=bad)
         for _ in range(2):
             with pytest.raises(BadInputError, match=r"is bad|b: cannot be read: No such file"):
-                files.look()
+                files.read_changed()
     assert meaning.asked == 2, "the same bad file is read once"
     volume.put(a="2", b="2")
-    assert files.look() == LoadedPredictions(distances={"a": {"2": 1.0}, "b": {"2": 1.0}})
+    assert files.read_changed() == LoadedPredictions(distances={"a": {"2": 1.0}, "b": {"2": 1.0}})
 
 
 def test_a_file_that_is_back_is_as_before(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_file_that_is_back_is_as_before(tmp_path: Path) -> None:
     files.read()
     volume.put(a=None)
     with pytest.raises(BadInputError):
-        files.look()
+        files.read_changed()
     volume.put(a="1")
-    assert files.look() == "as before"
+    assert files.read_changed() == "as before"
 
 
 def test_what_is_being_written_waits_until_it_is_whole(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_what_is_being_written_waits_until_it_is_whole(tmp_path: Path) -> None:
     files.read()
     path.write_text("22")
     path.more = "3"
-    assert files.look() == "being written"
+    assert files.read_changed() == "being written"
     path.more = ""
-    assert files.look() == LoadedPredictions(distances={"a": {"223": 1.0}})
+    assert files.read_changed() == LoadedPredictions(distances={"a": {"223": 1.0}})
 
 
 def test_predictions_that_make_no_sense_are_no_table(tmp_path: Path) -> None:

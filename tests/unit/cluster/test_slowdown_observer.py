@@ -33,7 +33,7 @@ async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_aw
         await until(lambda: made.live.pod("d", "again") is not None)
         await until(made.live.engine.queue.waiting)
         assert not made.is_bound("again")
-        told = made.observing.about(made.uid("again"))
+        told = made.slowdown_observer.about(made.uid("again"))
         assert told is not None
         assert [one.application for one in told.apart] == ["serve"]
 
@@ -44,7 +44,7 @@ async def test_within_its_bound_nobody_goes() -> None:
             await made.look(serve=95, train=90)
         assert len(made.seen) == 6
         assert made.asked == []
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert (told.source, told.bound, told.broken, told.windows) == ("progress", 1.1, 0, 3)
         assert told.slowdown == pytest.approx(100 / 95)
@@ -61,11 +61,11 @@ async def test_who_was_as_slow_alone_has_nobody_evicted_and_says_so() -> None:
         for _ in range(5):
             await made.look(serve=50, train=90)
         assert made.asked == []
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert told.broken == 3
         assert "too slow alone" in told.held_back
-        assert made.observing.held_back == {"alone": 1}
+        assert made.slowdown_observer.held_back == {"alone": 1}
 
 
 async def test_pods_that_do_not_count_have_nobody_evicted() -> None:
@@ -108,7 +108,7 @@ async def test_a_late_p99_sends_the_neighbour_away_though_nobody_counts() -> Non
         await until(lambda: made.deleting("train"))
         (text,) = await until(lambda: made.told("SlowedDown"))
         assert "was late for its SLO" in text
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert (told.p99_ms, told.slo_ms, told.broken) == (200.0, 80.0, 2)
 
@@ -174,7 +174,7 @@ async def test_without_the_lease_nobody_is_evicted() -> None:
         await made.idle()
         assert made.asked
         assert made.refusals()[0].why == "the lease ends too soon"
-        assert made.observing.banned == 0
+        assert made.slowdown_observer.banned == 0
         assert "POST pods/eviction" not in server.requests
         assert not made.deleting("train")
         assert stored(server) is None
@@ -195,7 +195,7 @@ async def test_who_follows_tells_nobody() -> None:
             await follower.look(serve=50, train=90)
         assert follower.seen == []
         assert "POST pods/eviction" not in server.requests
-        told = follower.observing.about(follower.uid("serve"))
+        told = follower.slowdown_observer.about(follower.uid("serve"))
         assert told is not None
         assert told.slowdown == 2.0
 
@@ -221,10 +221,10 @@ async def test_who_makes_mistakes_in_looking_loses_a_look(
                 raise ZeroDivisionError("ours")
 
             with monkeypatch.context() as patch:
-                patch.setattr(made.observing, "_learn", wrong)
+                patch.setattr(made.slowdown_observer, "_learn", wrong)
                 await made.look(serve=50, train=90)
                 await made.look(serve=50, train=90)
-            assert made.observing.errors == 2
+            assert made.slowdown_observer.errors == 2
             await made.slow()
             await until(lambda: made.deleting("train"))
     assert caplog.text.count("progress: looking failed") == 1
@@ -236,25 +236,25 @@ async def test_what_series_are_nobodys_is_counted() -> None:
             (json.dumps({"__name__": COUNTER, "namespace": "d", "pod": "x"}).encode(), 1.0)
         ]
         await made.look(serve=ALONE_PER_S)
-        assert made.observing.unjoined == {"pod": 1}
-        assert made.observing.counts["progress"] == 1
+        assert made.slowdown_observer.unjoined == {"pod": 1}
+        assert made.slowdown_observer.counts["progress"] == 1
 
 
 async def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "weft.cluster"):
         async with api() as server, scene(server) as made:
-            look = TelemetryLoop(made.live, made.counters, made.observing)
+            loop = TelemetryLoop(made.live, made.counters, made.slowdown_observer)
             made.counters.count(serve=50, train=90)
             made.clock.passed_s += 15
             made.counters.count(serve=50, train=90)
             made.events.clear()
-            await look.look()
+            await loop.refresh()
             kinds = [type(event).__name__ for event in made.events]
             assert kinds == ["SignalsChanged", "ProgressSeen"]
             made.counters.error = TelemetryError("timeout", "no answer in 10 s")
-            await look.look()
-            await look.look()
-            assert look.errors == {("progress", "timeout"): 2}
+            await loop.refresh()
+            await loop.refresh()
+            assert loop.errors == {("progress", "timeout"): 2}
             assert made.live.engine.signals.source.why == ""  # GPUs are looked at all the same
     assert caplog.text.count("metrics: progress: no answer in 10 s") == 1
 
@@ -281,7 +281,7 @@ async def test_a_pods_own_bound_counts_and_outlives_a_restart() -> None:
     async def bounds(made: Scene) -> tuple[float, int]:
         for _ in range(3):
             await made.look(serve=100)
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         residents = made.live.engine.ledger.table.residents
         return told.bound, residents.on(0)[0].bound_percent

@@ -28,8 +28,8 @@ async def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted
             await made.slow(4)
             assert made.seen == []
             assert made.asked == []
-            assert made.remembering.experience.kept(0).pairs == ()
-            told = made.observing.about(made.uid("serve"))
+            assert made.slowdown_store.experience.kept(0).pairs == ()
+            told = made.slowdown_observer.about(made.uid("serve"))
             assert told is not None
             assert told.slowdown == 2.0
             assert "telemetry.namespaces" in told.problem
@@ -61,7 +61,7 @@ async def test_who_goes_already_is_waited_for_before_anybody_else_goes() -> None
         for _ in range(4):
             await made.look(serve=50, train=90)
         assert made.seen == []
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert told.slowdown == 2.0
         clock.passed_s += LEAVING_S
@@ -101,7 +101,7 @@ async def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(
             for _ in range(6):
                 await second.look(**rates)
             assert second.asked == []
-            told = second.observing.about(second.uid(slow))
+            told = second.slowdown_observer.about(second.uid(slow))
             assert told is not None
             assert "leads for less than 5 minutes" in told.held_back
             clock.passed_s += QUIET_S
@@ -127,7 +127,7 @@ async def test_a_new_leader_knows_at_once_who_is_slow_alone() -> None:
             for _ in range(6):
                 await second.look(serve=50, train=90)
             assert second.asked == []
-            assert second.observing.held_back == {"alone": 1}
+            assert second.slowdown_observer.held_back == {"alone": 1}
 
 
 async def test_who_leads_on_is_not_held_up_by_its_own_ban() -> None:

@@ -85,7 +85,7 @@ async def test_the_ban_holds_for_the_next_process(point: str) -> None:
         server.remove("pods", "train", "d")
         assert len(stored(server)["bans"]) == 1
         async with scene(server, pods=False, clock=clock) as second:
-            assert second.observing.banned == 1
+            assert second.slowdown_observer.banned == 1
             (told,) = second.tables()
             view = InterferenceView.from_input(told.value)
             pair = view.index_of("serve"), view.index_of("train")
@@ -94,10 +94,10 @@ async def test_the_ban_holds_for_the_next_process(point: str) -> None:
             await keeps_apart(second)
             clock.passed_s += BAN_NS / 1e9 - 60
             await second.look()
-            assert second.observing.banned == 1
+            assert second.slowdown_observer.banned == 1
             clock.passed_s += 60
             await second.look()  # it is told at once that a ban is over
-            assert second.observing.banned == 0
+            assert second.slowdown_observer.banned == 0
             view = InterferenceView.from_input(second.tables()[-1].value)
             assert view.of("T4").upper[pair] == pytest.approx(0.69, abs=0.03)  # as measured
 
@@ -117,7 +117,7 @@ async def test_a_ban_whose_write_failed_is_written_again_though_nothing_else_hap
         await made.slow()
         await until(lambda: made.deleting("train"))
         await until(lambda: kept_bans(server))
-        assert made.remembering.counts["conflict" if fault == "conflict" else "failed"]
+        assert made.slowdown_store.counts["conflict" if fault == "conflict" else "failed"]
 
 
 async def test_a_ban_does_not_wait_for_the_minute_that_pairs_wait_for() -> None:
@@ -137,7 +137,7 @@ async def test_who_is_protected_by_a_budget_is_kept_apart_from_nobody() -> None:
         await made.slow()
         await until(made.refusals)
         await made.idle()
-        assert made.observing.banned == 0
+        assert made.slowdown_observer.banned == 0
         assert not kept_bans(server)
 
 
@@ -162,8 +162,8 @@ async def test_what_was_seen_of_pairs_is_kept_and_taken_up_again() -> None:
         assert found.keys() == {("serve", "train"), ("train", "serve")}
         assert len(found["train", "serve"]["values"]) == 4
         async with scene(server, pods=False, clock=clock) as second:
-            experience = second.remembering.experience
-            assert len(experience.kept(second.remembering.now_ns()).pairs) == 2
+            experience = second.slowdown_store.experience
+            assert len(experience.kept(second.slowdown_store.now_ns()).pairs) == 2
             view = InterferenceView.from_input(second.tables()[-1].value)
             pair = view.index_of("train"), view.index_of("serve")
             assert view.of("T4").mean[pair] == pytest.approx(0.1054, abs=0.001)
@@ -174,12 +174,12 @@ async def test_a_neighbour_that_does_not_run_yet_teaches_nothing() -> None:
         await made.phase("train", "Pending")
         for _ in range(3):
             await made.look(serve=100)
-        kept = made.remembering.experience.kept(0)
+        kept = made.slowdown_store.experience.kept(0)
         assert made.seen
         assert kept.pairs == ()
         await made.phase("train", "Running")
         await made.look(serve=95)
-        (pair,) = made.remembering.experience.kept(0).pairs
+        (pair,) = made.slowdown_store.experience.kept(0).pairs
         assert (pair.target, pair.others, len(pair.values)) == ("serve", ("train",), 1)
 
 
@@ -236,13 +236,13 @@ async def test_whatever_stands_there_the_process_leads_and_writes_its_own(
         async with api() as server:
             put(server, text)
             async with scene(server) as made:
-                assert made.observing.banned <= 1
+                assert made.slowdown_observer.banned <= 1
                 await made.slow()
                 await until(lambda: made.deleting("train"))
                 await until(lambda: "serve" in [b.one for b in kept_bans(server)])
                 whole = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
                 assert whole["README"] == "by hand"
-                assert made.remembering.unreadable <= 1
+                assert made.slowdown_store.unreadable <= 1
     assert caplog.text.count("cannot be read and is written over") <= 1
     assert "Traceback" not in caplog.text
     assert max(map(len, caplog.text.splitlines())) < 1_000
@@ -253,21 +253,21 @@ async def test_a_ban_that_would_never_end_is_as_long_as_a_new_one() -> None:
         put(server, encode(ObservationRecord(bans=(ban(2**62),))))
         clock = Ahead()
         async with scene(server, pods=False, clock=clock) as made:
-            assert made.observing.banned == 1
+            assert made.slowdown_observer.banned == 1
             clock.passed_s += BAN_NS / 1e9 + 1
-            assert made.observing.banned == 0
+            assert made.slowdown_observer.banned == 0
 
 
 async def test_who_wrote_meanwhile_loses_nothing() -> None:
     clock = Ahead()
     async with api() as server, scene(server, clock=clock) as made:
-        theirs = ban(made.remembering.now_ns() + 60 * 10**9, one="other", other="x")
+        theirs = ban(made.slowdown_store.now_ns() + 60 * 10**9, one="other", other="x")
         put(server, encode(ObservationRecord(bans=(theirs,))))
         await made.slow()
         await until(lambda: made.deleting("train"))
         await until(lambda: len(kept_bans(server)) == 2)
-        assert made.remembering.counts["conflict"] >= 1
-        assert made.observing.banned == 2
+        assert made.slowdown_store.counts["conflict"] >= 1
+        assert made.slowdown_observer.banned == 2
 
 
 async def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
@@ -293,7 +293,7 @@ async def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
             async with scene(server) as made:
                 await made.slow()
                 await until(lambda: made.deleting("train"))
-                assert made.observing.banned == 1
+                assert made.slowdown_observer.banned == 1
                 server.remove("pods", "train", "d")
                 await keeps_apart(made)
     assert caplog.text.count("is not kept in kube-system/weft-observed") == 1
@@ -307,10 +307,10 @@ async def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(
         def wrong(*_: Any) -> None:
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(made.remembering.experience, "ban", wrong)
+        monkeypatch.setattr(made.slowdown_store.experience, "ban", wrong)
         await made.slow()
         await until(lambda: made.deleting("train"))
-        assert made.observing.errors == 1
+        assert made.slowdown_observer.errors == 1
 
 
 def test_what_is_kept_fits_into_a_config_map() -> None:

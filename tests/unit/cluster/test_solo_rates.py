@@ -17,7 +17,7 @@ async def test_the_profile_says_how_fast_it_goes_where_the_pod_does_not() -> Non
         made.clock.passed_s += 120
         await made.look(serve=100)
         await made.look(serve=100)
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert (told.slowdown, told.alone_per_s) == (2.0, 200.0)
 
@@ -33,7 +33,7 @@ async def test_what_a_pod_says_wrongly_of_itself_sends_nobody_away(mark: str) ->
         for _ in range(5):
             await made.look(serve=1)
         assert made.seen == []
-        told = made.observing.about(made.uid("serve"))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert told.problem
         assert len(told.problem) < 200
@@ -64,13 +64,13 @@ async def test_load_is_only_a_guess_and_never_told() -> None:
         column = {"sm_active_ratio.last": (np.array([0.8]), fresh)}
         for version in range(1, 5):
             made.clock.passed_s += 15
-            reading = await made.observing.read(45)
-            await made.observing.look(reading, snapshot(version, 0, [("n", 0)], column))
-        told = made.observing.about(made.uid("serve"))
+            reading = await made.slowdown_observer.read(45)
+            await made.slowdown_observer.observe(reading, snapshot(version, 0, [("n", 0)], column))
+        told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert (told.source, told.slowdown) == ("sm-active", pytest.approx(2.0))
         assert made.seen == []
-        assert made.observing.counts["sm-active"] == 2
+        assert made.slowdown_observer.counts["sm-active"] == 2
 
 
 def test_rates_by_model_and_for_all() -> None:

@@ -60,7 +60,7 @@ class FakeSource:
 
 
 @asynccontextmanager
-async def looking(**options: float) -> AsyncIterator[tuple[World, TelemetryLoop, FakeSource]]:
+async def telemetry(**options: float) -> AsyncIterator[tuple[World, TelemetryLoop, FakeSource]]:
     async with world() as it:
         source = FakeSource(it)
         yield it, TelemetryLoop(it.live, source, None, TelemetryLoopOptions(**options)), source  # type: ignore[arg-type]
@@ -72,8 +72,8 @@ def seen(it: World, column: str = "memory_used_mib.last") -> tuple[list[float], 
 
 
 async def test_a_look_reaches_the_engine() -> None:
-    async with looking() as (it, look, _):
-        await look.look()
+    async with telemetry() as (it, loop, _):
+        await loop.refresh()
         assert seen(it) == ([5_000, 100], [FRESH, FRESH])
         assert seen(it, "memory_free_mib.last")[0] == [CARD_MIB - 5_000, CARD_MIB - 100]
         assert it.live.engine.signals.version == 1
@@ -83,20 +83,20 @@ async def test_errors_are_told_once_counted_and_leave_what_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "weft.cluster"):
-        async with looking(scrape_s=0.001) as (it, look, source):
-            await look.look()
+        async with telemetry(scrape_s=0.001) as (it, loop, source):
+            await loop.refresh()
             source.error = TelemetryError("timeout", "http://p: no answer in 10 s")
             for _ in range(3):
-                await look.look()
-            assert look.errors == {("memory_used_mib", "timeout"): 3}
+                await loop.refresh()
+            assert loop.errors == {("memory_used_mib", "timeout"): 3}
             assert it.live.engine.signals.version == 4
             assert it.live.engine.signals.source.why == "http://p: no answer in 10 s"
             assert seen(it)[0] == [5_000, 100]
             source.error = None
-            await look.look()
+            await loop.refresh()
             assert it.live.engine.signals.source.why == ""
             source.error = TelemetryError("timeout", "again")
-            await look.look()
+            await loop.refresh()
     told = [record.getMessage() for record in caplog.records if "metrics:" in record.getMessage()]
     assert told == [
         "metrics: memory_used_mib: http://p: no answer in 10 s",
@@ -108,13 +108,13 @@ async def test_errors_are_told_once_counted_and_leave_what_is_known(
 async def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with looking() as (it, look, source):
+    async with telemetry() as (it, loop, source):
         source.warnings = ("No StoreAPIs matched",)
-        await look.look()
-        await look.look()
+        await loop.refresh()
+        await loop.refresh()
         assert seen(it) == ([5_000, 100], [FRESH, FRESH])
-        assert look.errors == {("", "warning"): 2}
-        told = {family.name: family for family in TelemetryMetrics(look).collect()}
+        assert loop.errors == {("", "warning"): 2}
+        told = {family.name: family for family in TelemetryMetrics(loop).collect()}
         failed = [
             s.value
             for s in told["weft_telemetry_queries"].samples
@@ -125,69 +125,69 @@ async def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_co
 
 
 async def test_another_back_end_is_counted_and_asked_for_the_whole_window() -> None:
-    async with looking() as (_, look, source):
-        await look.look()
+    async with telemetry() as (_, loop, source):
+        await loop.refresh()
         source.where = "http://q"
-        await look.look()
-        await look.look()
-        await look.look()
+        await loop.refresh()
+        await loop.refresh()
+        await loop.refresh()
         assert [back >= 315 for back in source.asked] == [True, False, True, False]
-        told = {family.name: family for family in TelemetryMetrics(look).collect()}
+        told = {family.name: family for family in TelemetryMetrics(loop).collect()}
         (backend,) = told["weft_telemetry_backend"].samples
         assert (backend.labels, backend.value) == ({"backend": "http://q"}, 1)
         assert told["weft_telemetry_backend_changes"].samples[0].value == 1
 
 
 async def test_after_a_pause_the_next_look_asks_further_back_but_not_beyond_the_window() -> None:
-    async with looking(interval_s=15, window_s=300, scrape_s=15) as (_, look, source):
-        await look.look()
-        await look.look()
+    async with telemetry(interval_s=15, window_s=300, scrape_s=15) as (_, loop, source):
+        await loop.refresh()
+        await loop.refresh()
         assert source.asked[0] == 315
         assert 35 <= source.asked[1] < 40
 
 
 async def test_gpus_that_come_are_looked_at_and_those_that_stay_are_remembered() -> None:
-    async with looking() as (it, look, source):
-        await look.look()
+    async with telemetry() as (it, loop, source):
+        await loop.refresh()
         source.used = {("m", 0): 700}
         it.server.add("nodes", node("m", 1))
         await until(lambda: "m" in it.live.engine.ledger.table.row_of)
-        await look.look()
+        await loop.refresh()
         assert source.asked[1] < 315
         assert seen(it) == ([700, 5_000, 100], [FRESH] * 3)
-        await look.look()
+        await loop.refresh()
         assert source.asked[2] == 315  # what the new one did before is asked for
 
 
 async def test_no_memory_used_under_warm_pods_is_no_measurement() -> None:
-    async with looking(warm_up=WarmUp(0)) as (it, look, source):
+    async with telemetry(warm_up=WarmUp(0)) as (it, loop, source):
         it.server.add("pods", pod("p", scheduler="other"))
         uid = bind(it.server, "p", 0, "2020-01-01T00:00:00Z")
         await until(lambda: uid in it.live.engine.ledger.holdings)
         source.used = {("n", 0): 0, ("n", 1): 0}
-        await look.look()
+        await loop.refresh()
         assert seen(it)[1] == [MISSING, FRESH]
 
 
 async def test_series_of_nobody_are_told_once_with_an_example(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with looking() as (_, look, source):
+    async with telemetry() as (_, loop, source):
         source.used = {("elsewhere", 0): 1}
-        await look.look()
-        await look.look()
-        assert look.unjoined == {"node": 1}
+        await loop.refresh()
+        await loop.refresh()
+        assert loop.unjoined == {"node": 1}
     told = [record.getMessage() for record in caplog.records if "belong to no GPU" in record.msg]
     assert len(told) == 1
     assert "elsewhere" in told[0]
 
 
 async def test_ticks_go_on_whatever_happens() -> None:
-    async with looking(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, look, source):
-        task = asyncio.create_task(look.run())
+    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+        task = asyncio.create_task(loop.run())
         await until(lambda: it.live.engine.signals.version >= 2)
         source.error = TelemetryError("garbage", "x")
-        await until(lambda: look.errors.total() >= 2)
+        await until(lambda: loop.errors.total() >= 2)
         source.error = None
         version = it.live.engine.signals.version
         await until(lambda: it.live.engine.signals.version > version + 1)
@@ -196,11 +196,11 @@ async def test_ticks_go_on_whatever_happens() -> None:
 
 
 async def test_after_a_mistake_of_its_own_nothing_is_known_until_it_sees_again() -> None:
-    async with looking(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, look, source):
-        await look.look()
+    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+        await loop.refresh()
         good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
-        task = asyncio.create_task(look.run())
-        await until(lambda: look.errors["", "failed"] >= 2)
+        task = asyncio.create_task(loop.run())
+        await until(lambda: loop.errors["", "failed"] >= 2)
         assert seen(it)[1] == [MISSING, MISSING]
         assert "no number" in it.live.engine.signals.source.why
         source.used = good
@@ -213,22 +213,22 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "weft.cluster"):
-        async with looking(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, look, source):
-            await look.look()
-            before = look.feed.window
+        async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+            await loop.refresh()
+            before = loop.feed.window
             good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
-            task = asyncio.create_task(look.run())
-            await until(lambda: look.errors["", "failed"] >= 3)
+            task = asyncio.create_task(loop.run())
+            await until(lambda: loop.errors["", "failed"] >= 3)
             source.used = {("n", 0): 1.0}
             source.where = None  # type: ignore[assignment]
             source.warnings = None  # type: ignore[assignment]
-            failed = look.errors["", "failed"]
-            await until(lambda: look.errors["", "failed"] >= failed + 3)
+            failed = loop.errors["", "failed"]
+            await until(lambda: loop.errors["", "failed"] >= failed + 3)
             source.used, source.where, source.warnings = good, "http://p", ()
             version = it.live.engine.signals.version
             await until(lambda: seen(it)[1] == [FRESH, FRESH])
             assert it.live.engine.signals.version > version
-            assert look.feed.window is not before
+            assert loop.feed.window is not before
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     told = [one for one in caplog.records if "looking failed" in one.getMessage()]
@@ -238,25 +238,25 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
 @pytest.mark.parametrize("before", ["cpu", "n"])
 async def test_a_cluster_without_gpus_for_a_while_is_seen_again(before: str) -> None:
     async with world(node(before, 2 if before == "n" else 0)) as it:
-        look = TelemetryLoop(it.live, FakeSource(it), None, TelemetryLoopOptions())
+        loop = TelemetryLoop(it.live, FakeSource(it), None, TelemetryLoopOptions())
         table = it.live.engine.ledger.table
-        await look.look()
+        await loop.refresh()
         if before == "n":
             it.server.remove("nodes", "n")
             await until(lambda: "n" not in it.live.engine.ledger.table.row_of)
-            await look.look()
-        assert look.snapshot is not None
-        assert look.snapshot.gpus == ()
+            await loop.refresh()
+        assert loop.snapshot is not None
+        assert loop.snapshot.gpus == ()
         it.server.add("nodes", node("n"))
         await until(lambda: "n" in it.live.engine.ledger.table.row_of)
         assert it.live.engine.ledger.table is not table
         for _ in range(2):
-            await look.look()
+            await loop.refresh()
             assert seen(it) == ([5_000, 100], [FRESH] * 2)
 
 
 async def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
-    async with looking() as (it, look, _):
+    async with telemetry() as (it, loop, _):
         where: list[bool] = []
 
         class Elsewhere(TelemetryFeed):
@@ -264,29 +264,29 @@ async def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
                 where.append(threading.current_thread() is threading.main_thread())
                 return super().snapshot(*args)
 
-        await look.look()
-        look.feed = Elsewhere(look.feed.settings, look.devices, look.now_s())
-        await look.look()
+        await loop.refresh()
+        loop.feed = Elsewhere(loop.feed.settings, loop.devices, loop.now_s())
+        await loop.refresh()
         assert where == [False]
         assert NEED in it.live.engine.signals.source.columns
 
 
 async def test_pods_alone_on_a_gpu_stay_so_when_other_nodes_come() -> None:
-    async with looking(interval_s=0.01, window_s=1.0, horizon_s=0.02) as (it, look, _):
+    async with telemetry(interval_s=0.01, window_s=1.0, horizon_s=0.02) as (it, loop, _):
         it.server.add("pods", pod("p", scheduler="other"))
         uid = bind(it.server, "p", 0, "2026-01-01T00:00:00Z")
         await until(lambda: uid in it.live.engine.ledger.holdings)
-        await look.look()
-        since = dict(look.feed.sole_tenants.since)
+        await loop.refresh()
+        since = dict(loop.feed.sole_tenants.since)
         assert set(since) == {("n", 0)}
         it.server.add("nodes", node("a", 1))
         await until(lambda: "a" in it.live.engine.ledger.table.row_of)
-        await look.look()
-        assert look.feed.sole_tenants.since == since
+        await loop.refresh()
+        assert loop.feed.sole_tenants.since == since
 
 
 async def test_a_pods_class_says_whether_it_lends_even_if_the_pod_cannot_be_read() -> None:
-    async with looking() as (it, _, _):
+    async with telemetry() as (it, _, _):
         ledger = it.live.engine.ledger
         for name, marks in (("p", {}), ("q", {"weft.dev/isolation": "wishes"})):
             it.server.add("pods", pod(name, 1_000, scheduler="other"))
@@ -303,11 +303,11 @@ async def test_a_pods_class_says_whether_it_lends_even_if_the_pod_cannot_be_read
 
 
 async def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
-    async with looking() as (_, look, source):
-        await look.look()
+    async with telemetry() as (_, loop, source):
+        await loop.refresh()
         source.error = TelemetryError("timeout", "x")
-        await look.look()
-        found = {family.name: family for family in TelemetryMetrics(look).collect()}
+        await loop.refresh()
+        found = {family.name: family for family in TelemetryMetrics(loop).collect()}
         page = (DOCS / "telemetry.md").read_text()
         told = {name + ("_total" if one.type == "counter" else "") for name, one in found.items()}
         assert told == set(re.findall(r"^\| `(weft_[a-z_]+)`", page, flags=re.MULTILINE))
@@ -318,7 +318,7 @@ async def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
 
 
 async def test_addresses_are_the_nodes_internal_ones() -> None:
-    async with looking() as (it, _, _):
+    async with telemetry() as (it, _, _):
         change = {
             "status": {
                 "addresses": [

@@ -23,10 +23,10 @@ def series(seed: int, gpus: int) -> dict[str, np.ndarray]:
 
 @given(st.integers(0, 10_000))
 def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
-    co_residents, before, now = LoadCorrelation(), series(seed, 3), series(seed + 1, 5)
+    correlation, before, now = LoadCorrelation(), series(seed, 3), series(seed + 1, 5)
     now["memory"][1] = 7.0  # a series that does not vary
-    co_residents.look(before, {0: "a", 2: "b"})
-    found = co_residents.look(now, {})
+    correlation.observe(before, {0: "a", 2: "b"})
+    found = correlation.observe(now, {})
     for name, row in (("a", 0), ("b", 2)):
         slow = [
             max(spearman(before[m][[row], 4:], now[m][[gpu], 4:])[0, 0] for m in METRICS)
@@ -36,33 +36,33 @@ def test_it_is_the_largest_of_the_metrics_pair_by_pair(seed: int):
 
 
 def test_gaps_and_short_windows_say_nothing():
-    co_residents, before, now = LoadCorrelation(), series(1, 2), series(2, 2)
+    correlation, before, now = LoadCorrelation(), series(1, 2), series(2, 2)
     now["sm"][0, 4] = np.nan
-    assert list(co_residents.look(before, {0: "a"})) == ["a"]
-    assert list(co_residents.look(now, {0: "gap"})) == ["a"]
-    assert np.isnan(co_residents.look(now, {})["a"]).tolist() == [True, False]
+    assert list(correlation.observe(before, {0: "a"})) == ["a"]
+    assert list(correlation.observe(now, {0: "gap"})) == ["a"]
+    assert np.isnan(correlation.observe(now, {})["a"]).tolist() == [True, False]
     short = {name: one[:, : SAMPLES - 1] for name, one in now.items()}
-    assert co_residents.look(short, {1: "b"}) == {}
-    assert list(co_residents.look(before, {})) == ["a"]
+    assert correlation.observe(short, {1: "b"}) == {}
+    assert list(correlation.observe(before, {})) == ["a"]
 
 
 def test_what_was_learnt_of_other_metrics_is_forgotten():
-    co_residents, now = LoadCorrelation(), series(1, 2)
-    co_residents.look(now, {0: "a"})
-    assert co_residents.look({"memory": now["memory"]}, {}) == {}
+    correlation, now = LoadCorrelation(), series(1, 2)
+    correlation.observe(now, {0: "a"})
+    assert correlation.observe({"memory": now["memory"]}, {}) == {}
 
 
 def test_whoever_was_not_alone_for_longest_is_forgotten():
-    co_residents, one = LoadCorrelation(), series(1, 1)
+    correlation, one = LoadCorrelation(), series(1, 1)
     names = [f"application-{number}" for number in range(MOST_APPLICATIONS)]
     for name in [*names, names[0], "newest"]:
-        found = co_residents.look(one, {0: name})
+        found = correlation.observe(one, {0: name})
     assert list(found) == [*names[2:], names[0], "newest"]
 
 
 def test_a_pod_is_alone_once_it_has_been_so_for_the_whole_window():
     alone, one, two = SoleTenants(), ("n", 3), ("n", 4)
-    assert alone.look({one: "a", two: "b"}, 100.0, 60.0) == {}
-    assert alone.look({one: "a", two: "c"}, 160.0, 60.0) == {one: "a"}
-    assert alone.look({two: "c"}, 220.0, 60.0) == {two: "c"}
-    assert alone.look({one: "a", two: "c"}, 280.0, 60.0) == {two: "c"}
+    assert alone.observe({one: "a", two: "b"}, 100.0, 60.0) == {}
+    assert alone.observe({one: "a", two: "c"}, 160.0, 60.0) == {one: "a"}
+    assert alone.observe({two: "c"}, 220.0, 60.0) == {two: "c"}
+    assert alone.observe({one: "a", two: "c"}, 280.0, 60.0) == {two: "c"}

@@ -15,8 +15,8 @@ from weft.telemetry.feed.memory_needs import (
     MemoryNeeds,
     ResidentRows,
     WarmUp,
-    holds,
     idle_by_uid,
+    measure,
     rows_of,
 )
 from weft.testing import node, placement
@@ -50,7 +50,7 @@ def ask(
         np.array(used, dtype=np.float64).reshape(len(gpus), len(ages)),
         np.array(freshness, dtype=np.int8),
     )
-    return holds(residents, cards, np.array(ages))
+    return measure(residents, cards, np.array(ages))
 
 
 def one(pods: list[Pod], used: Series, freshness: int = FRESH) -> tuple[list[int], int, int]:
@@ -229,7 +229,7 @@ def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
         watched_s=np.array([watched]),
     )
     cards = GpuMemory(np.array([C]), np.array([flat(2_000.0)]), np.array([FRESH], dtype=np.int8))
-    return int(holds(residents, cards, np.array(AGES), warm_up).idle_mib[0])
+    return int(measure(residents, cards, np.array(AGES), warm_up).idle_mib[0])
 
 
 def test_how_long_pods_warm_up_can_be_said() -> None:

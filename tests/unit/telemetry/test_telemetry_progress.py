@@ -47,7 +47,7 @@ class Story:
         series = answer(counted(*self.samples[-4:]))
         pods = {POD: self.co_residents}
         found = self.reader.read(series, pods, BEGAN_S + self.at_s)
-        return self.rates.look(found[COUNTER], pods, BEGAN_S + self.at_s).get(POD)
+        return self.rates.update(found[COUNTER], pods, BEGAN_S + self.at_s).get(POD)
 
 
 def per_s(rate: Rate | None) -> float:
@@ -99,16 +99,16 @@ def test_a_counter_that_fell_begins_anew_and_is_left_alone_while_it_starts() -> 
 def test_a_fall_between_two_looks_is_seen_though_the_counter_is_higher_again() -> None:
     rates = Rates(LOOK_S, LOOK_S)
     pods = {POD: ""}
-    rates.look({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
+    rates.update({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
     samples = [(0.0, 10.0), (5.0, 3.0), (15.0, 500.0)]
-    assert rates.look({POD: {CounterKey(): samples}}, pods, 15.0) == {}
+    assert rates.update({POD: {CounterKey(): samples}}, pods, 15.0) == {}
 
 
 def test_a_counter_that_begins_while_we_look_is_left_alone_at_first() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
-    rates.look({}, pods, 0.0)
+    rates.update({}, pods, 0.0)
     told = [
-        rates.look({POD: {CounterKey(): [(at, 10.0 * at)]}}, pods, at).get(POD)
+        rates.update({POD: {CounterKey(): [(at, 10.0 * at)]}}, pods, at).get(POD)
         for at in (15.0, 30.0, 45.0, 60.0, 75.0)
     ]
     assert [one is not None for one in told] == [False, False, False, True, True]
@@ -134,8 +134,8 @@ def test_long_silence_begins_anew() -> None:
 
 def test_nobody_knows_what_was_while_nobody_asked() -> None:
     rates, pods = Rates(LOOK_S, LOOK_S), {POD: ""}
-    rates.look({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
-    assert rates.look({POD: {CounterKey(): [(300.0, 4_000.0)]}}, pods, 300.0) == {}
+    rates.update({POD: {CounterKey(): [(0.0, 10.0)]}}, pods, 0.0)
+    assert rates.update({POD: {CounterKey(): [(300.0, 4_000.0)]}}, pods, 300.0) == {}
 
 
 def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() -> None:
@@ -148,7 +148,7 @@ def test_counters_of_several_containers_are_added_and_of_two_scrapers_are_one() 
             counted((at_s, 4 * at_s), container="y", job="one"),
         ]
         now_s = BEGAN_S + at_s
-        return rates.look(reader.read(answer(*series), pods, now_s)[COUNTER], pods, now_s)
+        return rates.update(reader.read(answer(*series), pods, now_s)[COUNTER], pods, now_s)
 
     look(0.0)
     assert look(15.0)[POD].per_s == pytest.approx(14.0)
@@ -185,7 +185,7 @@ def test_what_is_read_twice_counts_once(targets: list[dict[str, str]], per_s: fl
     for at_s in (0.0, 15.0):
         series = [counted((at_s, 10 * at_s), **labels) for labels in targets]
         found = reader.read(answer(*series), pods, BEGAN_S + at_s)[COUNTER]
-        told = rates.look(found, pods, BEGAN_S + at_s)
+        told = rates.update(found, pods, BEGAN_S + at_s)
     assert told[POD].per_s == pytest.approx(per_s)
 
 
@@ -195,9 +195,9 @@ def test_a_container_that_went_is_no_slowdown() -> None:
     def parts(at_s: float, *names: str) -> dict[Any, Any]:
         return {POD: {CounterKey(own=name): [(at_s, 100 * at_s)] for name in names}}
 
-    rates.look(parts(0.0, "x", "y"), pods, 0.0)
-    assert rates.look(parts(15.0, "x", "y"), pods, 15.0)[POD].per_s == 200.0
-    assert rates.look(parts(30.0, "x"), pods, 30.0) == {}
+    rates.update(parts(0.0, "x", "y"), pods, 0.0)
+    assert rates.update(parts(15.0, "x", "y"), pods, 15.0)[POD].per_s == 200.0
+    assert rates.update(parts(30.0, "x"), pods, 30.0) == {}
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Inf", "+Inf", "-5", "nonsense"])

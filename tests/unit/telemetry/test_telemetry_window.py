@@ -143,7 +143,7 @@ def test_a_look_at_all_gpus_is_as_good_as_sample_by_sample(ahead_s: float) -> No
         values = np.where(chance.random((2, 3)) < 0.3, np.nan, chance.random((2, 3)))
         for to in (one, other):
             to.advance(now_s)
-        one.put_look(at_s, values, now_s)
+        one.put_scrape(at_s, values, now_s)
         for row, metric in enumerate(metrics):
             known = np.flatnonzero(~np.isnan(values[row]))
             other.put(metric, known, np.full(len(known), at_s), values[row, known], now_s)

@@ -74,7 +74,7 @@ class PredictionFiles:
         self._digests = _digests(bodies)
         return self._meaning(bodies)
 
-    def look(self) -> LoadedPredictions | Literal["as before", "being written"]:
+    def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
         """What they say, where they are others than at the last look.
 
         What is wrong with them is raised at each look until they change again.
@@ -131,7 +131,7 @@ class PredictionReloader:
     """Gives one live cluster what `files` say, and again where that changed.
 
     `counts`: looks that brought something else, and looks at which a file was missing or bad.
-    `solos` is for whoever looks how fast pods go, and so is `remembering`, if anybody does.
+    `solos` is for whoever looks how fast pods go, and so is `slowdown_store`, if anybody does.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class PredictionReloader:
         files: PredictionFiles,
         told: LoadedPredictions,
         every_s: float,
-        remembering: SlowdownStore | None,
+        slowdown_store: SlowdownStore | None,
     ) -> None:
         """`told` is what they said at the start."""
         self.told, self.every_s = told, every_s
         self.solos = SoloProfiles(told.solos)
-        self.remembering = remembering
+        self.slowdown_store = slowdown_store
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files
         self._failing = ""
@@ -161,12 +161,12 @@ class PredictionReloader:
         """Look, again and again."""
         while True:
             await self._live.client.clock.sleep(self.every_s)
-            await self.look()
+            await self.reload()
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Look once; what is wrong is told once while it stays the same."""
         try:
-            found = await asyncio.to_thread(self._files.look)
+            found = await asyncio.to_thread(self._files.read_changed)
             if isinstance(found, LoadedPredictions):
                 self._apply(found)
         except Exception as error:
@@ -214,12 +214,12 @@ class PredictionReloader:
     def _predict(self, table: InterferenceTable) -> None:
         """Policies get it with what was observed over it, at once: a decision may follow each
         event, and must not miss a ban."""
-        if self.remembering is not None:
+        if self.slowdown_store is not None:
             policies = [p for one in self._live.engine.profiles.values() for p in one.policies]
             if any(isinstance(policy, CoschemlPolicy) and policy.exact for policy in policies):
                 # It takes no table with anything observed in it, and would keep the old one.
                 self._live.handle(PolicyInput(CoschemlPolicy.name, to_input(table)))
-            if self.remembering.rebase(table):
+            if self.slowdown_store.rebase(table):
                 return
         self._live.handle(PolicyInput(INPUT, to_input(table)))
 

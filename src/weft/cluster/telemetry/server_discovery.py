@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from weft.cluster.control.log_once import LogOnce
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
@@ -44,7 +45,7 @@ AGAIN_S = 60.0
 PATIENCE = 3
 """Looks without a single sample before another server is looked for."""
 _MOST_PROBLEMS = 16
-_MOST_SAID, _MOST_SHOWN = 1000, 500
+_MOST_SHOWN = 500
 _BY = ", ".join((*NODE_LABELS, *UUID_LABELS, *INDEX_LABELS, *MIG_LABELS, *MIG_UUID_LABELS))
 _TOLD_BY = (
     Metric.MEMORY_USED_MIB,
@@ -114,7 +115,7 @@ class Discovered:
         self._empty = 0
         self._find_at_s = clock()
         self._why = ""
-        self._said: set[str] = set()
+        self._logged = LogOnce()
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """What the server tells; it is looked for before, where there is none or it is silent."""
@@ -178,8 +179,7 @@ class Discovered:
             if one.mistake
         ]
         for text in (*found.problems, *mistakes):
-            if text not in self._said and len(self._said) < _MOST_SAID:
-                self._said.add(text)
+            if self._logged.is_new(text):
                 log.warning("metrics: %s", text)
 
     async def _offers(self) -> ServerCandidates:

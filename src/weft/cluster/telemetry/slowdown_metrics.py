@@ -16,12 +16,12 @@ _SOURCES = ("progress", "sm-active", "none")
 class SlowdownMetrics:
     """A collector of prometheus-client over one `SlowdownObserver`."""
 
-    def __init__(self, observing: SlowdownObserver) -> None:
-        self._observing = observing
+    def __init__(self, slowdown_observer: SlowdownObserver) -> None:
+        self._observer = slowdown_observer
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last look."""
-        seen = self._observing
+        seen = self._observer
         yield from self._pods()
         yield _family(
             GaugeMetricFamily,
@@ -35,17 +35,17 @@ class SlowdownMetrics:
             "weft_observed_writes",
             "Writes of what was observed, by outcome.",
             "outcome",
-            seen.remembering.counts,
+            seen.slowdown_store.counts,
         )
         unreadable = "Times that what was kept could not be read."
         yield CounterMetricFamily(
-            "weft_observed_unreadable", unreadable, seen.remembering.unreadable
+            "weft_observed_unreadable", unreadable, seen.slowdown_store.unreadable
         )
         faults = "Mistakes of Weft's own in looking at progress."
         yield CounterMetricFamily("weft_observed_faults", faults, seen.errors)
 
     def _pods(self) -> Iterator[Metric]:
-        seen = self._observing
+        seen = self._observer
         yield _family(
             GaugeMetricFamily,
             "weft_observed_pods",

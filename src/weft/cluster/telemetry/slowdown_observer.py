@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.log_once import LogOnce
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
@@ -89,12 +90,12 @@ class SlowdownObserver:
         self,
         live: EngineCluster,
         source: MetricSource,
-        remembering: SlowdownStore,
+        slowdown_store: SlowdownStore,
         solos: SoloProfiles,
         options: SlowdownObserverOptions | None = None,
     ) -> None:
         self.options = options or SlowdownObserverOptions()
-        self.remembering = remembering
+        self.slowdown_store = slowdown_store
         self.errors = 0
         self.counts: Counter[str] = Counter()
         self._live, self._source = live, source
@@ -106,24 +107,24 @@ class SlowdownObserver:
         self._bans: tuple[Ban, ...] = ()
         self._leads_s = math.inf
         self._heir = self._quiet = False
-        self._said: set[str] = set()
+        self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
-        remembering.adopted = lambda: self._tell_policies(at_once=True)
-        live.keepers.append(remembering)
+        slowdown_store.adopted = lambda: self._tell_policies(at_once=True)
+        live.keepers.append(slowdown_store)
         live.recall.asked = self.goes
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""
         return await self._source.series(self.options.metrics, back_s)
 
-    async def look(self, reading: SourceReading, made: SignalsSnapshot) -> None:
+    async def observe(self, reading: SourceReading, made: SignalsSnapshot) -> None:
         """Take in what was read, and tell. `made` is what the same look says of the GPUs."""
         try:
-            await self._look(reading, made)
+            await self._observe(reading, made)
         except Exception as error:
             self.errors += 1
-            if self._new(f"{type(error).__name__}: {error}"):
+            if self._logged.is_new(f"{type(error).__name__}: {error}"):
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
     def goes(self, slowed: SlowdownReason) -> None:
@@ -132,10 +133,10 @@ class SlowdownObserver:
         That is written at once, for whoever comes after us, and tried again until it is.
         """
         one, other = slowed.applications
-        remembering = self.remembering
+        slowdown_store = self.slowdown_store
         try:
-            remembering.experience.ban(slowed.gpu_model, one, other, remembering.now_ns())
-            remembering.soon()
+            slowdown_store.experience.ban(slowed.gpu_model, one, other, slowdown_store.now_ns())
+            slowdown_store.soon()
             if self._live.leadership.here:
                 self._tell_policies(at_once=True)
         except Exception:
@@ -183,7 +184,7 @@ class SlowdownObserver:
 
     # --- one look ---
 
-    async def _look(self, reading: SourceReading, made: SignalsSnapshot) -> None:
+    async def _observe(self, reading: SourceReading, made: SignalsSnapshot) -> None:
         pods = await running_pods(self._live)
         self._alone.keep(pods)
         now_s = self._live.client.clock.wall().timestamp()
@@ -257,7 +258,7 @@ class SlowdownObserver:
         options = self.options
         (answer,) = reading.answers
         found = self._reader.read(answer, co_residents, now_s)
-        rates = self._rates.look(found.get(options.progress_metric, {}), co_residents, now_s)
+        rates = self._rates.update(found.get(options.progress_metric, {}), co_residents, now_s)
         stale_s = 2.0 * options.scrape_s + options.interval_s
         told = found.get(options.latency_metric, {}) if options.latency_metric else {}
         return rates, latencies(told, options.latency_metric, now_s, stale_s)
@@ -318,8 +319,8 @@ class SlowdownObserver:
             key = one.gpu_model, mine, tuple(sorted(others))
             found.setdefault(key, []).append(new.slowdown)
         for (gpu_model, mine, beside), slowdowns in found.items():
-            self.remembering.experience.saw(gpu_model, mine, beside, median(slowdowns))
-            self.remembering.changed()
+            self.slowdown_store.experience.saw(gpu_model, mine, beside, median(slowdowns))
+            self.slowdown_store.changed()
 
     def _after_another(self, pods: Iterable[RunningPod]) -> bool:
         """Whether another one led just now, who may have had somebody evicted: then these pods, or
@@ -341,13 +342,13 @@ class SlowdownObserver:
         if not soon or all(policy.tolerance is None for policy in policies):
             return False
         self._told_s, self._bans = now_s, bans
-        table = self.remembering.experience.due(self.remembering.now_ns())
+        table = self.slowdown_store.experience.due(self.slowdown_store.now_ns())
         if table is not None:
             self._live.handle(PolicyInput(INPUT, to_input(table)))
         return table is not None
 
     def _bans_now(self) -> tuple[Ban, ...]:
-        return self.remembering.experience.bans(self.remembering.now_ns())
+        return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
         """Of a pod that waits."""
@@ -359,13 +360,6 @@ class SlowdownObserver:
 
     def _now_s(self) -> float:
         return self._live.client.clock.wall().timestamp()
-
-    def _new(self, what: str) -> bool:
-        """Whether this is to be said: it was not yet."""
-        if what in self._said or len(self._said) >= 1000:
-            return False
-        self._said.add(what)
-        return True
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:

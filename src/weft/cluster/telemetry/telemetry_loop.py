@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.log_once import LogOnce
 from weft.cluster.telemetry.running_pods import time_s
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine import SignalsChanged
@@ -76,7 +77,7 @@ class TelemetryLoop:
         self,
         live: EngineCluster,
         source: MetricSource,
-        observing: SlowdownObserver | None,
+        slowdown_observer: SlowdownObserver | None,
         options: TelemetryLoopOptions | None = None,
         aliases: Mapping[str, Alias] = ALIASES,
     ) -> None:
@@ -96,9 +97,9 @@ class TelemetryLoop:
         """None before the first look."""
         self._good_at_s = 0.0
         self._bound_s: dict[str, float] = {}
-        self.observing = observing
+        self.slowdown_observer = slowdown_observer
         live.ends.peak_mib = self.peak_mib
-        self._said: set[str] = set()
+        self._logged = LogOnce()
 
     @property
     def devices(self) -> Devices:
@@ -120,11 +121,11 @@ class TelemetryLoop:
         due = clock.monotonic()
         while True:
             try:
-                await self.look()
+                await self.refresh()
             except Exception as error:  # a mistake of ours: policies must not go by old numbers
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
-                if self._new(f"failed {_kind(error)}"):
+                if self._logged.is_new(f"failed {_kind(error)}"):
                     log.exception("metrics: looking failed; nothing is known of the GPUs")
             due += self.options.interval_s
             late = clock.monotonic() - due
@@ -132,7 +133,7 @@ class TelemetryLoop:
                 due += late  # never look twice in a row to catch up
             await clock.sleep(max(0.0, due - clock.monotonic()))
 
-    async def look(self) -> SignalsSnapshot:
+    async def refresh(self) -> SignalsSnapshot:
         """Look once, and tell the engine."""
         clock = self._live.client.clock
         began_s = clock.wall().timestamp()
@@ -150,14 +151,16 @@ class TelemetryLoop:
         self.digesting_s = clock.monotonic() - began
         self.snapshot = made
         self._live.handle(SignalsChanged(made))
-        if self.observing is not None:
-            await self.observing.look(counters, made)
+        if self.slowdown_observer is not None:
+            await self.slowdown_observer.observe(counters, made)
         return made
 
     async def _counters(self, back_s: float) -> SourceReading:
         """What applications count, where anybody wants to know."""
         return (
-            SourceReading([], []) if self.observing is None else await self.observing.read(back_s)
+            SourceReading([], [])
+            if self.slowdown_observer is None
+            else await self.slowdown_observer.read(back_s)
         )
 
     def _forget(self, why: str) -> None:
@@ -193,13 +196,7 @@ class TelemetryLoop:
             self.changes += 1
             self._good_at_s = 0.0  # this one may know what the other one did not: ask for it
         self.where = reading.where or self.where
-        if (
-            reading.asked
-            and not wrong
-            and not beside
-            and any(one.startswith("error ") for one in self._said)
-        ):
-            self._said = {one for one in self._said if not one.startswith("error ")}
+        if reading.asked and not wrong and not beside and self._logged.forget("error "):
             log.info("metrics: answers come again")
         for answer in reading.answers:
             for warning in answer.warnings:
@@ -207,15 +204,8 @@ class TelemetryLoop:
                 self._say(f"warning {warning}", "metrics: the server warns: %s", warning)
 
     def _say(self, what: str, text: str, *values: object) -> None:
-        if self._new(what):
+        if self._logged.is_new(what):
             log.warning(text, *values)
-
-    def _new(self, what: str) -> bool:
-        """Whether this is to be said: it was not yet."""
-        if what in self._said or len(self._said) >= 1000:
-            return False
-        self._said.add(what)
-        return True
 
     def _digest(
         self, reading: SourceReading, feed: TelemetryFeed, at_ns: int, version: int

@@ -18,12 +18,12 @@ _STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
 class TelemetryMetrics:
     """A collector of prometheus-client over one `TelemetryLoop`."""
 
-    def __init__(self, looking: TelemetryLoop) -> None:
-        self._looking = looking
+    def __init__(self, loop: TelemetryLoop) -> None:
+        self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last look."""
-        looking = self._looking
+        loop = self._loop
         yield from self._freshness()
         yield from self._ages()
         yield from self._whom()
@@ -32,20 +32,20 @@ class TelemetryMetrics:
             "How long the last questions took, longest and sum.",
             labels=["of"],
         )
-        took = list(looking.took_s.values())
+        took = list(loop.took_s.values())
         queries.add_metric(["longest"], max(took, default=0.0))
         queries.add_metric(["sum"], sum(took))
         yield queries
         yield _gauge(
             "weft_telemetry_refresh_seconds",
             "From answers to the last snapshot.",
-            looking.digesting_s,
+            loop.digesting_s,
         )
         errors = CounterMetricFamily(
             "weft_telemetry_errors", "Questions without an answer, by kind.", labels=["kind"]
         )
         kinds: dict[str, int] = {}
-        for (_, kind), count in looking.errors.items():
+        for (_, kind), count in loop.errors.items():
             kinds[kind] = kinds.get(kind, 0) + count
         for kind, count in sorted(kinds.items()):
             errors.add_metric([kind], count)
@@ -55,10 +55,10 @@ class TelemetryMetrics:
             "Series of the last look that belong to no GPU.",
             labels=["why"],
         )
-        for why, count in sorted(looking.unjoined.items()):
+        for why, count in sorted(loop.unjoined.items()):
             unjoined.add_metric([why], count)
         yield unjoined
-        snapshot = looking.snapshot
+        snapshot = loop.snapshot
         yield _gauge(
             "weft_telemetry_snapshot_version",
             "Looks that have become a snapshot.",
@@ -67,23 +67,23 @@ class TelemetryMetrics:
 
     def _whom(self) -> Iterator[Metric]:
         """Who answers, how often somebody else came to, and how questions went."""
-        looking = self._looking
+        loop = self._loop
         backend = GaugeMetricFamily(
             "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]
         )
-        if looking.where:
-            backend.add_metric([looking.where], 1)
+        if loop.where:
+            backend.add_metric([loop.where], 1)
         yield backend
         changes = CounterMetricFamily(
             "weft_telemetry_backend_changes", "Times that somebody else was asked."
         )
-        changes.add_metric([], looking.changes)
+        changes.add_metric([], loop.changes)
         yield changes
         queries = CounterMetricFamily(
             "weft_telemetry_queries", "Questions, by whether an answer came.", labels=["result"]
         )
-        failed = sum(n for (_, kind), n in looking.errors.items() if kind in KINDS)
-        queries.add_metric(["answered"], looking.answered)
+        failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
+        queries.add_metric(["answered"], loop.answered)
         queries.add_metric(["failed"], failed)
         yield queries
 
@@ -94,12 +94,12 @@ class TelemetryMetrics:
             "GPUs by how old their newest sample of a metric is.",
             labels=["metric", "state"],
         )
-        looking = self._looking
-        if looking.snapshot is not None:
-            view = SignalsView(looking.snapshot)
+        loop = self._loop
+        if loop.snapshot is not None:
+            view = SignalsView(loop.snapshot)
             rows = {name: row for row, name in enumerate(view.source.columns)}
             gpus = len(view.source.gpus)
-            for metric in looking.options.metrics:
+            for metric in loop.options.metrics:
                 row = rows.get(metric.value)
                 ages = view.freshness[row] if row is not None else np.full(gpus, MISSING)
                 for state, word in _STATES.items():
@@ -113,11 +113,11 @@ class TelemetryMetrics:
             "Median age of GPUs' newest samples of a metric.",
             labels=["metric"],
         )
-        looking = self._looking
-        if looking.feed is not None:
-            now_s = looking.now_s()
-            window = looking.feed.window
-            for metric in looking.options.metrics:
+        loop = self._loop
+        if loop.feed is not None:
+            now_s = loop.now_s()
+            window = loop.feed.window
+            for metric in loop.options.metrics:
                 at_s = window.newest(metric)[1]
                 known = at_s[np.isfinite(at_s)]
                 if len(known):

@@ -1,6 +1,5 @@
 """A grid of runs, policies × seeds, in parallel processes; the same results for any `jobs`."""
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from weft.core.framework import Policy
+from weft.files.writing import replacing
 from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.workers import run_cells, watched
 from weft.lab.simulate.arrivals import Arrivals
@@ -67,16 +67,8 @@ def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> PolicyRun:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as decisions:
-            run = _run(grid, cell, decisions)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-    return run
+    with replacing(path) as part, part.open("wb") as decisions:
+        return _run(grid, cell, decisions)
 
 
 def _run(grid: RunGrid, cell: tuple[str, int], decisions: BinaryIO | None) -> PolicyRun:

@@ -1,9 +1,8 @@
 """Datasets as files: read whole, exchanged whole."""
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
+from weft.files.writing import replacing
 from weft.interference.dataset import Dataset, decode, encode
 from weft.model import BadInputError
 
@@ -18,12 +17,9 @@ def read(path: Path) -> Dataset:
 
 def write(path: Path, found: Dataset) -> None:
     """The file is the old one or the new one at any moment; its folder is made if need be."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(encode(found))
-        beside.replace(path)
+        with replacing(path) as beside:
+            beside.write_bytes(encode(found))
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
         raise BadInputError(str(path), f"cannot be written: {error.strerror}") from error

@@ -75,7 +75,7 @@ class TelemetryFeed:
         pods = np.bincount(found.keys.gpu, minlength=len(self.devices))
         rows = dict(zip(found.keys.gpu.tolist(), found.keys.uids, strict=True))
         only = {self.devices.gpus[row]: uid for row, uid in rows.items() if pods[row] == 1}
-        alone = self.sole_tenants.look(only, now_s, SAMPLES * self.settings.step_s)
+        alone = self.sole_tenants.observe(only, now_s, SAMPLES * self.settings.step_s)
         applications = {
             self.devices.row_of[gpu]: ledger.holdings[uid].placement.application
             for gpu, uid in alone.items()
@@ -90,7 +90,7 @@ class TelemetryFeed:
 
     def put_scrape(self, at_s: float, values: Floats) -> None:
         """One sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
-        self.window.put_look(at_s, values, self._now.now_s)
+        self.window.put_scrape(at_s, values, self._now.now_s)
 
     def put_pods(self, samples: Iterable[PodSamples]) -> None:
         """What residents themselves use."""

@@ -32,7 +32,7 @@ class SoleTenants:
     def __init__(self) -> None:
         self.since: dict[Gpu, tuple[str, float]] = {}
 
-    def look(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
+    def observe(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
         """`only` are the GPUs' only pods; those of them that were so for `for_s`."""
         before = self.since
         self.since = {
@@ -49,7 +49,7 @@ class LoadCorrelation:
         self._metrics: tuple[str, ...] = ()
         self._known: dict[str, Floats] = {}
 
-    def look(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
+    def observe(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
         """What `series` say now, by metric; how every known application goes with each GPU, [g].
 
         `alone` are GPUs (rows) that a pod of an application has had for itself all the while. NaN

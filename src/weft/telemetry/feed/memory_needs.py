@@ -102,7 +102,7 @@ class MemoryNeeds(NamedTuple):
     freshness: Bytes
 
 
-def holds(
+def measure(
     residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
 ) -> MemoryNeeds:
     """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
@@ -361,7 +361,7 @@ def idle_by_uid(
     return found
 
 
-def told(
+def with_memory_needs(
     before: SignalsSnapshot,
     table: LedgerTable,
     answer: MemoryNeeds,

@@ -20,7 +20,7 @@ class PeakWatch:
         self._warm_up = warm_up
         self._most: dict[str, int] = {}
 
-    def look(
+    def observe(
         self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
     ) -> dict[str, int]:
         """`SignalsSnapshot.peaks_mib` after this look: warm pods on one GPU, MiB by UID.

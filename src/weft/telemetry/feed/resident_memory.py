@@ -88,12 +88,9 @@ class ResidentMemory:
     ) -> SignalsSnapshot:
         """The snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
         table, keys = residents.table, residents.keys
-        used, own = (each.history(USED, to_now=True) for each in (window, self._window))
-        slots = np.arange(window.complete - window.samples + 1, window.complete + 2)
+        slots = window.slots()
+        used, own = (each.history(USED, slots) for each in (window, self._window))
         ages = np.maximum(0.0, residents.now_s - (window.origin_s + slots * window.step_s))
-        came = np.isfinite(np.vstack([used, own])).any(axis=0)
-        width = int(np.flatnonzero(came).max(initial=0)) + 1  # until the newest of anybody's
-        used, own, ages = used[:, :width], own[:, :width], ages[:width]
         older = np.isnan(used).all(axis=1)  # than the window
         used[older, -1] = window.newest(USED)[0][older]
         fresh = SignalsView(made).over(table, f"{USED}.last")[1]
@@ -108,7 +105,7 @@ class ResidentMemory:
             self._watched_s(residents, fresh),
         )
         gpus = memory_needs.GpuMemory(residents.total_mib, used, fresh)
-        answer = memory_needs.holds(rows, gpus, ages, self._warm_up)
+        answer = memory_needs.measure(rows, gpus, ages, self._warm_up)
         now_warm = dict(zip(keys.uids, answer.warm.tolist(), strict=True))
         held = [one.placement.uid for one in residents.holdings]
         self._warmed = {uid: now_warm.get(uid, self._warmed.get(uid, False)) for uid in held}
@@ -117,8 +114,8 @@ class ResidentMemory:
             most[uid] = max(most.get(uid, 0.0), mib)
         self._most = most  # at once: another thread may ask for a peak
         idle = memory_needs.idle_by_uid(table, residents.holdings, keys, answer.idle_mib)
-        peaks = self._watch.look(keys.uids, rows, answer)
-        return memory_needs.told(made, table, answer, idle, peaks)
+        peaks = self._watch.observe(keys.uids, rows, answer)
+        return memory_needs.with_memory_needs(made, table, answer, idle, peaks)
 
     def peak_mib(self, uid: str) -> int:
         """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""

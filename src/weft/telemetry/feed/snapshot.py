@@ -99,7 +99,7 @@ class SnapshotBuilder:
             metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
         }
         self._promised = PromisedMemory(window.samples * window.step_s)
-        self._co_residents = LoadCorrelation()
+        self._load_correlation = LoadCorrelation()
         self._seen_slot = window.complete
         self._forecast_of: dict[Metric, Forecast] = {}
 
@@ -258,7 +258,7 @@ class SnapshotBuilder:
         oldest = np.min([fresh[metric] for metric in metrics], axis=0)
         return {
             f"{CORRELATION}.{application}": (values, _known(values, oldest))
-            for application, values in self._co_residents.look(histories, alone).items()
+            for application, values in self._load_correlation.observe(histories, alone).items()
         }
 
     def _forecasts(

@@ -18,6 +18,7 @@ from weft.core.ledger.table import Ints
 from weft.telemetry.meaning.metric_names import Floats, Metric
 
 _EPSILON = 1e-6
+_NEVER = -(1 << 62)
 
 
 class MetricWindow:
@@ -38,6 +39,7 @@ class MetricWindow:
         self.last: Floats = np.full(shape[:2], np.nan)
         self.last_at_s: Floats = np.full(shape[:2], -np.inf)
         self._open = 1
+        self._newest_slot = _NEVER
         self.advance(origin_s)
 
     @property
@@ -61,6 +63,7 @@ class MetricWindow:
             self._rings[:], self._into[:] = np.nan, -np.inf
             if ended < 0:
                 self.last[:], self.last_at_s[:] = np.nan, -np.inf
+                self._newest_slot = _NEVER
             self._open = now
             return abs(ended)
         for slot in range(self._open + 1, now + 1):
@@ -84,6 +87,7 @@ class MetricWindow:
         keep = ~ahead & ~old
         rows, times, values, slots = rows[keep], times[keep], values[keep], slots[keep]
         slots = np.minimum(slots, self._open)
+        self._newest_slot = int(slots.max(initial=self._newest_slot))
         into = (times - self.origin_s - (slots - 1) * self.step_s).astype(np.float32)
         ring = slots % self._slots
         newer = into >= self._into[at, rows, ring]
@@ -91,7 +95,7 @@ class MetricWindow:
         self._into[at, rows, ring] = into[newer]
         self._rings[at, rows, ring] = values[newer]
 
-    def put_look(self, at_s: float, values: Floats, now_s: float) -> None:
+    def put_scrape(self, at_s: float, values: Floats, now_s: float) -> None:
         """Take in one look at all GPUs: a sample of every metric of this time, [metrics, GPUs], NaN
         where none came. As `put` does it, in one go.
         """
@@ -106,6 +110,7 @@ class MetricWindow:
             self.dropped["old"] += int(came.sum())
             return
         slot = min(slot, self._open)
+        self._newest_slot = max(self._newest_slot, slot)
         into = np.float32(at_s - self.origin_s - (slot - 1) * self.step_s)
         ring = slot % self._slots
         newer = came & (into >= self._into[:, :, ring])
@@ -117,13 +122,17 @@ class MetricWindow:
         self.last[at, rows[newer]] = values[newer]
         self.last_at_s[at, rows[newer]] = times[newer]
 
-    def history(self, metric: Metric, *, to_now: bool = False) -> Floats:
-        """The complete slots, oldest first, [g, samples]; NaN where no sample fell.
+    def slots(self) -> Ints:
+        """The numbers of the window's slots until the newest scrape that came, the first of them
+        where none did: later ones say nothing of anybody."""
+        oldest = self.complete - self.samples + 1
+        return np.arange(oldest, max(oldest, self._newest_slot) + 1)
 
-        `to_now`: and the one that time is in.
-        """
-        until = self.complete + 1 + to_now
-        slots = np.arange(self.complete - self.samples + 1, until) % self._slots
+    def history(self, metric: Metric, slots: Ints | None = None) -> Floats:
+        """The complete slots, or these, oldest first, [g, samples]; NaN where no sample fell."""
+        if slots is None:
+            slots = np.arange(self.complete - self.samples + 1, self.complete + 1)
+        slots = slots % self._slots
         return np.asarray(self._rings[self._row[metric]][:, slots], dtype=np.float64)
 
     def newest(self, metric: Metric) -> tuple[Floats, Floats]:

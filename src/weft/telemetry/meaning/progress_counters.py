@@ -185,7 +185,7 @@ class Rates:
         """How long a counter that began, or began anew, is left alone."""
         return self._longest_s
 
-    def look(
+    def update(
         self,
         found: Mapping[PodName, Mapping[CounterKey, Samples]],
         pods: Mapping[PodName, Hashable],

@@ -39,8 +39,8 @@ class World:
     def look(self, *seconds: float) -> SignalsView:
         """Ticks at these seconds; what the last of them told."""
         for at in seconds:
-            self.pipeline.look(round(at * SECOND_NS), self.ledger)
-            found = self.pipeline.told(round(at * SECOND_NS))
+            self.pipeline.scrape(round(at * SECOND_NS), self.ledger)
+            found = self.pipeline.snapshot(round(at * SECOND_NS))
         return SignalsView(found)
 
     def column(self, view: SignalsView, name: str) -> tuple[list[float], list[int]]:

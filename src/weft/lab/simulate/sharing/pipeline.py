@@ -74,14 +74,20 @@ class SimulatedTelemetry:
         self.bound_s: dict[str, float] = {}
         """When each pod with a place got it."""
 
-    def look(self, now_ns: int, ledger: Ledger) -> None:
+    def begin(self, now_ns: int) -> None:
+        """Exporters are older than the first job: scrapes of idle cards are under way."""
+        period_ns = self._watching.scrape_ns
+        for ago in range(-(-self._delay_ns // period_ns), 0, -1):
+            self._under_way.append(self._exporters.scrape(now_ns - ago * period_ns))
+
+    def scrape(self, now_ns: int, ledger: Ledger) -> None:
         """One scrape period is over: look at the cards, and take in what has arrived by now."""
         self._under_way.append(self._exporters.scrape(now_ns))
         self._feed.observe(ledger, now_ns / SECOND_NS, self.bound_s)
         while self._under_way and self._under_way[0].at_ns + self._delay_ns <= now_ns:
             self._arrive(self._under_way.popleft(), ledger)
 
-    def told(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
+    def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
         """What the look at `now_ns` says: the last one, and nothing has happened since.
 
         `version` 0: one more than last time.

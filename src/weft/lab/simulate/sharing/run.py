@@ -122,6 +122,7 @@ class SharingRun:
         for job in self.scenario.jobs:
             heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
         if self.pipeline is not None:
+            self.pipeline.begin(self.began)
             heapq.heappush(self.heap, (self.began, _SCRAPES, ""))
         if self.progress is not None:
             heapq.heappush(self.heap, (self.began, _LOOKS, ""))
@@ -170,7 +171,7 @@ class SharingRun:
         elif kind == _SCRAPES and self.pipeline is not None:
             period = self.scenario.watching.scrape_ns
             heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
-            self.pipeline.look(self.now, self.engine.ledger)
+            self.pipeline.scrape(self.now, self.engine.ledger)
             self._untold.append(self.now)
             if not self._can_wait():
                 self._tell_looks()
@@ -209,7 +210,7 @@ class SharingRun:
             return
         looks, self._untold = self._untold, []
         version = self.engine.signals.version + len(looks)
-        last = self.pipeline.told(looks[-1], version)
+        last = self.pipeline.snapshot(looks[-1], version)
         for ago, at_ns in zip(range(len(looks) - 1, -1, -1), looks, strict=True):
             told = msgspec.structs.replace(last, version=version - ago)
             self.tell(SignalsChanged(told), at_ns)

@@ -1,0 +1,73 @@
+"""Documents promise nothing: what they call missing is refused by the code, in words they quote."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from weft.cluster.state.pod_constraints import UnknownVolumes, constraints_of
+from weft.kube.pods import Pod
+from weft.model.reason import TEXT, Code
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+MISSING = re.compile(
+    r"not (yet )?(part of|implemented|supported)|unimplemented|planned|coming soon|in a later|"
+    r"next release|(honour|form|there|line|possible) yet\b|does not exist yet",
+    re.IGNORECASE,
+)
+NO_PREEMPTION = "no preemption in this form yet"
+REASONS = (ROOT / "docs" / "reference" / "reasons.md").read_text()
+LIST = REASONS.partition("## What Weft alone does not honour")[2]
+TERM = {"topologyKey": "zone", "labelSelector": {}}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+ASKED = {
+    "affinity.podAffinity": {"affinity": {"podAffinity": REQUIRED}},
+    "affinity.podAntiAffinity": {"affinity": {"podAntiAffinity": REQUIRED}},
+    "topologySpreadConstraints": {"topologySpreadConstraints": [SPREAD]},
+    "resourceClaims": {"resourceClaims": [{"name": "gpu"}]},
+    "schedulingGroup": {"schedulingGroup": {"podGroupName": "one"}},
+    "gcePersistentDisk": {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}]},
+    "awsElasticBlockStore": {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "d"}}]},
+    "iscsi": {"volumes": [{"name": "v", "iscsi": {"iqn": "d"}}]},
+    "rbd": {"volumes": [{"name": "v", "rbd": {"image": "d"}}]},
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_calls_missing_is_quoted_from_what_refuses_it(page: Path) -> None:
+    quoted = (TEXT[Code.UNSUPPORTED], NO_PREEMPTION)
+    lines = [line for line in page.read_text().splitlines() if MISSING.search(line)]
+    assert [line for line in lines if not any(text in line for text in quoted)] == []
+
+
+def test_no_preemption_is_said_by_the_code() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "src" / "weft").rglob("*.py"))
+    assert NO_PREEMPTION in source
+
+
+@pytest.mark.parametrize("field", ASKED)
+def test_what_is_listed_as_not_honoured_is_refused(field: str) -> None:
+    assert f"`{field}`" in LIST
+    body = {
+        "metadata": {"name": "p", "namespace": "d", "uid": "u"},
+        "spec": {"containers": [{"name": "c"}], **ASKED[field]},
+    }
+    refused = constraints_of(msgspec.convert(body, Pod), UnknownVolumes()).unsupported
+    assert refused
+    assert "run this pod through kube-scheduler" in refused
+
+
+def test_a_pod_that_asks_for_none_of_it_is_not_refused() -> None:
+    body = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [{"name": "c"}]}}
+    assert not constraints_of(msgspec.convert(body, Pod), UnknownVolumes()).unsupported
+
+
+def test_the_pattern_finds_what_it_is_for() -> None:
+    for line in ("not part of this release yet", "is not implemented", "on the command line yet;"):
+        assert MISSING.search(line)
