@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What is wanted to know."""
+    """The question that the command answers."""
 
     show = "show"
     check = "check"
@@ -97,7 +97,7 @@ async def _look(
 async def _read(
     settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
-    """What the source tells; without `devices` they are those that it tells of."""
+    """The source's report; without `devices` they are those that it reports."""
     from weft.cli.telemetry import aliases_of, source_of
     from weft.telemetry.feed.window import MetricWindow
     from weft.telemetry.meaning.completeness import ScrapeReport, discover
@@ -129,7 +129,7 @@ async def _read(
 
 
 def _notes(source: "MetricSource", where: str, errors: list[str]) -> "list[CompletenessFinding]":
-    """Who was asked and why, who else could be, and who did not answer."""
+    """Notes on who was asked and why, who else could be, and who did not answer."""
     from weft.cluster.telemetry.server_discovery import Discovered
     from weft.telemetry.meaning.completeness import CompletenessFinding
 

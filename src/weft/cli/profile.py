@@ -37,7 +37,7 @@ _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 
 
 class StoreLocation(NamedTuple):
-    """Which store the command line names."""
+    """The store that the command line names."""
 
     file: Path | None
     config_map: str
@@ -158,7 +158,7 @@ async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
 
 
 def say_kept(dataset: "Dataset", where: str) -> None:
-    """What is kept now, on stderr."""
+    """Says on stderr what is kept now."""
     print(
         f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "
         f"{len(dataset.infeasible)} infeasible",

@@ -143,7 +143,7 @@ def _say_done(share: float) -> None:
 
 
 def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
-    """What was alone and yet became no profile, on stderr."""
+    """Says on stderr what was alone and yet became no profile."""
     for name, seconds in sorted(collected.short.items()):
         print(
             f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SimulateOutput(StrEnum):
-    """How results are printed."""
+    """The form of the results."""
 
     table = "table"
     json = "json"

@@ -35,12 +35,12 @@ class SourceContext(NamedTuple):
 
 
 def aliases_of(settings: TelemetrySettings) -> dict[str, Alias]:
-    """What every exporter's metrics mean, with the configuration's own."""
+    """The meaning of every exporter's metrics, with the configuration's own."""
     return with_own((own.name, own.metric, own.scale) for own in settings.names)
 
 
 def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSource | None:
-    """Where numbers come from; None where nobody is named. `BadInputError` names a wrong file."""
+    """The source of numbers; None where nobody is named. `BadInputError` names a wrong file."""
     aliases = aliases_of(settings)
     if settings.url:
         return Prometheus(prometheus_options(settings), aliases)
@@ -86,7 +86,7 @@ def _discovered(settings: TelemetrySettings, around: SourceContext) -> MetricSou
 
 
 def access_of(settings: TelemetrySettings) -> ServerCredentials:
-    """Who asks, and whom to believe."""
+    """The credentials towards the server, and the CA to believe."""
     return ServerCredentials(
         username=settings.username,
         password_file=settings.password_file,
@@ -100,7 +100,7 @@ def access_of(settings: TelemetrySettings) -> ServerCredentials:
 
 
 def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
-    """How the server is asked."""
+    """The options of requests to the server."""
     return PrometheusOptions(
         settings.url or _NOWHERE,
         timeout_s=settings.timeout_seconds,
@@ -113,7 +113,7 @@ def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
 def options_of(
     settings: TelemetrySettings, limits: LimitsSettings | None = None
 ) -> TelemetryLoopOptions:
-    """How often, how far back and how far ahead; and how long pods warm up."""
+    """The loop's options: how often, how far back and ahead; and how long pods warm up."""
     limits = limits or LimitsSettings()
     return TelemetryLoopOptions(
         interval_s=settings.interval_seconds,

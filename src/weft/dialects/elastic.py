@@ -6,7 +6,7 @@ The original's sidecar fault (a container without a GPU takes -1 of one) is kept
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, PodAnnotations
@@ -145,12 +145,6 @@ def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
 def agent_hash(device_ids: Iterable[str]) -> str:
     """The agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them, sorted."""
     return hashlib.sha256(":".join(sorted(device_ids)).encode()).hexdigest()[:8]
-
-
-def option_hash(requests: Sequence[tuple[int, int, int]]) -> str:
-    """The scheduler's name for a pod's (core, memory, GPU count) per container: 8 hex digits."""
-    text = "".join(f"(core: {c}, memory: {m}, gpu count: {g})" for c, m, g in requests)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:

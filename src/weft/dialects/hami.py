@@ -131,7 +131,7 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 
 def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
-    """What the container itself asked of the card: a borrowed claim may hold more."""
+    """The container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
     if gpu is None or container.asked is None:
         return share

@@ -60,7 +60,7 @@ class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     labels: dict[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """Whether it is about this node."""
+        """True if it is about this node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()
@@ -260,7 +260,7 @@ def _amount(
 
 
 def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
-    """What is not CPU, memory or a GPU, in whole numbers."""
+    """Resources that are not CPU, memory or GPUs, in whole numbers."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         for name in allocatable

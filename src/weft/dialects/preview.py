@@ -1,4 +1,4 @@
-"""What Weft would write for a pod, before it is decided where the pod goes.
+"""Previews the annotations, labels and environment of a pod that is not placed yet.
 
 The dialects write real marks for an invented node whose every number stands for something the
 decision fills in; the numbers are then replaced by what they stand for.

@@ -91,7 +91,7 @@ def build(
 
 
 def _check(layout: ContainerRequests) -> None:
-    """What is each no mistake may be one together."""
+    """Refuses requests that are too large together, though none of them is by itself."""
     gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
     if gpus > MOST_GPUS:
         raise BadInputError(
@@ -146,7 +146,7 @@ def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> 
 
 
 def application_of(annotations: Mapping[str, str], notes: list[str] | None = None) -> str:
-    """Whose work the pod does, as its annotation says; "" where that is no name, with a note."""
+    """The application in the pod's annotation; "" where that is no name, with a note."""
     text = annotations.get(APPLICATION, "")
     if len(text) <= MOST_LETTERS and text.isprintable():
         return text
@@ -159,7 +159,7 @@ def application_of(annotations: Mapping[str, str], notes: list[str] | None = Non
 
 
 def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
-    """How long the pod says it takes alone, about; 0 where it does not say, or not so."""
+    """The pod's expected duration alone, about; 0 where it does not say, or not so."""
     text = annotations.get(EXPECTED_DURATION, "").strip()
     match = _DURATION.fullmatch(text)
     parts = [int(part or 0) for part in match.groups()] if match else [0]

@@ -1,4 +1,4 @@
-"""What containers ask for, read exactly: quantities, their places, and the pod's peak of them.
+"""Reads what containers ask for exactly: quantities, their places, and the pod's peak of them.
 
 Kubernetes' rules, for every dialect alike. Extended resources are whole numbers whose request
 equals their limit; a pod needs the larger of its init containers (each beside the sidecars started
@@ -46,7 +46,7 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
 
 
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
-    """Whether any container names one of these resources with anything but zero."""
+    """True if any container names one of these resources with anything but zero."""
     wanted = frozenset(names)
     return any(
         names_any(container, wanted)
@@ -55,7 +55,7 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
-    """Whether the container names one of these resources with anything but zero."""
+    """True if the container names one of these resources with anything but zero."""
     for asked in (container.resources.limits, container.resources.requests):
         if asked and not names.isdisjoint(asked):
             return any(name in names and str(asked[name]).strip() != "0" for name in asked)
@@ -63,7 +63,7 @@ def names_any(container: ManifestContainer, names: Set[str]) -> bool:
 
 
 def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
-    """Which of these resources the container names with anything but zero."""
+    """Those of these resources that the container names with anything but zero."""
     resources = slot.container.resources
     amounts = [asked for asked in (resources.limits, resources.requests) if asked]
     return [

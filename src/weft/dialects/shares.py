@@ -1,4 +1,4 @@
-"""A placement's shares as marks, and marks as shares.
+"""Writes a placement's shares as an annotation, and reads them back.
 
 What a claim takes of a card follows from the two alone, so a system's marks need only name the
 cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
@@ -26,7 +26,7 @@ _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a lar
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """What claim number `index` takes of this card (not for `split` claims: those vary)."""
+    """The share of this card for request `index` (not for `split` requests: those vary)."""
     if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     return Share(
@@ -35,7 +35,7 @@ def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """What claim number `index` asks of this card if it is there; no more than the card has."""
+    """The share that request `index` asks of this card; no more than the card has."""
     if gpu_request.whole:
         return share_on(index, gpu_request, gpu)
     mib = min(gpu_request.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
@@ -61,7 +61,7 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
 
 
 def keeps(placement: Placement, shape: Shape) -> bool:
-    """Whether it keeps what a pod of this shape says of itself, beside what it asks for."""
+    """True if it keeps what a pod of this shape says of itself, beside what it asks for."""
     kept = (
         placement.application,
         placement.job_class,
@@ -97,7 +97,7 @@ def find(node: Node, identity: str) -> Gpu | None:
 
 
 def identity(share: Share) -> str:
-    """How a container names the GPU to the NVIDIA runtime: its UUID, or its index if unknown."""
+    """The GPU's name for the NVIDIA runtime: its UUID, or its index if unknown."""
     return share.uuid or str(share.gpu)
 
 

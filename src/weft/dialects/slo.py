@@ -1,4 +1,4 @@
-"""What a latency-critical pod says of its answers: how late they may be, and are on a GPU alone.
+"""Reads a latency-critical pod's SLO: how late answers may be, and how late they are alone.
 
     weft.dev/slo-ms: "80"                      what its p99 must not exceed
     weft.dev/solo-p99-ms: "40"                 its p99 alone, on whatever GPU it gets
@@ -25,7 +25,7 @@ _SHOWN = 40
 def slowdown_limit_of(
     annotations: Mapping[str, str], job_class: str, notes: list[str]
 ) -> SlowdownLimit:
-    """How much slower the pod may get, as far as its SLO goes; `notes` say what counts for nothing,
+    """The slowdown that the pod's SLO still allows; `notes` say what counts for nothing,
     and where nothing at all is left."""
     slo_text, solo_text = annotations.get(SLO_MS, ""), annotations.get(SOLO_P99_MS, "")
     if not (slo_text or solo_text):

@@ -1,4 +1,4 @@
-"""What all dialects do alike; each system's file says only what is its own."""
+"""The part that all dialects share; each system's file says only what is its own."""
 
 from typing import ClassVar
 
@@ -35,11 +35,11 @@ class BaseDialect:
     agent_mark: ClassVar[str] = ""
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether the pod asks in this system's words, whatever its schedulerName."""
+        """True if the pod asks in this system's words, whatever its schedulerName."""
         return asks_for(pod, self.resources)
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether this pod carries this system's marks of asking."""
+        """True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(pod, settings)
 

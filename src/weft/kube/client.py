@@ -50,7 +50,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 
 class ApiResponse(NamedTuple):
-    """What came back: HTTP status code, body, and the Retry-After header ("" without)."""
+    """An HTTP answer: status code, body, and the Retry-After header ("" without)."""
 
     code: int
     body: bytes
@@ -300,7 +300,7 @@ class ApiClient:
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
     def pause_s(self, answer: ApiResponse) -> float:
-        """How long the server wants to be left alone after this answer."""
+        """Seconds that the server wants to be left alone after this answer."""
         retry_after = answer.retry_after
         wait = float(retry_after) if retry_after.isdecimal() else 1.0 if answer.code == 429 else 0.0
         return min(wait, self.options.most_wait_s)
@@ -351,7 +351,7 @@ def _limits(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
 
 
 def _repeat(method: str, code: int) -> bool:
-    """Whether a request with this answer may be sent again unchanged."""
+    """True if a request with this answer may be sent again unchanged."""
     return code == 429 or (method == "GET" and code in (500, 502, 503, 504))
 
 

@@ -23,7 +23,6 @@ from weft.kube.structs import (
     ListMeta,
     PersistentVolume,
     PersistentVolumeClaim,
-    RuntimeClass,
 )
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
@@ -197,5 +196,4 @@ VOLUMES = Resource("/api/v1", "persistentvolumes", PersistentVolume)
 CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
 CSI_NODES = Resource("/apis/storage.k8s.io/v1", "csinodes", CsiNode)
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
-RUNTIME_CLASSES = Resource("/apis/node.k8s.io/v1", "runtimeclasses", RuntimeClass)
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)

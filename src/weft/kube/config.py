@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who asks: from a kubeconfig, or from inside a pod.
+"""Finds the API server and its credentials: from a kubeconfig, or from inside a pod.
 
 Proxies are off: neither the environment's nor a kubeconfig's is used, for a scheduler that reaches
 its API server through one cannot say what a lost answer means.
@@ -48,7 +48,7 @@ def load(
     env: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> Endpoint:
-    """What kubectl would use: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
+    """kubectl's endpoint: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
 
     `context` names one of the kubeconfig's contexts; "" is its current one.
     """

@@ -1,4 +1,4 @@
-"""Who asks: the ways a kubeconfig or a pod proves it to the API server."""
+"""Credentials: the ways a kubeconfig or a pod proves to the API server who asks."""
 
 import asyncio
 import base64
@@ -128,7 +128,7 @@ class ExecStatus(msgspec.Struct, rename="camel"):
 
 
 class ExecCredential(msgspec.Struct, rename="camel"):
-    """What an exec plugin prints."""
+    """An exec plugin's output."""
 
     status: ExecStatus | None = None
 

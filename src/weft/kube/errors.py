@@ -1,4 +1,4 @@
-"""What can go wrong between Weft and the API server, told apart by what it lets one conclude."""
+"""Errors between Weft and the API server, told apart by what they let one conclude."""
 
 import msgspec
 

@@ -84,7 +84,7 @@ class _Told:
 
 
 class Aggregator:
-    """What to write and when. Pure: time is passed in, in seconds."""
+    """Decides which events to write and when. Pure: time is passed in, in seconds."""
 
     def __init__(self, options: EventOptions) -> None:
         self._options = options
@@ -114,7 +114,7 @@ class Aggregator:
         return None
 
     def due(self, now: float) -> list[Write]:
-        """What has waited for long enough."""
+        """Events that have waited for long enough."""
         ready = [
             key
             for key in self._waiting

@@ -19,7 +19,7 @@ class KubeconfigForm(msgspec.Struct, rename="kebab", frozen=True):
 
 
 class KubeconfigCluster(KubeconfigForm, frozen=True, rename="kebab"):
-    """Where the API server is and whom to trust."""
+    """A cluster: its API server and the CA to trust."""
 
     server: str = ""
     certificate_authority: str = ""
@@ -47,7 +47,7 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeconfigUser(KubeconfigForm, frozen=True, rename="kebab"):
-    """Who asks."""
+    """A user: its credentials."""
 
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")

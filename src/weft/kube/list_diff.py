@@ -1,4 +1,4 @@
-"""What changed in a list of objects, worked out without a network.
+"""Computes what changed in a list of objects, without a network.
 
 `KnownObjects` is what a list-watch believes to exist. It turns a fresh list into the changes since
 then (so that no deletion is lost while the watch was away), and watch events into changes.

@@ -1,4 +1,4 @@
-"""Which ends of a pod's containers were for want of GPU memory, as its status tells. Pure.
+"""Finds containers that ended for want of GPU memory, in their pod's status. Pure.
 
 No exit code means "the GPU has no more memory". What tells are a container's own last words
 (`state.terminated.message`: what it wrote to its termination log, or its last lines of log where

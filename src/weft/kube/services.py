@@ -91,7 +91,7 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, has an address, is to stay, and says that it can be asked."""
+        """True if it runs, has an address, is to stay, and says that it can be asked."""
         said = {one.type: one.status for one in self.status.conditions or ()}
         return (
             self.status.phase == "Running"
@@ -102,7 +102,7 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def of_daemon_set(self) -> bool:
-        """Whether a DaemonSet made it."""
+        """True if a DaemonSet made it."""
         owners = self.metadata.owner_references or ()
         return any(one.controller and one.kind == "DaemonSet" for one in owners)
 

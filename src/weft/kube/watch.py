@@ -52,7 +52,7 @@ class WatchOptions(msgspec.Struct, frozen=True):
 
 
 class WatchStep(NamedTuple):
-    """What to do now: after `delay_s`, list again or resume the watch at `version`."""
+    """The next step: after `delay_s`, list again or resume the watch at `version`."""
 
     step: Literal["list", "watch"]
     version: str = ""
@@ -60,7 +60,7 @@ class WatchStep(NamedTuple):
 
 
 class WatchPlan:
-    """Where a list-watch stands, and what it does next. Pure: no clock, no network."""
+    """A list-watch's state and its next step. Pure: no clock, no network."""
 
     def __init__(self, options: WatchOptions, backoff: Backoff) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""Why a pod fits nowhere, or where it fits, in numbers people can act on."""
+"""Says why a pod fits nowhere, or where it fits, in numbers people can act on."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ Numbers = tuple[int, int, str]
 
 
 class ReasonMeasure(NamedTuple):
-    """What may be behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
+    """The amounts behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
 
     asked: Ints
     best: Ints
@@ -64,7 +64,7 @@ def summarise(table: LedgerTable, known: Assessment) -> FeasibilitySummary:
 
 
 def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
-    """Why these nodes do not fit, most common first, with the numbers of who lacks least."""
+    """Reasons why these nodes do not fit, most common first, in the numbers of who lacks least."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
     reasons = []
@@ -79,7 +79,7 @@ def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reaso
 
 
 def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[str]:
-    """Why each of these nodes does not fit, about that node alone; "" where it does."""
+    """The reason why each of these nodes does not fit, about that node alone; "" where it does."""
     codes = known.codes.take(rows)
     reasons = [""] * len(rows)
     for number in np.unique(codes[codes != 0]).tolist():
@@ -115,7 +115,7 @@ def best_nodes(
 
 
 def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """Where only the pod says what is the matter: the model or the UUID, which resource."""
+    """The words that only the pod's request gives: the model or the UUID, which resource."""
     shape = known.shape
     if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
         return "no GPU of an accepted model or UUID"

@@ -90,7 +90,7 @@ class ChangeSearch:
         self.ended = True
 
     def confirmed(self) -> list[SmallestChange]:
-        """What was found and is true now: each change tried once more, in one go."""
+        """The changes that are true now: each one tried once more, in one go."""
         return [
             change
             for change in self.found
@@ -244,7 +244,7 @@ class ChangeSearch:
         return msgspec.structs.replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
-        """Whether so much of a resource is what the claims ask of GPU memory."""
+        """True if so much of a resource is what the claims ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(
             gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests
