@@ -198,7 +198,7 @@ class _Beside:
                 live.client,
                 _kept(live.client, plan.config, settings.observed),
                 predictions.interference or InterferenceTable(0),
-                live.recall.may_write,
+                live.evictor.may_write,
             )
         reloader = PredictionReloader(live, plan.files, predictions, settings.reload_seconds, store)
         self._observer = None

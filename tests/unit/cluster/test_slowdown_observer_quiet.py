@@ -12,7 +12,7 @@ from slowdown_observer_world import P99, Ahead, api, asks, scene, stored
 from weft.cli.hosting import trusts_progress
 from weft.cluster.config.form import TelemetrySettings
 from weft.cluster.telemetry.running_pods import LEAVING_S
-from weft.cluster.telemetry.slowdown_observer import QUIET_S
+from weft.core.engine.slowdown_eviction import NEW_LEADER_NS
 
 
 async def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted_on(
@@ -104,7 +104,7 @@ async def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(
             told = second.slowdown_observer.about(second.uid(slow))
             assert told is not None
             assert "leads for less than 5 minutes" in told.held_back
-            clock.passed_s += QUIET_S
+            clock.passed_s += NEW_LEADER_NS / 1e9
             for _ in range(6):
                 await second.look(**rates)
             await until(lambda: second.deleting("calm"))
@@ -123,7 +123,7 @@ async def test_a_new_leader_knows_at_once_who_is_slow_alone() -> None:
             for _ in range(4):
                 await second.look(serve=50)
             await second.runs("train", "train", "best-effort", solo_rate="100")
-            clock.passed_s += QUIET_S
+            clock.passed_s += NEW_LEADER_NS / 1e9
             for _ in range(6):
                 await second.look(serve=50, train=90)
             assert second.asked == []

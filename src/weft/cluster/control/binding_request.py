@@ -1,4 +1,4 @@
-"""What is written for a decision: the placement's marks, the term, and what must still be true."""
+"""Turns a decision into a Binding: annotations, the term, and what must still be true."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | N
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
-    """Whether a pod still asks for what was decided."""
+    """Make the check that a pod still asks for what was decided."""
 
     def unchanged(now: Pod) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What people are told: why a pod waits, where it went, what is wrong. In the words of `explain`.
+"""Writes events and conditions: why a pod waits, where it went, what is wrong.
 
 A reason is a condition on the pod and an event about it; both writers hold back what they have
 just said, so a pod that is tried again and again does not flood anyone. A condition that was held
@@ -129,7 +129,7 @@ class EventReporter:
                 self._held_back.popitem(last=False)
 
     async def _offer_again(self) -> None:
-        """What was held back, when its time has come: whoever fits by then has been forgotten."""
+        """Write delayed conditions when their time has come; whoever fits by then is forgotten."""
         while True:
             await self._client.clock.sleep(self._interval_s / 4)
             now = self._client.clock.monotonic()

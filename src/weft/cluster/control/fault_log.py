@@ -10,7 +10,7 @@ _KEPT = 10_000  # faults that are remembered; of more, one may be told again
 
 
 class FaultLog:
-    """Of one process. `count` is how often something broke off."""
+    """Counts and logs the faults of one process. `count` is how often something broke off."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ class FaultLog:
         log.error("%s%s; this is a mistake in Weft", whose, why, exc_info=error)
 
     def answering(self, about: str, error: BaseException) -> str:
-        """What to say where an answer about a pod broke off."""
+        """Log that an answer about a pod broke off; returns what to say instead."""
         why = in_words(error, "answering about this pod")
         self.tell(about, why, error)
         return why

@@ -1,4 +1,4 @@
-"""What a host may ask of a live cluster. Hosts name this Protocol, never the class behind it.
+"""The live cluster as hosts see it. Hosts name this Protocol, never the class behind it.
 
 Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
 `handle`; what it means for the world is a `Bind`, which `bind` carries out.
@@ -30,7 +30,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class BindOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What became of a `Bind`: `took_s` from the first write to the last answer."""
+    """The outcome of a `Bind`: `took_s` from the first write to the last answer."""
 
     command: Bind
     outcome: Outcome
@@ -38,7 +38,7 @@ class BindOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """What people must hear beside decisions, about a pod, or about a node where `pod` is None.
+    """Something for people beside decisions, about a pod, or about a node where `pod` is None.
 
     `waits`: the pod waits for it, so that its PodScheduled condition says it too. An empty `text`
     takes back what was said about the pod's waiting.
@@ -72,7 +72,7 @@ class LiveCluster(Protocol):
 
     on_decision: list[OnDecision]
     leadership: Leadership
-    """Whether this process may bind now, or who else does."""
+    """True here if this process may bind now; else it names who may."""
     faults: FaultLog
 
     @property
@@ -87,7 +87,7 @@ class LiveCluster(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether everything there was at the start has been taken in."""
+        """True once everything there was at the start has been taken in."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Whether this process decides and binds, or who else does; and what is said of that.
+"""Leadership: this process decides and binds, or another one does.
 
 A process begins as a follower. Without a lease it leads as soon as it has read everything; with one
 when it has the lease and has read everything once more. Leadership does not come back.
@@ -19,12 +19,12 @@ class LeaseHolder(Protocol):
         ...
 
     def may_bind(self, seconds: float) -> bool:
-        """Whether a write that takes up to `seconds` ends before the lease does."""
+        """True if a write that takes up to `seconds` ends before the lease does."""
         ...
 
 
 class Leadership:
-    """Whether this process leads. Without a `lease` nobody else does."""
+    """Knows if this process leads. Without a `lease` nobody else does."""
 
     def __init__(self, lease: LeaseHolder | None, *, here: bool = False) -> None:
         self._lease = lease
@@ -39,12 +39,12 @@ class Leadership:
 
     @property
     def here(self) -> bool:
-        """Whether this process leads."""
+        """True if this process leads."""
         return self._here.is_set()
 
     @property
     def lacking(self) -> str:
-        """What keeps the cluster without a leader; "" where this process leads or follows one."""
+        """Reason why the cluster has no leader; "" where this process leads or follows one."""
         return "" if self.here or self.elsewhere else NOBODY
 
     def begin(self) -> None:

@@ -49,7 +49,9 @@ from weft.core.engine import (
     Engine,
     Event,
     Evict,
+    EvictionWaived,
     Faulted,
+    LeadershipBegan,
     Learnt,
     NodesChanged,
     NodesClosed,
@@ -86,6 +88,8 @@ from weft.kube.errors import NotFoundError
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest
+
+_CarriedOut = Wake | Evict | EvictionWaived | Learnt | PeakLearnt
 
 
 class EngineCluster:
@@ -133,10 +137,9 @@ class EngineCluster:
             clock=client.clock,
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self.guard = OverbookingGuard(
-            client, self.engine, self._pods, self._nodes, self._notice, may_bind
-        )
-        self.recall = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        self.evictor = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        views = (self.engine, self._pods, self._nodes)
+        self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
         self.ends = OomWatch(self._pods, self._nodes)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
@@ -154,7 +157,7 @@ class EngineCluster:
 
     @property
     def binding(self) -> bool:
-        """Whether bindings are being written."""
+        """True while bindings are being written."""
         return bool(self._binding)
 
     @property
@@ -194,7 +197,8 @@ class EngineCluster:
         self.term = term
         self._pods.deciding = True
         self.leadership.begin()
-        self.recall.leading = True
+        self.evictor.leading = True
+        self.handle(LeadershipBegan())
         self.guard.lead()
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
@@ -213,7 +217,7 @@ class EngineCluster:
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._gathering.stop()
-        await asyncio.gather(self.guard.stop(), self.recall.stop())
+        await asyncio.gather(self.guard.stop(), self.evictor.stop())
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
@@ -251,7 +255,7 @@ class EngineCluster:
             self._stream.fail(error)
             raise
         for command in commands:
-            if isinstance(command, Wake | Evict | Learnt | PeakLearnt):
+            if isinstance(command, _CarriedOut):
                 self._carry_out(command)
                 continue
             if isinstance(command, Faulted) and not self.faults.heard(command):
@@ -279,11 +283,13 @@ class EngineCluster:
         """Write the placement, once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
 
-    def _carry_out(self, command: Wake | Evict | Learnt | PeakLearnt) -> None:
+    def _carry_out(self, command: _CarriedOut) -> None:
         if isinstance(command, Wake):
             self._alarm.at(command.at_ns)
         elif isinstance(command, Evict):
-            self.recall.ask(command)
+            self.evictor.ask(command)
+        elif isinstance(command, EvictionWaived):
+            self.guard.waive(command)
         else:
             self.oom_history.learnt(command)
 
@@ -348,9 +354,9 @@ class EngineCluster:
 
     def _hear_nodes(self, changes: list[Change[Any]]) -> None:
         """Whoever else is decided from here on meets a node that was closed as closed."""
-        found = [closed for change in changes if (closed := self._nodes.take_node(change))]
-        if found:
-            self.handle(NodesClosed(tuple(found)))
+        closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
+        if closures:
+            self.handle(NodesClosed(tuple(closures)))
 
     async def _take_nodes(self, _: list[Change[Any]]) -> None:
         self._nodes_changed()

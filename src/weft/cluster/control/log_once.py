@@ -1,4 +1,4 @@
-"""What is logged once, however often it happens."""
+"""Logs a thing once, however often it happens."""
 
 MOST = 1_000
 
@@ -10,7 +10,7 @@ class LogOnce:
         self._logged: set[str] = set()
 
     def is_new(self, what: str) -> bool:
-        """Whether this is to be logged now: it was not yet."""
+        """True if this is to be logged now: it was not yet."""
         if what in self._logged or len(self._logged) >= MOST:
             return False
         self._logged.add(what)

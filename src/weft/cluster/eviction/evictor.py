@@ -1,47 +1,69 @@
-"""Who must go is evicted, as disruption budgets allow: a borrower whose memory is needed again, or
-one beside whom another pod is too slow.
+"""Carries out the engine's evictions through the Eviction API, as disruption budgets allow.
 
     engine ──Evict──▶ ask ──▶ evicted: the watch will show it gone
                            ├─▶ a budget says no, or it is not Weft's own: NotEvicted, another may go
                            └─▶ no answer, no lease: NotEvicted, the same is asked at the next look
 
-Who goes is the engine's decision, anew at every look: nothing is retried here that may have become
-needless meanwhile. The eviction names the pod's UID, so never another pod of its name is hit.
+Who goes is the engine's decision, anew at every look (of a double booking: at every reading of its
+pods): nothing is retried here that may have become needless meanwhile. The eviction names the pod's
+UID, so never another pod of its name is hit.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pods import PodView
-from weft.core.engine import Event, Evict, NotEvicted, SlowdownReason
-from weft.core.explain.sentences import eviction_in_words, slowed_in_words
+from weft.core.engine import DoubleBooking, Event, Evict, NotEvicted, SlowdownReason
+from weft.core.explain.sentences import (
+    double_booking_in_words,
+    eviction_in_words,
+    slowed_in_words,
+)
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.pods import Pod
 
 log = logging.getLogger("weft.cluster")
-BORROWED, SLOWED, BLOCKED = "BorrowedMemoryNeeded", "SlowedDown", "EvictionBlocked"
+BORROWED, SLOWED, DOUBLE = "BorrowedMemoryNeeded", "SlowedDown", "DoubleBooked"
+BLOCKED = "EvictionBlocked"
 _TOO_MANY, _TOO_LATE = 429, 504
 
 
 class _Why(NamedTuple):
-    """Of an eviction: the event's reason, its text, and where it is counted."""
+    """Of an eviction: the event's reason, its text, where it is counted, and what then if a budget
+    blocks it."""
 
     reason: str
     text: str
     counts: dict[str, int]
+    then: str = ""
+
+
+class EvictionOutcome(NamedTuple):
+    """What became of asking: a refusal to report, whether the pod may be going, and for how long
+    the API server wants to be left alone."""
+
+    refusal: NotEvicted | None = None
+    may_go: bool = False
+    retry_after_s: float = 0.0
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the API server said yes."""
+        return self.may_go and self.refusal is None
 
 
 class Evictor:
     """Carries out `Evict` for one live cluster, while `leading`.
 
     `counts`: evictions of borrowers by what became of them (`evicted`, `blocked`, `failed`), `slow`
-    those for the sake of others' speed. `asked` is told of these once they may be going: the API
-    server said yes, or its answer did not come.
+    those for the sake of others' speed, `double_booked` those from GPUs given away twice. `asked`
+    is told of those for others' speed once the pod may be going: the API server said yes, or its
+    answer did not come.
     """
 
     def __init__(
@@ -55,17 +77,25 @@ class Evictor:
         self.leading = False
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
-        self.slow = dict(self.counts)
+        self.slow, self.double_booked = dict(self.counts), dict(self.counts)
         self.asked: Callable[[SlowdownReason], None] | None = None
         self._client, self._pods = client, pods
         self._tell, self._report, self.may_write = tell, report, may_write
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
     def ask(self, command: Evict) -> None:
         """Begin to evict; what became of it is reported to the engine, later."""
         task = asyncio.create_task(self._ask(command))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = command.placement.uid
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def outcome_for(self, uids: Collection[str]) -> EvictionOutcome:
+        """What becomes of the eviction of one of these pods that is under way, if any is."""
+        tasks = [task for task, uid in self._tasks.items() if uid in uids]
+        if not tasks:
+            return EvictionOutcome()
+        await asyncio.wait(tasks)
+        return EvictionOutcome() if tasks[-1].cancelled() else tasks[-1].result()
 
     async def stop(self) -> None:
         """Ask nobody any more."""
@@ -75,64 +105,67 @@ class Evictor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, command: Evict) -> None:
+    async def _ask(self, command: Evict) -> EvictionOutcome:
         uid, why = command.placement.uid, self._why(command)
         pod = self._pods.by_uid(uid)
         if pod is None or pod.metadata.deletion_timestamp:
-            return  # gone, or going: the watch tells the engine
+            return EvictionOutcome()  # gone, or going: the watch tells the engine
         if not self.leading:
-            self._report(NotEvicted(uid, "this process does not lead", refused=False))
-            return
-        if not placed_by_weft(pod):
-            self._report(NotEvicted(uid, "Weft did not place it"))
-            return
-        if self.may_write is not None and not self.may_write(2 * self.timeout_s):
-            self._report(NotEvicted(uid, "the lease ends too soon", refused=False))
-            return
-        slowed = command.record.slowed
-        try:
-            stays, may_go = await self._evict(pod, why)
-        except asyncio.CancelledError:
-            self._may_go(slowed)
-            raise
-        if may_go:
-            self._may_go(slowed)
-        if stays is not None:
-            self._report(stays)
+            outcome = EvictionOutcome(NotEvicted(uid, "this process does not lead", refused=False))
+        elif not placed_by_weft(pod):
+            outcome = EvictionOutcome(NotEvicted(uid, "Weft did not place it"))
+        elif self.may_write is not None and not self.may_write(2 * self.timeout_s):
+            outcome = EvictionOutcome(NotEvicted(uid, "the lease ends too soon", refused=False))
+        else:
+            slowed = command.record.slowed
+            try:
+                outcome = await self._evict(pod, why)
+            except asyncio.CancelledError:
+                self._may_go(slowed)
+                raise
+            if outcome.may_go:
+                self._may_go(slowed)
+        if outcome.refusal is not None:
+            self._report(outcome.refusal)
+        return outcome
 
     def _may_go(self, slowed: SlowdownReason | None) -> None:
         if slowed is not None and self.asked is not None:
             self.asked(slowed)
 
     def _why(self, command: Evict) -> _Why:
-        """The event's reason, its text, and where it is counted."""
         record = command.record
+        if isinstance(record.double_booked, DoubleBooking):
+            text = double_booking_in_words(record.double_booked, record.node, self._name)
+            return _Why(DOUBLE, text, self.double_booked, "; tried again")
         if record.slowed is not None:
             return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slow)
-        told = record.eviction
-        text = eviction_in_words(told, self._name) if told else "its memory is needed"
+        eviction = record.eviction
+        text = eviction_in_words(eviction, self._name) if eviction else "its memory is needed"
         return _Why(BORROWED, text, self.counts)
 
-    async def _evict(self, pod: Pod, why: _Why) -> tuple[NotEvicted | None, bool]:
-        """What to report, and whether it may be going because it was asked."""
+    async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
         meta = pod.metadata
         try:
             await self._client.evict(meta.namespace, meta.name, meta.uid, self.timeout_s)
         except (NotFoundError, ConflictError):
-            return None, False  # gone, or another pod of that name: the watch will say so
+            return EvictionOutcome()  # gone, or another pod of that name: the watch will say so
         except ApiError as error:
             if error.code != _TOO_MANY:
-                return self._failed(meta.uid, why, error), error.code == _TOO_LATE
+                refusal = self._failed(meta.uid, why, error)
+                return EvictionOutcome(refusal, error.code == _TOO_LATE, error.retry_after_s)
             why.counts["blocked"] += 1
-            told = error.status.message or "the API server says 429"
-            self._tell(Notice(BLOCKED, f"{why.text}. It is to be evicted, but: {told}", pod=pod))
-            return NotEvicted(meta.uid, told), False
+            blocked = error.status.message or "the API server says 429"
+            text = f"{why.text}. It is to be evicted, but: {blocked}{why.then}"
+            self._tell(Notice(BLOCKED, text, pod=pod))
+            return EvictionOutcome(NotEvicted(meta.uid, blocked), retry_after_s=error.retry_after_s)
         except (LostError, NotSentError) as error:
-            return self._failed(meta.uid, why, error), isinstance(error, LostError)
+            refusal = self._failed(meta.uid, why, error)
+            return EvictionOutcome(refusal, isinstance(error, LostError))
         why.counts["evicted"] += 1
         log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
         self._tell(Notice(why.reason, f"evicted: {why.text}", pod=pod))
-        return None, True
+        return EvictionOutcome(may_go=True)
 
     def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:
         why.counts["failed"] += 1

@@ -1,74 +1,54 @@
-"""GPUs that hold more than they have: seen on the watch, told, and where Weft is to blame, mended.
+"""Watches for GPUs that hold more than they have, tells people, and has the engine decide who goes.
 
-    watch ──▶ touch(node) ──▶ look() ──▶ over, told once ──▶ two of Weft's own? ──▶ evict the later
-                                             │
+    watch ──▶ touch(node) ──▶ look() ──▶ over, told once ──▶ two of Weft's own? ──▶ read them afresh
+                                             │                                        │
+                                             │            engine ◀──BindingsRead──────┘
+                                             │              ├──Evict──▶ evictor
+                                             │              └──EvictionWaived──▶ told, left alone
                                              └─▶ someone else's pod: told, charged, never evicted
 
 Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote, and that is as it
-was bound, is evicted or makes another go: one whose marks are in doubt may be elsewhere. Evictions
-pass through the Eviction API (disruption budgets hold), with the UID as precondition, and only
-after every pod of that GPU was read afresh. A pod that is being deleted counts as gone: so never
-two where one is enough, and never both. What a smaller node explains is nobody's double booking:
-told, not mended.
+was bound, is evicted or makes another go: one whose marks are in doubt may be elsewhere. A pod that
+is being deleted counts as gone: so never two where one is enough, and never both.
 """
 
 import asyncio
-import datetime
 import logging
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from weft.cluster.control.interface import Notice
-from weft.cluster.eviction.overbooking import (
-    BoundHolder,
-    LatecomerPod,
-    Overbooked,
-    larger_than_its_card,
-    overbooked,
-    too_late,
-)
+from weft.cluster.eviction.evictor import DOUBLE, EvictionOutcome, Evictor
 from weft.cluster.state.bound_share import Doubt, as_bound, placed_by_weft
 from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_facts import bound_ns
 from weft.cluster.state.pods import PodView
-from weft.core.engine import Engine
+from weft.core.engine import BindingsRead, Engine, Event, EvictionWaived, PodBinding
+from weft.core.engine.overbooking import OverbookedGpu, double_booked, overbooked_gpus
+from weft.core.explain.sentences import waived_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
-from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.pods import Pod
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 from weft.model import Node
 from weft.model.annotations import TERM
 
 log = logging.getLogger("weft.cluster")
 
-Step = Literal["evicted", "again", "left"]
-_TOO_MANY = 429
-
 
 class OverbookingGuardOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `recent_s`: only a pod bound so recently is evicted. A double booking is seen within seconds,
-    or by the next leader; what shows up later was rather made by nodes that changed.
-    `request_timeout_s`: of an eviction, as a binding's; it leaves only if the lease outlives twice
-    that.
     `first_delay_s`, `most_delay_s`: between attempts that a disruption budget or an error stopped.
     """
 
-    recent_s: float = 600
-    request_timeout_s: float = 3
     first_delay_s: float = 1
     most_delay_s: float = 60
 
 
 class OverbookingGuard:
-    """Looks after the accounts of one live cluster.
-
-    `over` are the overbooked GPUs by node. `counts`: evictions by what became of them (`evicted`,
-    `blocked`, `failed`).
-    """
+    """Looks after the accounts of one live cluster. `over` are the overbooked GPUs by node."""
 
     def __init__(
         self,
@@ -77,18 +57,20 @@ class OverbookingGuard:
         pods: PodView,
         nodes: NodeView,
         tell: Callable[[Notice], None],
-        may_write: Callable[[float], bool] | None,
+        report: Callable[[Event], object],
+        evictor: Evictor,
     ) -> None:
         self.options = OverbookingGuardOptions()
-        self.over: dict[str, tuple[Overbooked, ...]] = {}
-        self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
+        self.over: dict[str, tuple[OverbookedGpu, ...]] = {}
         self.leading = False
-        self._client, self._engine, self._may_write = client, engine, may_write
+        self._client, self._engine = client, engine
         self._pods, self._nodes, self._tell = pods, nodes, tell
+        self._report_event, self._evictor = report, evictor
         self._touched: set[str] = set()
         self._looked_at = -1
         self._said: dict[str, object] = {}
         self._doubted: dict[str, tuple[Doubt, ...]] = {}
+        self._waived: set[str] = set()
         self._left: dict[str, tuple[frozenset[str], Node]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -107,14 +89,14 @@ class OverbookingGuard:
         self._touched = set()
         self._looked_at = self._engine.ledger.version
         for name in names:
-            found = overbooked(self._engine.ledger, name, self._unsure)
-            if found:
-                self.over[name] = found
+            overbooked = overbooked_gpus(self._engine.ledger, name, self._unsure)
+            if overbooked:
+                self.over[name] = overbooked
             else:
                 self.over.pop(name, None)
                 self._left.pop(name, None)
-            if self.leading and (found or name in self._said):
-                self._report(name, found)
+            if self.leading and (overbooked or name in self._said):
+                self._report(name, overbooked)
                 self._mend(name)
         if self.leading:
             self._report_doubts()
@@ -144,24 +126,24 @@ class OverbookingGuard:
 
     # --- telling ---
 
-    def _report(self, name: str, found: tuple[Overbooked, ...]) -> None:
+    def _report(self, name: str, overbooked: tuple[OverbookedGpu, ...]) -> None:
         strangers: dict[str, list[int]] = {}
-        for one in found:
-            for uid in one.holders:
+        for gpu in overbooked:
+            for uid in gpu.holders:
                 pod = self._pods.by_uid(uid)
                 if pod is not None and pod.spec.node_name and not placed_by_weft(pod):
-                    strangers.setdefault(uid, []).append(one.gpu)
-        state = tuple((one.gpu, one.holders) for one in found)
+                    strangers.setdefault(uid, []).append(gpu.gpu)
+        state = tuple((gpu.gpu, gpu.holders) for gpu in overbooked)
         if self._said.get(name, ()) == state:
             return
         before = self._said.get(name) or ()
-        if not found:
+        if not overbooked:
             del self._said[name]
             log.info("node %s: no GPU holds more than it has any more", name)
             return
         self._said[name] = state
-        text = "; ".join(map(str, found))
-        holders = dict.fromkeys(uid for one in found for uid in one.holders)
+        text = "; ".join(map(str, overbooked))
+        holders = dict.fromkeys(uid for gpu in overbooked for uid in gpu.holders)
         pods = ", ".join(self._name(uid) for uid in holders)
         text = f"{text} ({pods}); nothing more is given away there until that ends"
         log.warning("node %s: %s", name, text)
@@ -171,12 +153,12 @@ class OverbookingGuard:
                 continue
             which = ", ".join(map(str, gpus))
             assumed = self._pods.assumed.get(uid, "")
-            told = (
+            text = (
                 f"bound to {name} by someone else than Weft: GPU {which} there may hold more than "
                 f"it has. Its share is counted{f' ({assumed})' if assumed else ''} and given to "
                 "nobody else until it ends"
             )
-            self._tell(Notice("Overbooked", told, pod=self._pods.by_uid(uid)))
+            self._tell(Notice("Overbooked", text, pod=self._pods.by_uid(uid)))
 
     def _report_doubts(self) -> None:
         for uid, doubts in self._pods.doubts.items():
@@ -198,102 +180,64 @@ class OverbookingGuard:
     # --- mending ---
 
     def _mend(self, name: str) -> None:
-        """Begin to evict, if Weft's own pods are more than a GPU of this node holds."""
-        node, ours = self._nodes.nodes.get(name), self._ours(name)
-        if node is None or name in self._tasks or not self._late(node, ours):
+        """Have it decided who goes, if Weft's own pods are more than a GPU of this node holds."""
+        if name in self._tasks or not self._is_double_booked(name, self._ours(name)):
             return
-        if self._left.get(name) == (frozenset(one.uid for one in ours), node):
-            return  # looked at before, and left as it is
         task = self._tasks[name] = asyncio.create_task(self._settle(name))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    def _ours(self, name: str) -> list[BoundHolder]:
-        """Weft's own pods on this node that are as it bound them, and not on their way out; when
-        bound is not known."""
-        found = []
+    def _ours(self, name: str) -> frozenset[str]:
+        """Weft's own pods on this node that are as it bound them, and not on their way out."""
+        ours = set()
         for held in self._engine.ledger.pods_on(name):
             pod = self._pods.by_uid(held.placement.uid)
             if pod is None or pod.metadata.deletion_timestamp or not held.placement.shares:
                 continue
             if as_bound(pod) and pod.metadata.uid not in self._pods.doubts:
-                found.append(BoundHolder(pod.metadata.uid, held.placement.shares))
-        return found
+                ours.add(pod.metadata.uid)
+        return frozenset(ours)
 
-    def _late(self, node: Node, holders: list[BoundHolder]) -> list[LatecomerPod]:
-        return too_late(node, holders, max(self._engine.ledger.limits))
+    def _is_double_booked(self, name: str, ours: frozenset[str]) -> bool:
+        """Whether these pods do not fit beside each other, and that was not left as it is."""
+        node = self._nodes.nodes.get(name)
+        if node is None or self._left.get(name) == (ours, node):
+            return False
+        return bool(double_booked(self._engine.ledger, name, map(PodBinding, ours)))
 
     async def _settle(self, name: str) -> None:
-        """Evict who came too late on this node, one at a time, until the rest fits."""
+        """Have the engine decide, one pod at a time, until the rest fits or is left as it is."""
         backoff = Backoff(self.options.first_delay_s, self.options.most_delay_s, self._client.rng)
-        while self.leading:
-            node, ours = self._nodes.nodes.get(name), self._ours(name)
-            if node is None or not self._late(node, ours):
-                return
-            pause_s = 0.0
+        while self.leading and self._is_double_booked(name, ours := self._ours(name)):
+            node, outcome = self._nodes.nodes[name], EvictionOutcome()
             try:
-                step = await self._evict_one(node, ours)
-            except ApiError as error:
-                step, pause_s = "again", error.retry_after_s
-                self._note_error(error)
-            except (LostError, NotSentError, msgspec.DecodeError) as error:
-                step = "again"
-                self._note_error(error)
-            if step == "left":
-                self._left[name] = frozenset(one.uid for one in ours), node
-                return
-            if step == "again":
-                await self._client.clock.sleep(max(pause_s, backoff.next_s()))
+                outcome = await self._decide(name, ours)
+            except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+                if isinstance(error, ApiError):
+                    outcome = EvictionOutcome(retry_after_s=error.retry_after_s)
+                self._evictor.double_booked["failed"] += 1
+                log.warning("pods that were bound twice over can't be read now: %s", error)
+            if name in self._waived:
+                self._waived.discard(name)
+                self._left[name] = ours, node
+            elif not outcome.evicted:
+                await self._client.clock.sleep(max(outcome.retry_after_s, backoff.next_s()))
 
-    def _note_error(self, error: Exception) -> None:
-        self.counts["failed"] += 1
-        log.warning("a pod that was bound twice over can't be evicted now: %s", error)
+    async def _decide(self, name: str, ours: Collection[str]) -> EvictionOutcome:
+        """Read these pods afresh and let the engine say who goes; what became of that."""
+        bindings = [read for uid in sorted(ours) if (read := await self._read(uid)) is not None]
+        shrunk = name in self._nodes.shrunk
+        self._report_event(BindingsRead(name, tuple(bindings), shrunk))
+        return await self._evictor.outcome_for(ours)
 
-    async def _evict_one(self, node: Node, ours: list[BoundHolder]) -> Step:
-        """Read the pods afresh, and evict the first that does not fit beside those before it."""
-        pods: dict[str, Pod] = {}
-        holders = []
-        for one in ours:
-            found = await self._read(one)
-            if found is not None:
-                holder, pods[one.uid] = found
-                holders.append(holder)
-        late = self._late(node, holders)
-        if not late:
-            return "again"  # the watch has not shown yet what was read, or a pod is just leaving
-        victim, pod = late[0], pods[late[0].uid]
-        text = self._why(node, victim)
-        excuse = self._excuse(node, holders, victim)
-        if excuse:
-            self._tell(Notice("DoubleBooked", f"{text}. It is not evicted: {excuse}", pod=pod))
-            return "left"
-        return await self._evict(pod, text)
+    def waive(self, command: EvictionWaived) -> None:
+        """The engine leaves the pod where it is: tell why."""
+        place, text = command.placement, waived_in_words(command, self._name)
+        self._tell(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
+        self._waived.add(place.node)
 
-    async def _evict(self, pod: Pod, text: str) -> Step:
-        meta = pod.metadata
-        timeout_s = self.options.request_timeout_s
-        if self._may_write is not None and not self._may_write(2 * timeout_s):
-            return "again"
-        try:
-            await self._client.evict(meta.namespace, meta.name, meta.uid, timeout_s)
-        except (NotFoundError, ConflictError):
-            return "again"  # gone, or another pod of that name: the watch will say so
-        except ApiError as error:
-            if error.code != _TOO_MANY:
-                raise
-            self.counts["blocked"] += 1
-            why = error.status.message or "the API server says 429"
-            blocked = f"{text}. It is to be evicted, but: {why}; tried again"
-            self._tell(Notice("EvictionBlocked", blocked, pod=pod))
-            await self._client.clock.sleep(error.retry_after_s)
-            return "again"
-        self.counts["evicted"] += 1
-        log.warning("evicted %s/%s: %s", meta.namespace, meta.name, text)
-        self._tell(Notice("DoubleBooked", f"evicted: {text}", pod=pod))
-        return "evicted"
-
-    async def _read(self, one: BoundHolder) -> tuple[BoundHolder, Pod] | None:
-        """The pod as it is now, with when it was bound; None where it holds nothing for long."""
-        known = self._pods.by_uid(one.uid)
+    async def _read(self, uid: str) -> PodBinding | None:
+        """When the pod was bound, as it is now; None where it holds nothing for long."""
+        known = self._pods.by_uid(uid)
         if known is None:
             return None
         meta = known.metadata
@@ -303,42 +247,10 @@ class OverbookingGuard:
             return None
         pod = PODS.decode(body)
         now = pod.metadata
-        if now.uid != one.uid or pod.ended or now.deletion_timestamp:
+        if now.uid != uid or pod.ended or now.deletion_timestamp:
             return None
         if not as_bound(pod) or as_bound(pod) != as_bound(known):
             return None  # it was edited: the watch will say so
-        bound_at = pod.bound_at or now.creation_timestamp or ""
         term = (now.annotations or {}).get(TERM, "")
         number = int(term) if term.isdecimal() and len(term) < 18 else 0
-        return BoundHolder(one.uid, one.shares, bound_at, number), pod
-
-    def _why(self, node: Node, victim: LatecomerPod) -> str:
-        card = next(gpu for gpu in node.gpus if gpu.index == victim.gpu)
-        others = ", ".join(self._name(uid) for uid in victim.beside)
-        lacking = []
-        if victim.lacks_mib:
-            lacking.append(f"{victim.lacks_mib:,} of its {card.memory_mib:,} MiB are missing")
-        if victim.lacks_milli:
-            lacking.append(f"{victim.lacks_milli:,} of its {card.milli:,} thousandths are missing")
-        lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
-        return (
-            f"GPU {victim.gpu} of node {node.name} was given away twice; beside {others}, bound "
-            f"before, {lacks}"
-        )
-
-    def _excuse(self, node: Node, holders: list[BoundHolder], victim: LatecomerPod) -> str:
-        """Why the pod stays all the same; "" if it must go."""
-        there = [one for one in holders if one.uid in (victim.uid, *victim.beside)]
-        if node.name in self._nodes.shrunk:
-            return "its node has shown larger or more GPUs than now"
-        if any(larger_than_its_card(node, one.shares) for one in there):
-            return "its node must have had larger GPUs when it was placed"
-        bound_at = next(one.bound_at for one in holders if one.uid == victim.uid)
-        try:
-            datetime.datetime.fromisoformat(bound_at)
-        except ValueError:
-            return "nobody says when it was bound"
-        age_s = self._pods.held_ns(victim.uid) / 1e9
-        if age_s > self.options.recent_s:
-            return f"it was bound {int(age_s // 60)} minutes ago, and has been left running since"
-        return ""
+        return PodBinding(uid, bound_ns(pod), self._pods.held_ns(uid), number)

@@ -34,7 +34,7 @@ class ListenerOptions(msgspec.Struct, frozen=True):
 
     @property
     def door(self) -> AccessRule:
-        """Who is let in."""
+        """The rule of who is let in."""
         return AccessRule(self.client_authority is not None, self.anyone)
 
 
@@ -47,12 +47,12 @@ async def listen(server: ExtenderServer, wish: ListenerOptions) -> list[int]:
     tls = None
     if wish.certificate is not None and wish.key is not None:
         tls = server_tls(wish.certificate, wish.key, wish.client_authority)
-    found = []
+    ports = []
     extra = ORIGINAL_PORTS if wish.original_ports else ()
     for port in dict.fromkeys((wish.port, *extra)):
         try:
             opened = await server.listen(wish.host, port, tls)
         except OSError as error:
             raise BadInputError(f"port {port}", f"can't be listened on: {error}") from error
-        found.append(opened)
-    return found
+        ports.append(opened)
+    return ports

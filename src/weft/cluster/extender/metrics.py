@@ -1,4 +1,4 @@
-"""What the extender counts: a collector of prometheus-client's."""
+"""The extender's metrics: a collector of prometheus-client's."""
 
 from bisect import bisect_left
 from collections.abc import Iterator

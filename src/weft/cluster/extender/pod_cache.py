@@ -13,7 +13,7 @@ from weft.kube.pods import Pod
 from weft.model import PodRequest
 
 LARGE_BYTES = 65_536
-"""Of a pod's JSON. Pods have some kB, and memory must be bounded whatever somebody sends."""
+"""Largest pod JSON that is kept. Pods have some kB; memory is bounded whatever somebody sends."""
 
 
 class PodCache:

@@ -16,7 +16,7 @@ from weft.model.manifest import Api
 
 MOST_SCORE = 10
 MOST_NODES = 100_000
-"""Of one request. Kubernetes goes to 5,000; more only cost memory, most of all the answer's."""
+"""Most nodes of one request. Kubernetes goes to 5,000; more only cost memory."""
 _LONGEST_TEXT = 300
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ Fields = dict[str, msgspec.Raw]
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
-    """What filter and prioritize ask. `nodes` by name where whole nodes came, else None.
+    """Arguments of filter and prioritize. `nodes` by name where whole nodes came, else None.
 
     `raw_pod` and `raw_names` are the pod and the names as they came; `null` beside no nodes is a
     caller that sent neither list.
@@ -38,7 +38,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_nodes(self) -> bool:
-        """Whether either list came, empty or not."""
+        """True if either list came, empty or not."""
         return self.nodes is not None or self.raw_names != _NULL_BYTES
 
 

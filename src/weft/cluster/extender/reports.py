@@ -1,4 +1,4 @@
-"""What the originals show at GET: gpushare's `inspect` and Elastic GPU's `status`."""
+"""The originals' reports at GET: gpushare's `inspect` and Elastic GPU's `status`."""
 
 from collections.abc import Callable
 
@@ -103,12 +103,12 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
 
 def status(ledger: Ledger) -> dict[str, str]:
     """Each of Elastic's resources → JSON in a string: node → its GPUs' percents and MiB."""
-    found: dict[str, list[_Card]] = {}
+    cards_of: dict[str, list[_Card]] = {}
     for row, node in enumerate(ledger.table.nodes):
         if node.gpus:
             first = ledger.table.start[row]
-            found[node.name] = [_card(ledger, first + i, gpu) for i, gpu in enumerate(node.gpus)]
-    text = msgspec.json.encode(found).decode()
+            cards_of[node.name] = [_card(ledger, first + i, gpu) for i, gpu in enumerate(node.gpus)]
+    text = msgspec.json.encode(cards_of).decode()
     return dict.fromkeys(ELASTIC_RESOURCES, text)
 
 

@@ -34,7 +34,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class SchedulerConfigOptions(msgspec.Struct, frozen=True):
-    """What the configuration should say.
+    """Options of the printed configuration.
 
     `url`: where kube-scheduler reaches Weft, without the path. `weight`: of Weft's scores beside
     kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100.
@@ -118,17 +118,17 @@ def _resources(system: BaseDialect) -> tuple[str, ...]:
 
 
 def _reported(system: BaseDialect) -> tuple[str, ...]:
-    """What device plugins report as allocatable: kube-scheduler must not look for the rest."""
+    """Resources that device plugins report as allocatable; kube-scheduler must not check others."""
     return system.counted or system.resources
 
 
 def _tls(files: TlsFiles) -> dict[str, Any]:
-    found = {"caFile": str(files.authority)}
+    tls_config = {"caFile": str(files.authority)}
     if files.certificate is not None and files.key is not None:
-        found |= {"certFile": str(files.certificate), "keyFile": str(files.key)}
+        tls_config |= {"certFile": str(files.certificate), "keyFile": str(files.key)}
     if files.server_name:
-        found["serverName"] = files.server_name
-    return found
+        tls_config["serverName"] = files.server_name
+    return tls_config
 
 
 def _system(name: str) -> BaseDialect:

@@ -57,7 +57,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerLimits:
-        """What the server needs of it."""
+        """The limits that the HTTP server itself keeps."""
         return ServerLimits(
             self.read_timeout_s,
             self.read_timeout_s,
@@ -155,10 +155,10 @@ class ExtenderServer:
 
     def _inspect(self, node: str = "") -> HttpAnswer:
         cluster = self._extender.cluster
-        found = inspect(
+        report = inspect(
             cluster.engine.ledger, cluster.settings.gpushare_unit, self._extender.name_of, node
         )
-        return HttpAnswer(200, encode(found))
+        return HttpAnswer(200, encode(report))
 
     def _status(self) -> HttpAnswer:
         return HttpAnswer(200, encode(status(self._extender.cluster.engine.ledger)))

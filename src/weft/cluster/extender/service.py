@@ -1,4 +1,4 @@
-"""What the extender answers, from bytes to bytes; HTTP itself is `server.py`.
+"""Answers the extender's requests, from bytes to bytes; HTTP itself is `server.py`.
 
 Rules
   1. filter, prioritize and preempt are pure questions: nothing is reserved, for kube-scheduler may
@@ -113,7 +113,7 @@ class Extender:
         return ExtenderReply(200, encode(list(map(HostPriority, args.names, found))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
-        """Of the proposed victims those by whose end the pod would get its GPUs; all or none of a
+        """Choose the proposed victims by whose end the pod would get its GPUs; all or none of a
         node's, for kube-scheduler proposed no more than it needs itself."""
         if not body:
             return _no_body()
@@ -236,7 +236,7 @@ def _no_body() -> ExtenderReply:
 
 
 def _why_not(outcome: Outcome, node: str) -> str:
-    """What kube-scheduler is told of a binding's outcome; "" for bound."""
+    """The error that kube-scheduler gets for a binding's outcome; "" for bound."""
     match outcome:
         case Bound():
             return ""

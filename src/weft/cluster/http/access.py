@@ -1,4 +1,4 @@
-"""Who is let in to what not everybody may see or do: the one rule of every server of Weft.
+"""Access to what not everybody may see or do: the one rule of every server of Weft.
 
 What tells of health and counts is behind no door: the kubelet and Prometheus show nothing. What
 tells of pods, and what binds them, is.
@@ -24,7 +24,7 @@ class AccessRule(msgspec.Struct, frozen=True):
     anyone: bool = False
 
     def admits(self, transport: asyncio.BaseTransport | None) -> bool:
-        """Whether what came by this connection is let in."""
+        """True if what came by this connection is let in."""
         if self.anyone:
             return True
         if transport is None:
@@ -36,7 +36,7 @@ class AccessRule(msgspec.Struct, frozen=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine or pod can reach this address."""
+    """True if only this machine or pod can reach this address."""
     if host.lower() == LOCALHOST:
         return True
     try:

@@ -63,7 +63,7 @@ class LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP is told so in a few words; nothing of it is sent back or logged."""
+        """Answer what is no HTTP in a few words; nothing of it is sent back or logged."""
         self._turned_away("http")
         response = self._unreadable()
         response.set_status(status)
@@ -71,7 +71,7 @@ class LimitedConnection(web.RequestHandler):
         return response
 
     def answering(self, now: bool) -> None:
-        """Whether a request is being answered; before that its head is waited for.
+        """Begin or end answering a request; outside of that its head is waited for.
 
         Once it is leaving, no further request is.
         """

@@ -1,4 +1,4 @@
-"""What this room asks of a live cluster beyond what every host asks: its parts, to tell of them."""
+"""The live cluster as the scheduler's pages see it: its parts, to report on them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class ClusterView(LiveCluster, Protocol):
 
     binder: Binder
     guard: OverbookingGuard
-    recall: Evictor
+    evictor: Evictor
     ends: OomWatch
     oom_history: OomHistoryStore
 

@@ -56,7 +56,7 @@ class LedgerGauges:
             ]
 
     def _of_told(self) -> list[Column]:
-        """What changes only with the nodes. A MIG instance is part of its card: not counted."""
+        """Numbers that change only with the nodes. A MIG instance counts as part of its card."""
         table = self._ledger.table
         cards = table.device_parent < 0
         return [
@@ -100,11 +100,11 @@ class LedgerGauges:
         ]
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
-        """Of each GPU node, over its devices."""
+        """Sum over its devices, for each GPU node."""
         table = self._ledger.table
         weights = np.asarray(values, dtype=np.float64)
-        found = np.bincount(table.device_node, weights=weights, minlength=table.count)
-        total: list[float] = found.take(self._rows).tolist()
+        by_node = np.bincount(table.device_node, weights=weights, minlength=table.count)
+        total: list[float] = by_node.take(self._rows).tolist()
         return total
 
     def _of_gpus(self) -> list[Column]:

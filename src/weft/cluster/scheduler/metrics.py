@@ -1,4 +1,4 @@
-"""What the scheduler counts. Names and labels are kube-scheduler's where they mean the same.
+"""The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
 Labels come from profiles, policies, nodes and words in the code, never from pods: bounded. What
 others count already (client, binder, watches, ledger) is read off them when Prometheus asks.
@@ -129,7 +129,9 @@ class SchedulerMetrics:
 
     def _queues(self) -> Iterator[Metric]:
         live = self._live
-        states = Counter(_QUEUES.get(one.state, "active") for one in live.engine.queue.waiting())
+        states = Counter(
+            _QUEUES.get(waiting.state, "active") for waiting in live.engine.queue.waiting()
+        )
         gated = sum(
             1
             for pod in live.pods.pods.values()
@@ -222,7 +224,7 @@ class SchedulerMetrics:
             "weft_evictions",
             "Pods evicted from overbooked GPUs, by outcome.",
             ("outcome",),
-            {(outcome,): count for outcome, count in live.guard.counts.items()},
+            {(outcome,): count for outcome, count in live.evictor.double_booked.items()},
         )
 
     def _oom_history(self) -> Iterator[Metric]:
@@ -232,12 +234,12 @@ class SchedulerMetrics:
             (
                 "weft_recalls",
                 "Borrowers of GPU memory asked to go, by outcome.",
-                live.recall.counts,
+                live.evictor.counts,
             ),
             (
                 "weft_slowness_evictions",
                 "Pods asked to go for others' speed, by outcome.",
-                live.recall.slow,
+                live.evictor.slow,
             ),
             (
                 "weft_lessons_writes",

@@ -1,4 +1,4 @@
-"""What a scheduler process answers about itself over HTTP. It only reads.
+"""Health, metrics and explanations of a scheduler process over HTTP; all of it read-only.
 
     /healthz, /livez             the event loop turns
     /readyz                      all there was has been read, and this process leads or follows one
@@ -57,7 +57,7 @@ class HttpOptions(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerLimits:
-        """What the server needs of it."""
+        """The limits that the server itself keeps."""
         return ServerLimits(
             self.head_timeout_s, self.answer_timeout_s, self.idle_timeout_s, self.most_connections
         )
@@ -71,7 +71,7 @@ class HealthCheck(NamedTuple):
 
 
 class _Families(Collector):
-    """What was collected at one moment, to be written in a thread."""
+    """Metrics collected at one moment, to be written in a thread."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -211,12 +211,12 @@ class StatusPages:
             if refusal is not None:
                 return _error(*refusal)
             async with self._explaining_one:
-                found = await self._explainer.explain(namespace, name)
+                explanation = await self._explainer.explain(namespace, name)
         finally:
             self._explaining -= 1
-        if found is None:
+        if explanation is None:
             return _error(404, f"there is no pod {namespace}/{name}")
-        return HttpAnswer(200, msgspec.json.encode(found))
+        return HttpAnswer(200, msgspec.json.encode(explanation))
 
 
 class ProblemBody(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Who may have a pod explained: an explanation names pods, nodes and shares of all namespaces.
+"""Permission to have a pod explained: explanations name pods and nodes of all namespaces.
 
 By loopback comes who is on the machine, or may forward a port into the pod. Everybody else shows a
 token in a header of its own, because the API server's proxy keeps Authorization to itself. The

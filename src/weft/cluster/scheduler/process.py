@@ -138,7 +138,7 @@ class SchedulerProcess:
         log.info("stopped")
 
     async def _drain(self) -> None:
-        """What brings work ends first, what tells of it last."""
+        """Close what brings work first, and what reports it last."""
         serving = [part for part in reversed(self._serving) if part not in self._early]
         for part in serving:
             await part.close()

@@ -58,7 +58,7 @@ class AntiAffinityDomains:
         return [name for name, node in nodes.items() if _in(other, node.metadata.labels or {})]
 
     def covers(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is in a domain that is kept."""
+        """True if a node with these labels is in a domain that is kept."""
         return _in(self._domains, labels)
 
 

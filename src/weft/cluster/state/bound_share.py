@@ -1,4 +1,4 @@
-"""What a bound pod holds: from its marks, or where these say nothing, the most it may hold.
+"""Finds what a bound pod holds: by its marks, or where these say nothing, the most it may hold.
 
 A pod whose marks name its GPUs holds those, as far as marks are believed (`dialects/evidence.py`).
 Others were placed by someone who wrote nothing down, and whatever is not charged would be given
@@ -43,7 +43,7 @@ class Doubt(NamedTuple):
 
 
 class BoundShare(NamedTuple):
-    """What is charged for a pod. `why` says, where its marks did not, what was assumed.
+    """The charge for a pod. `why` says, where its marks did not, what was assumed.
 
     `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
     """
@@ -83,7 +83,7 @@ class GuessedUse:
 
 
 def placed_by_weft(pod: Pod) -> bool:
-    """Whether Weft wrote where this bound pod is: for this very pod, on this very node."""
+    """True if Weft wrote where this bound pod is: for this very pod, on this very node."""
     marks = pod.metadata.annotations or {}
     here = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
@@ -101,7 +101,7 @@ def as_bound(pod: Pod) -> str:
 def held_by(
     pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
 ) -> BoundShare:
-    """What to charge for this bound pod on its node, whose cards are so full without it.
+    """Charge this bound pod on its node, whose cards are so full without it.
 
     `bound_with` is what it was seen to be bound with: the value of Weft's annotation.
     """
@@ -136,7 +136,7 @@ def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
 
 
 def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
-    """What to charge while the pod's node is not known: all but GPUs."""
+    """Charge all but GPUs, while the pod's node is not known."""
     try:
         shape = read_bound(pod, settings).shape
     except BadInputError:
@@ -174,7 +174,7 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
 
 
 def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> BoundShare:
-    """What to charge for a bound pod that cannot be read, because of this. Never raises."""
+    """Charge a bound pod that cannot be read, because of this. Never raises."""
     try:
         shape, gpus = plain_shape(pod, settings), _names_gpus(pod)
     except Exception:  # a mistake of ours: what it takes beside GPUs is not known

@@ -1,4 +1,4 @@
-"""What contradicts itself about gpushare's unit: told once, by whoever leads.
+"""Reports contradictions about gpushare's unit, once, while this process leads.
 
 A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may say otherwise, a node may
 be switched while pods run there, and a pod's marks may come from before that. What is charged then

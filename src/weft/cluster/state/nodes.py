@@ -96,7 +96,7 @@ class NodeView:
 
     @property
     def dirty(self) -> bool:
-        """Whether `changed` may have something to tell."""
+        """True if `changed` may have something new."""
         return bool(self._dirty) or self._away.dirty
 
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
@@ -165,7 +165,7 @@ class NodeView:
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:
-    """Whether Weft reads the same in both. Most of what happens to nodes are heartbeats."""
+    """True if Weft reads the same in both. Most of what happens to nodes are heartbeats."""
     was, now = known.metadata, node.metadata
     return (
         known.status == node.status

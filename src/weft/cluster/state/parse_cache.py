@@ -18,7 +18,7 @@ from weft.model import Constraints, PodRequest
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 
 LARGE_BYTES = 65_536
-"""Of a pod's spec. Pods have some kB; larger ones are read anew, for they would fill the memory."""
+"""Largest pod spec that is kept. Pods have some kB; larger ones would fill the memory."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -31,7 +31,7 @@ class ParseCache:
         self._known: OrderedDict[bytes, tuple[Constraints, PodRequest]] = OrderedDict()
 
     def read(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-        """What `read` says of this pod; whatever it raises comes through, and is not kept."""
+        """Read this pod, or one like it; whatever `read` raises comes through, and is not kept."""
         meta = pod.metadata
         if not (meta.uid and meta.name and meta.namespace):  # no pod of the API
             return self._read(pod, settings, constraints)

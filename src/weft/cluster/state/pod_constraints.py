@@ -15,10 +15,10 @@ WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 
 
 class Volumes(Protocol):
-    """What the claims of a pod are bound to."""
+    """Knows what the claims of a pod are bound to."""
 
     def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
-        """Of each rule one term must match the node; a text where the claim cannot be honoured."""
+        """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
         ...
 
     def held_by_other(self, pod: Pod, claim: str) -> str:
@@ -27,7 +27,7 @@ class Volumes(Protocol):
 
 
 class UnknownVolumes:
-    """Of a manifest alone: nobody knows what its claims are bound to."""
+    """Stands for a manifest alone: nobody knows what its claims are bound to."""
 
     def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
         """No rule."""
@@ -93,31 +93,33 @@ def _term(term: kube.NodeSelectorTerm) -> Term:
     return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
-def _requirements(told: Sequence[kube.SelectorRequirement] | None) -> tuple[Requirement, ...]:
-    return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in told or ())
+def _requirements(
+    requirements: Sequence[kube.SelectorRequirement] | None,
+) -> tuple[Requirement, ...]:
+    return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
 
 
 def _unsupported(spec: ScheduledSpec) -> list[str]:
-    """What in the spec Weft alone cannot honour, in words."""
-    found = []
+    """List in words what in the spec Weft alone cannot honour."""
+    unsupported = []
     if spec.affinity is not None:
-        for field, told in (
+        for field, terms in (
             ("podAffinity", spec.affinity.pod_affinity),
             ("podAntiAffinity", spec.affinity.pod_anti_affinity),
         ):
-            if told is not None and told.required:
-                found.append(f"spec.affinity.{field} is not honoured by Weft alone")
+            if terms is not None and terms.required:
+                unsupported.append(f"spec.affinity.{field} is not honoured by Weft alone")
     hard = spec.topology_spread_constraints or ()
     if any(one.when_unsatisfiable != "ScheduleAnyway" for one in hard):
-        found.append("spec.topologySpreadConstraints is not honoured by Weft alone")
+        unsupported.append("spec.topologySpreadConstraints is not honoured by Weft alone")
     if spec.resource_claims:
-        found.append("spec.resourceClaims is not honoured by Weft alone")
+        unsupported.append("spec.resourceClaims is not honoured by Weft alone")
     for volume in spec.volumes or ():
         if field := volume.lone_disk:
-            found.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
+            unsupported.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
     if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
-        found.append("spec.schedulingGroup is not honoured by Weft alone")
-    return found
+        unsupported.append("spec.schedulingGroup is not honoured by Weft alone")
+    return unsupported
 
 
 def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], list[str]]:
@@ -134,10 +136,10 @@ def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], 
 
 def claims_of(pod: Pod) -> list[str]:
     """Names of the PersistentVolumeClaims that the pod mounts, also those made for it."""
-    found = []
+    claims = []
     for volume in pod.spec.volumes or ():
         if volume.persistent_volume_claim is not None:
-            found.append(volume.persistent_volume_claim.claim_name)
+            claims.append(volume.persistent_volume_claim.claim_name)
         elif volume.ephemeral is not None:
-            found.append(f"{pod.metadata.name}-{volume.name}")
-    return found
+            claims.append(f"{pod.metadata.name}-{volume.name}")
+    return claims

@@ -1,4 +1,4 @@
-"""What a pod's object says beside what it asks: whether it is as before, since when it is there."""
+"""Reads a pod's age and binding time, and compares it with what it was before."""
 
 import datetime
 
@@ -13,7 +13,7 @@ from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 
 def same(known: Pod, pod: Pod) -> bool:
-    """Whether the pod asks, holds and is the same as before. Most changes are of its status."""
+    """True if the pod asks, holds and is the same as before. Most changes are of its status."""
     was, now = known.metadata, pod.metadata
     return (
         known.ended == pod.ended
@@ -26,7 +26,7 @@ def same(known: Pod, pod: Pod) -> bool:
 
 
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
-    """Whether the pod comes back from this placement's Binding as it went into it: asking what it
+    """True if the pod comes back from this placement's Binding as it went into it: asking what it
     asked, saying what it said, and with the marks that were written, no agent's among them."""
     said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)

@@ -38,8 +38,7 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequ
 
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
-    """What a pod takes beside GPUs, and its class, as far as that can be read: for pods that are
-    no good."""
+    """Read only what a pod takes beside GPUs, and its class, as far as that can be read."""
     cpu, memory, extended = node_side(pod, lends=settings.lends, bounds=HELD)
     job_class = (pod.metadata.annotations or {}).get(CLASS, "")
     shape = Shape(

@@ -93,12 +93,12 @@ class PodView:
         return self._by_uid.get(uid)
 
     def decided(self, uid: str) -> Placement | None:
-        """What the engine holds for this pod."""
+        """The placement that the engine holds for this pod."""
         held = self._ledger.holdings.get(uid)
         return held.placement if held is not None else None
 
     def unsure(self, uid: str) -> bool:
-        """Whether the pod may hold less than is charged for it: its marks are in doubt."""
+        """True if the pod may hold less than is charged for it: its marks are in doubt."""
         return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
 
     def take(self, pod: Pod) -> Event | None:
@@ -151,9 +151,9 @@ class PodView:
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
-        told = self._told.pop(uid, None)
+        before = self._told.pop(uid, None)
         event = self._classify(pod)
-        if event is None and told is not None and uid not in self._told:
+        if event is None and before is not None and uid not in self._told:
             return PodGone(uid)  # it is not to be scheduled any more
         return event
 
@@ -164,19 +164,19 @@ class PodView:
     def together(self, events: Iterable[Event | None]) -> list[Event]:
         """These events, with what they change of guesses, in an order that is safe: all that will
         be charged is charged before anything is freed, as the engine decides at each event."""
-        told = [event for event in events if event is not None]
-        leaving = {_uid(event) for event in told}
+        changes = [event for event in events if event is not None]
+        leaving = {_uid(event) for event in changes}
         names, self._regard = self._regard, set()
         for name in sorted(names):
             for uid, held in self._guesses(name, leaving).items():
                 pod = self._by_uid[uid]
                 self._note(pod, held)
                 event = self._seen(pod, held.placement)
-                told += [event] if event is not None else []
-        if len(told) < 2:
-            return told
-        charged = [self._also_before(event) for event in told if isinstance(event, PodSeenBound)]
-        return [*charged, *(event for event in told if event not in charged)]
+                changes += [event] if event is not None else []
+        if len(changes) < 2:
+            return changes
+        charged = [self._also_before(event) for event in changes if isinstance(event, PodSeenBound)]
+        return [*charged, *(event for event in changes if event not in charged)]
 
     def without(self, node: str) -> None:
         """The node is gone: what was assumed and doubted of its GPUs is over."""
@@ -192,14 +192,14 @@ class PodView:
         """Bound pods on nodes that are not ready or not there, and those being deleted."""
         known, dead = self._nodes.objects, self._nodes.not_ready
         names = [name for name in self._on_node if name in dead or name not in known]
-        found = {uid: pod for name in names for uid, pod in self._on_node[name].items()}
-        found |= {uid: self._by_uid[uid] for uid in self._leaving if uid in self._by_uid}
-        return list(found.values())
+        stuck = {uid: pod for name in names for uid, pod in self._on_node[name].items()}
+        stuck |= {uid: self._by_uid[uid] for uid in self._leaving if uid in self._by_uid}
+        return list(stuck.values())
 
     def pending(self) -> list[Pod]:
         """Ours that wait for a node, the most important first, then the oldest."""
-        found = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
-        return sorted(found, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
+        waiting = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
+        return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def unbound(self) -> list[Pod]:
         """All that wait for a node, whoever schedules them."""
@@ -214,7 +214,7 @@ class PodView:
         return (pod for pod in self.pending() if claims_of(pod))
 
     def ours(self, pod: Pod) -> bool:
-        """Whether one of our profiles decides for it."""
+        """True if one of our profiles decides for it."""
         return (pod.spec.scheduler_name or "default-scheduler") in self._names
 
     def _is_pending(self, pod: Pod) -> bool:
@@ -341,7 +341,7 @@ class PodView:
             return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
-        """What each pod whose whole cards are guessed holds on this node.
+        """Guess the whole cards of each pod on this node that does not say which it has.
 
         A card that the engine holds for a pod which no watch has shown bound is not idle; those of
         `leaving`, whose change is just being told, are.
@@ -394,7 +394,7 @@ class PodView:
             )
 
     def _over(self, uid: str) -> Event | None:
-        """It holds nothing any more; also one that an extender bound and no watch showed bound."""
+        """End of what a pod holds; also of one that an extender bound and no watch showed bound."""
         holds = self.decided(uid) is not None
         return self._gone(uid) or (self._end(uid) if holds else None)
 

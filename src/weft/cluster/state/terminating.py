@@ -23,7 +23,7 @@ def stuck(
     now: datetime.datetime,
 ) -> list[StuckPod]:
     """Those of these bound pods that are stuck at `now` (UTC), the longest first."""
-    found = []
+    stuck_pods = []
     for pod in pods:
         meta = pod.metadata
         held = holdings.get(meta.uid)
@@ -31,12 +31,14 @@ def stuck(
         reason = _reason(pod, nodes, now) if gpus else None
         if reason is not None:
             why, age_s, dead = reason
-            found.append(
+            stuck_pods.append(
                 StuckPod(
                     meta.namespace, meta.name, meta.uid, pod.spec.node_name, gpus, why, age_s, dead
                 )
             )
-    return sorted(found, key=lambda one: (-(one.age_s or 0.0), one.namespace, one.name))
+    return sorted(
+        stuck_pods, key=lambda stuck: (-(stuck.age_s or 0.0), stuck.namespace, stuck.name)
+    )
 
 
 def _reason(

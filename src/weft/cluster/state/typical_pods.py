@@ -1,4 +1,4 @@
-"""What usually comes, for FGD: the GPU pods that the API shows, counted now and then.
+"""Counts the GPU pods that the API shows, for FGD's idea of a typical pod.
 
 Pods without a GPU are left out: they have no fragments to care about, and come in too many sizes.
 
@@ -13,13 +13,12 @@ import logging
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
-from weft.core.policies.fragments import typical_input
+from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
 
 log = logging.getLogger("weft.cluster")
 
-POLICY = "fgd"
 LEAST_PODS = 20
 MOST_PODS = 2_000  # the newest say what comes; reading 20,000 would hold a start up for seconds
 _TURN = 200  # pods read before others have their turn
@@ -57,10 +56,10 @@ class TypicalInput:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:
             return
-        found = sorted(typical_input(shapes), key=repr)
-        if found != self._told:
-            self._told = found
-            self._live.handle(PolicyInput(POLICY, found))
+        typical = sorted(typical_input(shapes), key=repr)
+        if typical != self._told:
+            self._told = typical
+            self._live.handle(PolicyInput(TYPICAL_PODS, typical))
 
 
 def _newest(pod: Pod) -> tuple[str, str]:

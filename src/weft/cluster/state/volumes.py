@@ -58,18 +58,18 @@ class VolumeView:
             self._claims[key] = claim
 
     def take_csi_node(self, change: Change[CsiNode]) -> None:
-        """What drivers say of a node came, changed or went."""
-        told = change.object  # type: ignore[union-attr]
+        """Take in a CSINode that came, changed or went."""
+        csi_node = change.object  # type: ignore[union-attr]
         limits = frozenset(
             driver.name
-            for driver in told.spec.drivers or ()
+            for driver in csi_node.spec.drivers or ()
             if driver.allocatable is not None and driver.allocatable.count is not None
         )
         if isinstance(change, Deleted):
             limits = frozenset()
-        if limits == self._limits.get(told.metadata.name, frozenset()):
+        if limits == self._limits.get(csi_node.metadata.name, frozenset()):
             return
-        self._limits[told.metadata.name] = limits
+        self._limits[csi_node.metadata.name] = limits
         limited = frozenset().union(*self._limits.values())
         self._moved = self._moved or limited != self._limited
         self._limited = limited
@@ -98,12 +98,12 @@ class VolumeView:
                     del self._users[key]
 
     def take_moved(self) -> bool:
-        """Whether pods that wait may read otherwise than at the last call."""
+        """True if pods that wait may read otherwise than at the last call."""
         moved, self._moved = self._moved, False
         return moved
 
     def rules_of(self, namespace: str, claim: str) -> Rules | str:
-        """Of each rule one term must match the node; a text where the claim cannot be honoured."""
+        """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
         found = self._claims.get((namespace or "default", claim))
         if found is None:
             return f"there is no PersistentVolumeClaim {claim}"
@@ -170,10 +170,10 @@ def _zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
     A label may name several places with `__` between them; one that names an empty place says
     nothing. A node without any such label is of a cluster without zones and can have the volume.
     """
-    for label, told in (volume.metadata.labels or {}).items():
+    for label, zones in (volume.metadata.labels or {}).items():
         if label not in _PLACES:
             continue
-        values = tuple(value.strip() for value in told.split("__"))
+        values = tuple(value.strip() for value in zones.split("__"))
         if "" in values:
             continue
         there = [_NOWHERE, Term((Requirement(label, "In", values),))]

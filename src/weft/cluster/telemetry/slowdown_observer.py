@@ -1,6 +1,6 @@
 """How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
 
-    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ recall ─┐
+    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ evictor ┐
     (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
                                                 └──PolicyInput──▶ policies
 
@@ -26,7 +26,7 @@ from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, held_back_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
 from weft.model import BadInputError
@@ -40,9 +40,6 @@ log = logging.getLogger("weft.cluster")
 FASTEST, SLOWEST = 0.5, 100.0
 """Beyond this the rate alone is wrong, whoever says it: nothing is told."""
 WINDOWS = 3
-QUIET_S = 300.0
-"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
-evicted as it ended, and nothing need be left that says so."""
 _HEIR = (
     "nobody is evicted for it: this process leads for less than 5 minutes, and the one before may "
     "have had somebody evicted"
@@ -105,14 +102,12 @@ class SlowdownObserver:
         self._seen: dict[str, _Seen] = {}
         self._told_s = -math.inf
         self._bans: tuple[Ban, ...] = ()
-        self._leads_s = math.inf
-        self._heir = self._quiet = False
         self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
         slowdown_store.adopted = lambda: self._tell_policies(at_once=True)
         live.keepers.append(slowdown_store)
-        live.recall.asked = self.goes
+        live.evictor.asked = self.goes
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""
@@ -159,9 +154,11 @@ class SlowdownObserver:
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
-        why = self._live.engine.slowdown_eviction.held_back.get(uid)
+        engine = self._live.engine
+        why = engine.slowdown_eviction.held_back.get(uid)
         told = held_back_in_words(why) if why is not None else ""
-        if not told and self._quiet and seen.progress.broken:
+        now_ns = int(self._live.client.clock.monotonic() * 1e9)
+        if not told and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
             told = _HEIR
         return replace(
             seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
@@ -209,9 +206,8 @@ class SlowdownObserver:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leadership.here and self.options.trusted:
-            self._quiet = self._after_another(pods.values())
             self._learn(told, pods.values())
-            await self._tell([one for one in told if not (self._quiet and one[0].beside)])
+            await self._tell(told)
         if self._live.leadership.here:
             self._tell_policies()
 
@@ -322,14 +318,6 @@ class SlowdownObserver:
             self.slowdown_store.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.slowdown_store.changed()
 
-    def _after_another(self, pods: Iterable[RunningPod]) -> bool:
-        """Whether another one led just now, who may have had somebody evicted: then these pods, or
-        some of them, are of its making."""
-        now_s, mine = self._live.client.clock.monotonic(), self._live.engine.placed
-        self._leads_s = min(self._leads_s, now_s)
-        self._heir = self._heir or any(one.uid not in mine for one in pods)
-        return self._heir and now_s - self._leads_s < QUIET_S
-
     def _young(self, one: RunningPod) -> bool:
         """Whether it has not been there for as long as pods take to start."""
         return self._now_s() - one.bound_s < self._rates.rests_s
@@ -344,7 +332,7 @@ class SlowdownObserver:
         self._told_s, self._bans = now_s, bans
         table = self.slowdown_store.experience.due(self.slowdown_store.now_ns())
         if table is not None:
-            self._live.handle(PolicyInput(INPUT, to_input(table)))
+            self._live.handle(PolicyInput(INTERFERENCE, to_input(table)))
         return table is not None
 
     def _bans_now(self) -> tuple[Ban, ...]:

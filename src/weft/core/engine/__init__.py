@@ -9,11 +9,14 @@ from weft.core.engine.engine import Engine
 from weft.core.engine.events import (
     Bind,
     BindFailed,
+    BindingsRead,
     BindOn,
     BindOnRefused,
     Command,
     Event,
     Evict,
+    EvictionWaived,
+    LeadershipBegan,
     Learnt,
     NodesChanged,
     NodesClosed,
@@ -32,6 +35,7 @@ from weft.core.engine.events import (
 )
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
+from weft.core.engine.overbooking import DoubleBooking, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Candidate, Record
 from weft.core.engine.slowdown_eviction import PodProgress, SlowdownReason
@@ -41,14 +45,18 @@ __all__ = [
     "BindFailed",
     "BindOn",
     "BindOnRefused",
+    "BindingsRead",
     "Candidate",
     "Command",
+    "DoubleBooking",
     "Engine",
     "Event",
     "Evict",
     "Eviction",
+    "EvictionWaived",
     "Faulted",
     "Harvest",
+    "LeadershipBegan",
     "Learnt",
     "NodesChanged",
     "NodesClosed",
@@ -58,6 +66,7 @@ __all__ = [
     "OutOfMemory",
     "PeakLearnt",
     "PodAdded",
+    "PodBinding",
     "PodBound",
     "PodGone",
     "PodProgress",

@@ -36,19 +36,20 @@ from weft.core.engine.events import (
     Unschedulable,
     Wake,
 )
-from weft.core.engine.harvest import Eviction, HarvestRules
-from weft.core.engine.journal import DecisionAttempt, Journal
+from weft.core.engine.harvest import HarvestRules
+from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
 from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, whose
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.queue import Queue
-from weft.core.engine.slowdown_eviction import SlowdownEviction, SlowdownReason
+from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.engine.waiting_pods import FreedNode, WaitingPod
-from weft.core.framework import Profile
+from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import SlowdownTolerance
+from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
-from weft.core.framework.signals import NO_SIGNALS
+from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, Placement, PodRequest
 
@@ -76,22 +77,33 @@ class Engine:
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
-        self.signals = NO_SIGNALS
-        self.residencies = Residencies()
         self.lending = HarvestRules(self.ledger)
         self.slowdown_eviction = SlowdownEviction(self.ledger, self.lending)
         self.journal = Journal(self.ledger, keep_top)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
+        self.residencies = Residencies()
+        self.observe(NO_SIGNALS)
         self.queue = Queue()
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
         self._stopped = False
         self._default = profiles[0]
-        for policy in (policy for profile in profiles for policy in profile.policies):
-            if "residencies" in policy.reads:
-                policy.residencies = self.residencies
+
+    @property
+    def policies(self) -> list[Policy]:
+        """All profiles' policies."""
+        return [policy for profile in self.profiles.values() for policy in profile.policies]
+
+    @property
+    def signals(self) -> SignalsView:
+        """What the GPUs are doing, as policies see it."""
+        return self.assessor.observed.signals
+
+    def observe(self, signals: SignalsView) -> None:
+        """Show policies these signals from now on."""
+        self.assessor.observed = Observations(signals, self.residencies)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
@@ -208,9 +220,7 @@ class Engine:
             self.ledger.release(uid)
             self._unwind(uid, now_ns)
 
-    def evict(
-        self, held: Holding, why: Eviction | SlowdownReason, now_ns: int, out: list[Command]
-    ) -> None:
+    def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
         self.lending.leaves(held.placement.uid)
@@ -288,7 +298,7 @@ class Engine:
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
-        if profile.reads_co_residents:  # a GPU with this pod on it may suit others
+        if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
         self._bind(placed, placement, now_ns, out)
 
@@ -365,7 +375,7 @@ class Engine:
         )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
-        placed = self.placed[pod.uid] = PlacedPod(waiting, record)
+        placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
         self.lending.close()
         self.residencies.came(placement, now_ns)
         return placed, placement

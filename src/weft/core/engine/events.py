@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.engine.decision_faults import Faulted
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
+from weft.core.engine.overbooking import DoubleBooking, Excuse, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
@@ -129,6 +130,22 @@ class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
     observed: tuple[PodProgress, ...] = ()
 
 
+class LeadershipBegan(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """This process leads from now on; another may have led, and evicted, until just now."""
+
+
+class BindingsRead(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Pods of a node hold more than it has: the bindings, read afresh, of those that Weft placed.
+
+    Pods on their way out, and those whose marks are in doubt, are left out. `shrunk`: the node has
+    shown larger or more GPUs than now.
+    """
+
+    node: str
+    bindings: tuple[PodBinding, ...]
+    shrunk: bool = False
+
+
 Event = (
     NodesChanged
     | NodesClosed
@@ -145,6 +162,8 @@ Event = (
     | OomHistoryLearnt
     | OutOfMemory
     | ProgressSeen
+    | LeadershipBegan
+    | BindingsRead
 )
 
 
@@ -181,6 +200,15 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     record: Record
 
 
+class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
+    """A double-booked pod, bound `held_ns` ago, stays all the same."""
+
+    placement: Placement
+    why: DoubleBooking
+    excuse: Excuse
+    held_ns: int
+
+
 class Learnt(msgspec.Struct, frozen=True, gc=False):
     """Keep this where the next process finds it: what a workload needs."""
 
@@ -194,4 +222,14 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     at_ns: int
 
 
-Command = Bind | Unschedulable | BindOnRefused | Wake | Evict | Learnt | PeakLearnt | Faulted
+Command = (
+    Bind
+    | Unschedulable
+    | BindOnRefused
+    | Wake
+    | Evict
+    | EvictionWaived
+    | Learnt
+    | PeakLearnt
+    | Faulted
+)

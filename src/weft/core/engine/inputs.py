@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from weft.core.engine.events import (
+    BindingsRead,
     Command,
     Event,
+    EvictionWaived,
+    LeadershipBegan,
     Learnt,
     NotEvicted,
     OomHistoryLearnt,
@@ -15,8 +19,8 @@ from weft.core.engine.events import (
     SignalsChanged,
 )
 from weft.core.engine.oom_history import OutOfMemory
+from weft.core.engine.overbooking import who_goes
 from weft.core.engine.placed_pod import PlacedPod
-from weft.core.framework import Policy
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
 if TYPE_CHECKING:
@@ -31,7 +35,12 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
     match event:
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
+        case LeadershipBegan():
+            engine.slowdown_eviction.leads(now_ns)
+        case BindingsRead():
+            _bindings_read(engine, event, now_ns, out)
         case ProgressSeen():
+            engine.slowdown_eviction.inherits(engine.placed, now_ns)
             for held, slowed in engine.slowdown_eviction.look(
                 event.observed, engine.tolerance_of, now_ns
             ):
@@ -61,7 +70,7 @@ def leave_out(engine: "Engine", event: Event) -> None:
     """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
     if not isinstance(event, SignalsChanged):
         return
-    _swap(engine, NO_SIGNALS)
+    engine.observe(NO_SIGNALS)
     ledger = engine.ledger
     ledger.set_idle({})
     ledger.hold_back({})
@@ -69,24 +78,25 @@ def leave_out(engine: "Engine", event: Event) -> None:
     ledger.touch(np.arange(ledger.table.count))
 
 
+def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list[Command]) -> None:
+    found = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if found is None:
+        return
+    if found.excuse:
+        out.append(EvictionWaived(found.held.placement, *found[1:]))
+    else:
+        engine.evict(found.held, found.why, now_ns, out)
+
+
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
-    policies = [policy for profile in engine.profiles.values() for policy in profile.policies]
-    takers = [p for p in policies if event.policy in {p.name, *p.inputs}]
-    for policy in takers:
-        policy.take_input(event.value)
+    name = event.policy
+    takers = [policy for policy in engine.policies if name in policy.inputs]
+    values = [msgspec.convert(event.value, policy.inputs[name]) for policy in takers]
+    for policy, value in zip(takers, values, strict=True):
+        policy.take_input(name, value)
     if takers:
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
-
-
-def _swap(engine: "Engine", signals: SignalsView) -> list[Policy]:
-    """Policies that read signals see these now; which they are."""
-    engine.signals = signals
-    policies = (policy for profile in engine.profiles.values() for policy in profile.policies)
-    readers = [policy for policy in policies if "signals" in policy.reads]
-    for policy in readers:
-        policy.signals = signals
-    return readers
 
 
 def _signals_changed(
@@ -99,7 +109,8 @@ def _signals_changed(
     if source.version <= engine.signals.version:
         return
     before = engine.signals
-    readers = _swap(engine, SignalsView(source))
+    engine.observe(SignalsView(source))
+    readers = [policy for policy in engine.policies if "signals" in policy.reads]
     needs = engine.peaks.needs(engine.placed)
     for held, eviction in engine.lending.look(engine.signals, needs):
         engine.evict(held, eviction, now_ns, out)

@@ -11,6 +11,7 @@ import msgspec
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.harvest import Eviction
 from weft.core.engine.oom_history import OomCharge
+from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.records import FAULTED, LEAVES, Outcome, Record
 from weft.core.engine.slowdown_eviction import SlowdownReason
@@ -18,6 +19,8 @@ from weft.core.engine.waiting_pods import WaitingPod
 from weft.core.explain.reasons import best_nodes
 from weft.core.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
+
+EvictionReason = Eviction | SlowdownReason | DoubleBooking
 
 
 class DecisionAttempt(NamedTuple):
@@ -88,7 +91,7 @@ class Journal:
         )
 
     def asked_to_leave(
-        self, held: Holding, placed: PlacedPod | None, now_ns: int, why: Eviction | SlowdownReason
+        self, held: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
     ) -> Record:
         """Who is asked to go; `placed` where this engine placed it."""
         self.begin()
@@ -109,6 +112,8 @@ class Journal:
         )
         if isinstance(why, SlowdownReason):
             return msgspec.structs.replace(record, slowed=why)
+        if isinstance(why, DoubleBooking):
+            return msgspec.structs.replace(record, double_booked=why)
         return msgspec.structs.replace(record, eviction=why)
 
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:

@@ -48,7 +48,7 @@ def among(
     if not profile.lead.contested(known.total.take(every), len(waiting)):
         return known
     rows = _best(known.total, every, ROWS + 2 * len(waiting))
-    query = Query(table, known.demand, rows)
+    query = known.query(table, rows)
     for policy in profile.device_filters:
         mask = policy.filter_devices(query)
         if mask is not None:

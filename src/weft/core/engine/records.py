@@ -6,9 +6,11 @@ Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or w
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import OomCharge
+from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.slowdown_eviction import SlowdownReason
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.model import Code, Share
@@ -38,7 +40,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
     `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
-    got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom.
+    got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom,
+    `double_booked` beside whom it does not fit.
     `charged` is there where a lesson, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
     it. `bounded`: the search for its several claims ended at its bound, another place on that node
@@ -66,6 +69,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     slowed: SlowdownReason | None = None
     bounded: bool = False
     fault: str = ""
+    double_booked: DoubleBooking | UnsetType = UNSET  # unset, it is not in the file at all
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -19,7 +19,7 @@ no more often than each 5 minutes; nothing else is put off by that.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -40,6 +40,9 @@ WINDOWS = 3
 """So many of the last windows decide."""
 QUIET_NS = 300 * 1_000_000_000
 """Between two evictions from a GPU, and how long pods must be slow together."""
+NEW_LEADER_NS = 300 * 1_000_000_000
+"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
+evicted as it ended, and nothing need be left that says so."""
 GAP_NS = 60 * 1_000_000_000
 """What was seen longer ago than this before the next look has nothing to do with it."""
 LEAST_TOGETHER = 1.0
@@ -122,12 +125,35 @@ class SlowdownEviction:
         self._refused_ns: dict[str, int] = {}
         self._there: dict[str, dict[_Gpu, tuple[str, ...]]] = {}
         self._quiet: set[_Gpu] = set()
+        self._leads_ns: int | None = None
+        self._heir = False
 
     @property
     def held_back(self) -> Mapping[str, Why]:
         """Pods (UIDs) for which nobody went at the last look at them, though somebody might have:
         why."""
         return self._eviction_limits.held_back
+
+    # --- a new leader ---
+
+    def leads(self, now_ns: int) -> None:
+        """This process leads since now."""
+        self._leads_ns = now_ns
+
+    def inherits(self, placed: Container[str], now_ns: int) -> None:
+        """Note whether there are pods that another process `placed`, not this one."""
+        if not self._heir and self._leads_newly(now_ns):
+            self._heir = any(
+                held.state == "committed" and held.placement.shares and uid not in placed
+                for uid, held in self._ledger.holdings.items()
+            )
+
+    def waits(self, now_ns: int) -> bool:
+        """Whether another process led just now, and may have had somebody evicted."""
+        return self._heir and self._leads_newly(now_ns)
+
+    def _leads_newly(self, now_ns: int) -> bool:
+        return self._leads_ns is not None and now_ns - self._leads_ns < NEW_LEADER_NS
 
     # --- what pods do ---
 
@@ -169,6 +195,8 @@ class SlowdownEviction:
         """
         self._forget(now_ns)
         found = {one.uid: one for one in observed}
+        if self.waits(now_ns):  # only of those that are alone: what others do may be over
+            found = {uid: one for uid, one in found.items() if self._alone(uid)}
         self._eviction_limits.forget(found)
         counted = [
             held
@@ -246,6 +274,10 @@ class SlowdownEviction:
         if len(gpus) == 1:
             return gpus, self._certain(gpus[0])
         return gpus, tuple(sorted({uid for gpu in gpus for uid in self._certain(gpu)}))
+
+    def _alone(self, uid: str) -> bool:
+        held = self._ledger.holdings.get(uid)
+        return held is not None and self._co_residents(held)[1] == (uid,)
 
     def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
         """UIDs on a GPU, in their order; each node's are gathered once a look."""

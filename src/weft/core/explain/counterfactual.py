@@ -16,7 +16,7 @@ from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.engine.peak_usage import Peaks
-from weft.core.framework import Profile, Query
+from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
 from weft.core.ledger.table import Bools, LedgerTable
 from weft.core.ledger.unharvested import nothing_idle
@@ -103,11 +103,6 @@ class _Decided(NamedTuple):
     place: AlternativePlacement
 
 
-def reads_signals(profile: Profile) -> bool:
-    """True if any of its policies does."""
-    return any("signals" in policy.reads for policy in profile.policies)
-
-
 def metrics_of(
     engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> MetricsRead | None:
@@ -131,7 +126,7 @@ def metrics_in_steps(
     The last step tells, as of one moment. Those before it only look at all nodes, once with the
     signals and once without, so that the last has no more to do than what has changed since.
     """
-    if not engine.signals.version or not reads_signals(asked.profile):
+    if not engine.signals.version or "signals" not in asked.profile.reads:
         return None
     minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
     forgotten = engine.assessor.forgotten
@@ -211,7 +206,7 @@ def _gpus(place: AlternativePlacement) -> list[int]:
 
 def _look(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
-    with _seeing(engine, asked.profile, view, mind), _without(engine, asked.gone):
+    with _seeing(engine, view, mind), _without(engine, asked.gone):
         engine.assess(asked.profile, asked.pod)
 
 
@@ -220,7 +215,7 @@ def _decide(
 ) -> _Decided:
     profile, ledger = asked.profile, engine.ledger
     key = f"{engine.seed}/{asked.pod.uid}/{asked.attempt}"
-    with _seeing(engine, profile, view, mind), _without(engine, asked.gone):
+    with _seeing(engine, view, mind), _without(engine, asked.gone):
         known = engine.assess(profile, asked.pod)
         row = selection.best_row(known, profile, key)
         if asked.on:
@@ -237,7 +232,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
     """Devices that the policies let take the claim, [D]; None where there is no single claim."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
-    query = Query(engine.ledger.table, known.demand)
+    query = known.query(engine.ledger.table)
     for policy in profile.device_filters:
         mask = policy.filter_devices(query)
         if mask is not None:
@@ -263,24 +258,19 @@ def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, lis
 
 
 @contextmanager
-def _seeing(engine: Engine, profile: Profile, view: SignalsView, mind: Assessor) -> Iterator[None]:
-    """The profile's policies see `view`; where it is empty, nothing that was measured counts: no
+def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]:
+    """Policies are shown `view`; where it is empty, nothing that was measured counts: no
     memory is idle, and nobody knows what pods like this one used."""
-    before = engine.assessor, engine.signals, engine.peaks
-    theirs = [policy.signals for policy in profile.policies]
-    engine.assessor, engine.signals = mind, view
+    before = engine.assessor, engine.peaks
+    engine.assessor = mind
+    engine.observe(view)
     if not view.version:
         engine.peaks = Peaks()
-    for policy in profile.policies:
-        if "signals" in policy.reads:
-            policy.signals = view
     try:
         with nullcontext() if view.version else nothing_idle(engine.ledger.table):
             yield
     finally:
-        engine.assessor, engine.signals, engine.peaks = before
-        for policy, signals in zip(profile.policies, theirs, strict=True):
-            policy.signals = signals
+        engine.assessor, engine.peaks = before
 
 
 @contextmanager

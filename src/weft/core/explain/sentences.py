@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from weft.core.engine.events import EvictionWaived
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
+from weft.core.engine.overbooking import DoubleBooking, Excuse
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
@@ -93,6 +95,8 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     notes = [harvest_in_words(harvest, name) for harvest in record.harvested]
     notes += [eviction_in_words(record.eviction, name)] if record.eviction else []
     notes += [slowed_in_words(record.slowed, name)] if record.slowed else []
+    if isinstance(record.double_booked, DoubleBooking):
+        notes.append(double_booking_in_words(record.double_booked, record.node, name))
     notes += [BOUNDED] if record.bounded else []
     return notes + ([charged_in_words(record.charged)] if record.charged else [])
 
@@ -140,6 +144,35 @@ def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> st
         else "of those beside it this pod may go, though nobody predicted it"
     )
     return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
+
+
+def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
+    """Why a pod of this node goes, in numbers; `name` makes a name of a UID."""
+    lacking = []
+    if why.lacks_mib:
+        lacking.append(f"{why.lacks_mib:,} of its {why.card_mib:,} MiB are missing")
+    if why.lacks_milli:
+        lacking.append(f"{why.lacks_milli:,} of its {why.card_milli:,} thousandths are missing")
+    lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
+    others = ", ".join(map(name, why.beside))
+    return (
+        f"GPU {why.gpu} of node {node} was given away twice; beside {others}, bound before, {lacks}"
+    )
+
+
+_EXCUSES: dict[Excuse, str] = {
+    "shrunk-node": "its node has shown larger or more GPUs than now",
+    "larger-card": "its node must have had larger GPUs when it was placed",
+    "undated": "nobody says when it was bound",
+    "long-ago": "it was bound {} minutes ago, and has been left running since",
+}
+
+
+def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) -> str:
+    """Why a double-booked pod is not evicted."""
+    text = double_booking_in_words(waived.why, waived.placement.node, name)
+    excuse = _EXCUSES[waived.excuse].format(waived.held_ns // (60 * 1_000_000_000))
+    return f"{text}. It is not evicted: {excuse}"
 
 
 def charged_in_words(one: OomCharge) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weft.core.engine.assessment import Assessor
+from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
@@ -98,9 +98,12 @@ class ChangeSearch:
         ]
 
     def _fits(self, shape: Shape) -> bool:
-        for policy in self._profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        return bool(self._assessor.assess(self._profile, shape).counts[0])
+        return bool(self._assess(shape).counts[0])
+
+    def _assess(self, shape: Shape) -> Assessment:
+        """Which nodes fit a pod of this shape, as of now."""
+        self._assessor.observed = self._engine.assessor.observed
+        return self._assessor.assess(self._profile, self._profile.shaped(shape))
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
         """The greatest value in [0, high) whose changed shape fits; None if none does."""
@@ -282,10 +285,7 @@ class ChangeSearch:
 
     def _helped(self) -> set[str]:
         """Nodes whose reason follows from what others hold there, not from the node itself."""
-        shape = self._shape
-        for policy in self._profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        codes = self._assessor.assess(self._profile, shape).codes.tolist()
+        codes = self._assess(self._shape).codes.tolist()
         nodes = self._engine.ledger.table.nodes
         return {
             node.name
