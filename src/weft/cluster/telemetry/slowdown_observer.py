@@ -227,7 +227,7 @@ class SlowdownObserver:
                 alone_per_s=0.0,
             )
         bound = 0.0
-        if self._live.engine.lending.class_of(one.held) == LATENCY_CRITICAL:
+        if self._live.engine.harvest.class_of(one.held) == LATENCY_CRITICAL:
             tolerance = self._live.engine.tolerance_of(one.uid)
             bound = tolerance.critical if tolerance is not None else 0.0
         broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
