@@ -238,9 +238,13 @@ class PodView:
             elif not self._is_pending(pod):
                 event = self._gone(uid)
             elif self.deciding:
-                event = self._pending(pod)
+                request = read(pod, self.settings, self._volumes)
+                if self._sent.get(uid) != request:
+                    self._sent[uid] = request
+                    event = PodAdded(request)
         except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
-            event, why = None, self.fault(pod, error)
+            contradicts = isinstance(error, BadInputError) and not pod.spec.node_name
+            why = str(error) if contradicts else self.fault(pod, error)
             if not pod.spec.node_name:
                 event = self._gone(uid)
                 self.bad[uid] = why
@@ -263,19 +267,6 @@ class PodView:
                 exc_info=error,
             )
         return f"cannot be read: {why}"
-
-    def _pending(self, pod: Pod) -> Event | None:
-        uid = pod.metadata.uid
-        try:
-            request = read(pod, self.settings, self._volumes)
-        except BadInputError as error:
-            event = self._gone(uid)
-            self.bad[uid] = str(error)
-            return event
-        if self._sent.get(uid) == request:
-            return None
-        self._sent[uid] = request
-        return PodAdded(request)
 
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
