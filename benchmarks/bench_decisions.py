@@ -31,9 +31,9 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.framework import Profile
+from weft.core.framework.fragments import TypicalPods, typical_input
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.policies.catalog import built_in
-from weft.core.policies.fragments import TypicalPods, typical_input
 from weft.lab.simulate.openb import shape_of
 from weft.model import Gpu, Node, Placement, PodRequest, Shape, Share
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.experiment import pair_predictor
@@ -98,7 +98,7 @@ def run_cell(asked: Asked, cell: Cell) -> Found:
             jobs,
             asked.table.truth(),
             seed=cell.seed,
-            inputs={INPUT: to_input(told)},
+            inputs={INTERFERENCE: to_input(told)},
             measured=False,
             feedback=ARMS[cell.arm],
         ),

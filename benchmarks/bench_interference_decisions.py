@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
@@ -47,7 +47,7 @@ def loaded(policy: str, nodes: int, busy: float, rng: random.Random) -> tuple[En
     cards = tuple(Gpu(index, CARD_MIB, "V100") for index in range(GPUS))
     cluster = [Node(f"node-{at:05d}", cards, 128_000, 800_000) for at in range(nodes)]
     engine = Engine([Profile("weft", [built_in().create(policy)])], cluster)
-    engine.handle(PolicyInput(INPUT, predictions(3)), 0)
+    engine.handle(PolicyInput(INTERFERENCE, predictions(3)), 0)
     held: list[str] = []
     for node in cluster:
         for gpu in range(GPUS):

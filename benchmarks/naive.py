@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.policies.fragments import TypicalPods
+from weft.core.framework.fragments import TypicalPods
 from weft.model import Placement, Shape
 
 Choice = tuple[int, tuple[int, ...]]

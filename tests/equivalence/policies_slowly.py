@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from placing_slowly import Card, Chosen, Machine, Reference, asks_memory, room, undo
 
+from weft.core.framework.fragments import TypicalPods
 from weft.core.framework.policy import draw
-from weft.core.policies.fragments import TypicalPods
 from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 # --- how much of GPUs, in thousandths --------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.policies.co_resident_costs import CAUTION
 from weft.model import PodRequest
@@ -150,7 +150,7 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
             cluster.append(node(where, gpus=gpus, model=model, memory_mib=mib))
             slowly.gpus |= {(where, gpu): (model, mib, []) for gpu in range(gpus)}
         engine = Engine([Profile("weft", [built_in().create(name, **options)])], cluster)
-        engine.handle(PolicyInput(INPUT, slowly.told()), 0)
+        engine.handle(PolicyInput(INTERFERENCE, slowly.told()), 0)
         there: dict[str, tuple[tuple[str, int], tuple]] = {}
         for step in range(PODS):
             new = pod(

@@ -19,7 +19,7 @@ from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.framework.residency import SECOND_NS
 from weft.core.ledger import RequestLimits
 from weft.core.ledger.residents import Company, Resident
@@ -76,7 +76,7 @@ class Story:
         tier = np.full(upper.shape, PredictionTier.LEARNED, dtype=np.int8)
         tier[-1], tier[:, -1] = PredictionTier.UNKNOWN, PredictionTier.UNKNOWN
         told = (self.slower[None], upper[None], tier[None])
-        self.input = PolicyInput(INPUT, to_input(interference(1, [MODEL], KINDS, told)))
+        self.input = PolicyInput(INTERFERENCE, to_input(interference(1, [MODEL], KINDS, told)))
         load = OfferedLoad(1.2, gpus=5, jobs=60, mean_s=900.0, expected_error=0.3)
         nodes = (
             msgspec.structs.replace(node, cpu_milli=64_000, memory_mib=2**18)
@@ -94,7 +94,7 @@ class Story:
             tuple(nodes),
             tuple(came),
             table.truth(),
-            inputs={INPUT: self.input.value},
+            inputs={INTERFERENCE: self.input.value},
             measured=False,
         )
         self.jobs = {job.uid: job for job in self.scenario.jobs}

@@ -12,11 +12,11 @@ from test_policies_decide import a_node, a_shape
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Profile
+from weft.core.framework.fragments import TypicalPods
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.fgd import COLD_START
-from weft.core.policies.fragments import TypicalPods
 from weft.model import PodRequest
 
 CLUSTERS = 25

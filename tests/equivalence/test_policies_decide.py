@@ -9,8 +9,8 @@ from placing_slowly import Machine, Reference
 from weft.core.engine.engine import Engine
 from weft.core.engine.events import Bind, PodAdded, PodBound, PodGone
 from weft.core.framework import Profile
+from weft.core.framework.fragments import TypicalPods
 from weft.core.policies.catalog import built_in
-from weft.core.policies.fragments import TypicalPods
 from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import WHOLE_CARD
 

@@ -23,9 +23,9 @@ from weft.core.engine import (
     Unschedulable,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, MYSTIC, InterferenceTable, to_input
 from weft.core.policies.catalog import built_in
-from weft.core.policies.coscheml import FORBIDDEN, MYSTIC, CoschemlPolicy
+from weft.core.policies.coscheml import FORBIDDEN, CoschemlPolicy
 from weft.interference.public_datasets import static_table
 from weft.interference.table import from_static
 from weft.lab.simulate.sharing import pairs
@@ -52,7 +52,7 @@ def mystic():
 
 def knows(**options) -> CoschemlPolicy:
     policy = built_in().create("coscheml", **options)
-    policy.take_input(told())
+    policy.take_input(INTERFERENCE, msgspec.convert(told(), InterferenceTable))
     assert isinstance(policy, CoschemlPolicy)
     return policy
 
@@ -61,7 +61,7 @@ def cluster(running: dict[str, str], *, gpus: int = 1, **options) -> Engine:
     """One node for each running application ("": an empty one), by name."""
     nodes = [node(name, gpus=gpus) for name in running]
     engine = Engine([Profile("weft", [built_in().create("coscheml", **options)])], nodes)
-    engine.handle(PolicyInput(INPUT, told()), 0)
+    engine.handle(PolicyInput(INTERFERENCE, told()), 0)
     engine.handle(PolicyInput(MYSTIC, mystic()), 0)
     for name, application in running.items():
         if application:
@@ -173,7 +173,7 @@ def test_the_original_adds_up_what_its_table_says():
     table = to_input(from_static(1, static_table(json.dumps(odd), "odd.json")))
     exact, sane = (built_in().create("coscheml", compat=one) for one in ("exact", "sane"))
     for policy in (exact, sane):
-        policy.take_input(table)
+        policy.take_input(INTERFERENCE, msgspec.convert(table, InterferenceTable))
     assert [round(exact.cost(*pair), 4) for pair in ("aa", "ab", "bb", "ac")] == [3.0, 0.2, 0, 0]
     assert exact.cost("c", "c") == FORBIDDEN
     assert sane.cost("a", "b") == FORBIDDEN
@@ -185,7 +185,7 @@ def test_the_originals_mystic_knows_no_hosts_and_no_table_of_slowdowns():
     assert arrive(cluster({"a": "", "b": "LAMMPS"}, **exact), "GROMACS") == "a"
     assert arrive(cluster({"a": "vgg16"}, **exact), "vgg16") == "a"
     alone = built_in().create("coscheml", **exact)
-    alone.take_input(mystic())
+    alone.take_input(MYSTIC, mystic())
     assert alone.cost("CNN", "LAMMPS") == -mystic()["CNN"]["LAMMPS"]
     engine = Engine([Profile("weft", [alone])], [node("a", gpus=1)])
     engine.handle(PolicyInput(MYSTIC, mystic()), 0)
@@ -233,7 +233,7 @@ def test_in_the_simulator():
     )
     for compat in ("sane", "exact"):
         nodes = (node("ubuntu", gpus=1), node("x", gpus=1))  # the original keeps QMCPACK to some
-        scenario = SharedScenario(nodes, jobs, table.truth(), inputs={INPUT: told()})
+        scenario = SharedScenario(nodes, jobs, table.truth(), inputs={INTERFERENCE: told()})
         run = Seen(scenario, built_in().create("coscheml", compat=compat))
         outcome = run.go()
         assert outcome.unfinished == 0

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.framework import NEVER, Demand, Query, feasibility
+from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
 from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, Shape, Share
 
 CARDS = (("T4", 15_360, 1000), ("V100", 16_160, 1000), ("A10", 23_028, 700))

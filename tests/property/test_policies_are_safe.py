@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Demand, Policy, Profile, Query
+from weft.core.framework.query import Observations
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
@@ -162,13 +163,13 @@ def test_scores_are_finite_integers_whatever_is_told(
         values = np.array([data.draw(anything) for _ in GPUS])
         told[column] = (values, np.array([data.draw(ages) for _ in GPUS], dtype=np.int8))
     policy = built_in().create(name, **options)
-    policy.signals = SignalsView(snapshot(1, 0, GPUS, told))
+    observed = Observations(SignalsView(snapshot(1, 0, GPUS, told)))
     asked = data.draw(
         st.sampled_from([shape(memory_mib=5_000), shape(milli=300), shape(gpus=1), shape()])
     )
     demand = Demand(asked, ledger.table, harvests=policy.harvests)
-    whole, rows = Query(ledger.table, demand), np.array([0, 2])
-    part = Query(ledger.table, demand, rows)
+    whole, rows = Query(ledger.table, demand, None, observed), np.array([0, 2])
+    part = Query(ledger.table, demand, rows, observed)
     on_part = np.isin(ledger.table.device_node, rows)
     for ask, mine in (
         (policy.score_nodes, rows),

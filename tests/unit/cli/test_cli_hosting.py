@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from weft.cli.hosting import Hosting, host
@@ -19,7 +20,7 @@ from weft.cluster.config.form import (
     PolicySettings,
     ProfileSettings,
 )
-from weft.core.framework.interference import INPUT, InterferenceView
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
 from weft.testing.api_server import FakeApiServer
@@ -126,9 +127,9 @@ async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     assert verdict.decisions >= 2 * schedules
     told = [line.event for line in read(decisions)[1]]
     tables = [
-        InterferenceView.from_input(event.value)
+        InterferenceView(msgspec.convert(event.value, InterferenceTable))
         for event in told
-        if getattr(event, "policy", "") == INPUT
+        if getattr(event, "policy", "") == INTERFERENCE
     ]
     assert [view.version for view in tables] == [1, 2]
     assert tables[1].costs("T4", "serve", "train") == pytest.approx(0.0198, abs=1e-4)

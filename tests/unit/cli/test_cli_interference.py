@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from commands import Weft
 
@@ -105,7 +106,7 @@ def test_predict_one_pair_for_people_and_programs(weft: Weft, folder: Path) -> N
 
 def test_predict_the_table_that_policies_get(weft: Weft, folder: Path) -> None:
     said = weft("interference", "predict", str(folder / "model"), "--output", "json")
-    view = InterferenceView.from_input(json.loads(said.out))
+    view = InterferenceView(msgspec.convert(json.loads(said.out), InterferenceTable))
     assert isinstance(view.source, InterferenceTable)
     assert view.source.gpu_models == ("big", "small")
     assert view.source.classes == tuple(sorted(APPS))

@@ -14,7 +14,7 @@ from weft.cluster.stores.slowdown_store import KEY, SlowdownStore
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import Event, Evict, NotEvicted, PodProgress, PolicyInput, ProgressSeen
-from weft.core.framework.interference import INPUT, InterferenceTable, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.policies.catalog import built_in
 from weft.interference.public_datasets import slowdowns
@@ -142,7 +142,7 @@ class Scene(World):
     async def start(self) -> None:
         """It follows, and knows what is predicted."""
         await super().start()
-        self.live.handle(PolicyInput(INPUT, to_input(TABLE)))
+        self.live.handle(PolicyInput(INTERFERENCE, to_input(TABLE)))
         self.events.clear()
 
     def heard(self, kind: type[Event]) -> list[Any]:

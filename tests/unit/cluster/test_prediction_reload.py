@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from live_world import until
@@ -24,9 +25,16 @@ from weft.cluster.telemetry.prediction_reload import (
 )
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    MYSTIC,
+    OBSERVED,
+    PREDICTED,
+    InterferenceTable,
+    InterferenceView,
+)
 from weft.core.policies.catalog import built_in
-from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
+from weft.core.policies.coscheml import CoschemlPolicy
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 WELL = {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}
@@ -53,7 +61,7 @@ def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
 
 
 def upper(told: Any, target: str, other: str) -> float:
-    view = InterferenceView.from_input(told.value)
+    view = InterferenceView(msgspec.convert(told.value, InterferenceTable))
     return float(view.of("T4").upper[view.index_of(target), view.index_of(other)])
 
 
@@ -70,8 +78,8 @@ async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path
         volume.put(table=BADLY)
         await it.reload()
         (told,) = made.tables()
-        assert told.policy == INPUT
-        source = InterferenceView.from_input(told.value).source
+        assert told.policy == INTERFERENCE
+        source = InterferenceView(msgspec.convert(told.value, InterferenceTable)).source
         assert (source.version, OBSERVED in source.sources) == (2, False)
         made.add("anew", "train", "best-effort")
         await until(lambda: made.live.pod("d", "anew") is not None)
@@ -117,7 +125,7 @@ async def test_exact_coscheml_gets_new_predictions_though_something_was_observed
         assert exact.view.source.classes == ("serve", "train")
         assert OBSERVED not in exact.view.source.sources
         assert exact.view.version == 2
-        assert [one.policy for one in made.tables()] == [CoschemlPolicy.name, INPUT]
+        assert [one.policy for one in made.tables()] == [PREDICTED, INTERFERENCE]
         assert OBSERVED in made.tables()[1].value["sources"]
 
 

@@ -11,7 +11,7 @@ from live_world import until
 from slowdown_observer_world import NAMED, Ahead, Scene, api, scene, stored
 
 from weft.cluster.stores.slowdown_store import EVERY_S, KEY, MOST_BYTES, fitting, joined
-from weft.core.framework.interference import INPUT, InterferenceView
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.interference.observed_slowdown import (
     BAN_NS,
     MOST_BANS,
@@ -87,9 +87,9 @@ async def test_the_ban_holds_for_the_next_process(point: str) -> None:
         async with scene(server, pods=False, clock=clock) as second:
             assert second.slowdown_observer.banned == 1
             (told,) = second.tables()
-            view = InterferenceView.from_input(told.value)
+            view = InterferenceView(msgspec.convert(told.value, InterferenceTable))
             pair = view.index_of("serve"), view.index_of("train")
-            assert told.policy == INPUT
+            assert told.policy == INTERFERENCE
             assert view.of("T4").upper[pair] == float("inf")
             await keeps_apart(second)
             clock.passed_s += BAN_NS / 1e9 - 60
@@ -98,7 +98,7 @@ async def test_the_ban_holds_for_the_next_process(point: str) -> None:
             clock.passed_s += 60
             await second.look()  # it is told at once that a ban is over
             assert second.slowdown_observer.banned == 0
-            view = InterferenceView.from_input(second.tables()[-1].value)
+            view = InterferenceView(msgspec.convert(second.tables()[-1].value, InterferenceTable))
             assert view.of("T4").upper[pair] == pytest.approx(0.69, abs=0.03)  # as measured
 
 
@@ -164,7 +164,7 @@ async def test_what_was_seen_of_pairs_is_kept_and_taken_up_again() -> None:
         async with scene(server, pods=False, clock=clock) as second:
             experience = second.slowdown_store.experience
             assert len(experience.kept(second.slowdown_store.now_ns()).pairs) == 2
-            view = InterferenceView.from_input(second.tables()[-1].value)
+            view = InterferenceView(msgspec.convert(second.tables()[-1].value, InterferenceTable))
             pair = view.index_of("train"), view.index_of("serve")
             assert view.of("T4").mean[pair] == pytest.approx(0.1054, abs=0.001)
 

@@ -10,7 +10,8 @@ from interference_world import GPU, QUICK, SHARING, demand, speed, world
 
 from weft.core.framework.interference import (
     ANY_MODEL,
-    INPUT,
+    INTERFERENCE,
+    InterferenceTable,
     InterferenceView,
     PredictionTier,
     interference,
@@ -207,8 +208,8 @@ def test_the_table_survives_the_log_and_unseen_models_get_the_worst_wider(
 ) -> None:
     other = msgspec.structs.replace(learned, gpu_model="slow")
     told = from_predictors(1, [Predictor(learned), Predictor(other)], [CNN, LM])
-    line = msgspec.json.encode({"policy": INPUT, "value": to_input(told)})
-    view = InterferenceView.from_input(msgspec.json.decode(line)["value"])
+    line = msgspec.json.encode({"policy": INTERFERENCE, "value": to_input(told)})
+    view = InterferenceView(msgspec.convert(msgspec.json.decode(line)["value"], InterferenceTable))
     assert view.source == told
     seen, unseen = view.slowdown("slow", 0, [1]), view.slowdown("new", 0, [1])
     assert unseen.mean == pytest.approx(seen.mean)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.interference import (
-    INPUT,
+    INTERFERENCE,
     InterferenceTable,
     InterferenceView,
     PredictionTier,
@@ -204,9 +204,9 @@ def test_a_banned_pair_is_not_placed_together_for_30_minutes_and_is_afterwards()
     def tell(now_ns: int) -> None:
         told = seen.due(now_ns)
         if told is not None:
-            engine.handle(PolicyInput(INPUT, to_input(told)), now_ns)
+            engine.handle(PolicyInput(INTERFERENCE, to_input(told)), now_ns)
 
-    engine.handle(PolicyInput(INPUT, to_input(base())), 0)
+    engine.handle(PolicyInput(INTERFERENCE, to_input(base())), 0)
     assert placed(engine, "a-1", 0) == "n"
     seen.ban("V100", "a", "b", S)
     tell(S)
@@ -392,7 +392,9 @@ def test_whatever_is_seen_the_table_makes_sense_and_replays(seen: list, banned: 
         found.ban(model, target, "".join(others[:1]), S)
     told = found.due(S)
     if told is not None:
-        again = InterferenceView.from_input(msgspec.json.decode(msgspec.json.encode(told)))
+        again = InterferenceView(
+            msgspec.convert(msgspec.json.decode(msgspec.json.encode(told)), InterferenceTable)
+        )
         assert again.source == told
         assert np.isfinite(again.mean).all()
         assert not np.isnan(again.upper).any()

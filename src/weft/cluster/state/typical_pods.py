@@ -13,13 +13,12 @@ import logging
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
-from weft.core.policies.fragments import typical_input
+from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
 
 log = logging.getLogger("weft.cluster")
 
-POLICY = "fgd"
 LEAST_PODS = 20
 MOST_PODS = 2_000  # the newest say what comes; reading 20,000 would hold a start up for seconds
 _TURN = 200  # pods read before others have their turn
@@ -60,7 +59,7 @@ class TypicalInput:
         typical = sorted(typical_input(shapes), key=repr)
         if typical != self._sent:
             self._sent = typical
-            self._live.handle(PolicyInput(POLICY, typical))
+            self._live.handle(PolicyInput(TYPICAL_PODS, typical))
 
 
 def _newest(pod: Pod) -> tuple[str, str]:

@@ -24,8 +24,14 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import PolicyInput
-from weft.core.framework.interference import INPUT, InterferenceTable, to_input
-from weft.core.policies.coscheml import MYSTIC, CoschemlPolicy
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    MYSTIC,
+    PREDICTED,
+    Distances,
+    InterferenceTable,
+    to_input,
+)
 from weft.interference.records import SoloRun
 from weft.model import BadInputError
 
@@ -36,10 +42,10 @@ Stamp = tuple[int, ...]
 
 
 class LoadedPredictions(NamedTuple):
-    """What all files say together; None where no file is about it."""
+    """Contents of all files together; None where no file is about it."""
 
     interference: InterferenceTable | None = None
-    distances: dict[str, dict[str, float]] | None = None
+    distances: Distances | None = None
     solos: tuple[SoloRun, ...] = ()
 
     def __str__(self) -> str:
@@ -69,13 +75,13 @@ class PredictionFiles:
         self._error: Exception | None = None
 
     def read(self) -> LoadedPredictions:
-        """What they say; `BadInputError` names the first one that is missing or bad."""
+        """Read all files; `BadInputError` names the first one that is missing or bad."""
         self._stamps, bodies = self._stamped(), self._bodies()
         self._digests = _digests(bodies)
         return self._meaning(bodies)
 
     def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
-        """What they say, where they are others than at the last look.
+        """Read the files if they changed since the last time.
 
         What is wrong with them is raised at each look until they change again.
         """
@@ -151,9 +157,9 @@ class PredictionReloader:
         self._failing = ""
 
     def tell(self) -> None:
-        """What was read at the start, to policies."""
+        """Tell policies what was read at the start."""
         if self.told.interference is not None:
-            self._live.handle(PolicyInput(INPUT, to_input(self.told.interference)))
+            self._live.handle(PolicyInput(INTERFERENCE, to_input(self.told.interference)))
         if self.told.distances is not None:
             self._live.handle(PolicyInput(MYSTIC, self.told.distances))
 
@@ -215,13 +221,12 @@ class PredictionReloader:
         """Policies get it with what was observed over it, at once: a decision may follow each
         event, and must not miss a ban."""
         if self.slowdown_store is not None:
-            policies = [p for one in self._live.engine.profiles.values() for p in one.policies]
-            if any(isinstance(policy, CoschemlPolicy) and policy.exact for policy in policies):
+            if any(PREDICTED in policy.inputs for policy in self._live.engine.policies):
                 # It takes no table with anything observed in it, and would keep the old one.
-                self._live.handle(PolicyInput(CoschemlPolicy.name, to_input(table)))
+                self._live.handle(PolicyInput(PREDICTED, to_input(table)))
             if self.slowdown_store.rebase(table):
                 return
-        self._live.handle(PolicyInput(INPUT, to_input(table)))
+        self._live.handle(PolicyInput(INTERFERENCE, to_input(table)))
 
 
 class ReloadMetrics:

@@ -13,18 +13,20 @@ from weft.core.engine.waiting_pods import NOWHERE, Never
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignment, feasibility
 from weft.core.framework.constraints import preferences
 from weft.core.framework.feasibility import Codes
+from weft.core.framework.query import NOTHING_OBSERVED, Observations
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 from weft.model.constraints import NO_CONSTRAINTS
 
 CODES = len(Code)
+OBSERVED = frozenset(Observations._fields)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several claims."""
 TURN_LOOKS = 60_000
-"""What others may be kept waiting for by one event: some 20 ms, whatever the cluster's size."""
+"""Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
 
 
 class Assessment:
@@ -34,7 +36,8 @@ class Assessment:
     policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several claims ended at its bound, None if on none. `places` is what was
-    found for several claims when nodes were looked at last, and their rows.
+    found for several claims when nodes were looked at last, and their rows. `observed` is what
+    policies were shown of the cluster when they were asked last.
     """
 
     __slots__ = (
@@ -44,6 +47,7 @@ class Assessment:
         "demand",
         "generation",
         "inexact",
+        "observed",
         "places",
         "position",
         "raw",
@@ -57,7 +61,7 @@ class Assessment:
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape = shape
         self.generation = ledger.generation
-        self.version = -1
+        self.version, self.observed = -1, NOTHING_OBSERVED
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         rows = ledger.table.count
         self.tell(ledger.table)
@@ -74,8 +78,12 @@ class Assessment:
             np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
         )
 
+    def query(self, table: LedgerTable, rows: Ints | None = None) -> Query:
+        """What policies are asked about these nodes, or about all."""
+        return Query(table, self.demand, rows, self.observed)
+
     def tell(self, table: LedgerTable) -> None:
-        """What follows from the nodes alone: with the layout, and where a node is closed."""
+        """Answers that follow from the nodes alone: with the layout, and where a node is closed."""
         self.told: Codes = feasibility.told_codes(table, self.demand)
         self.any_told = bool(self.told.any())
 
@@ -90,6 +98,8 @@ class Assessment:
 class Assessor:
     """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`.
 
+    `observed` is shown to policies that read any of it, swapped whole between two decisions.
+
     `looked` adds up the work so far, in looks at one node for a plain shape: it is the same for the
     same events, as no clock is.
     """
@@ -97,6 +107,7 @@ class Assessor:
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
         self._ledger = ledger
         self._keep = keep
+        self.observed = NOTHING_OBSERVED
         self.forgotten = self.looked = 0
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
         self._with_places: Assessment | None = None  # one at a time: they are large
@@ -121,6 +132,7 @@ class Assessor:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
+        known.observed = self.observed if profile.reads & OBSERVED else NOTHING_OBSERVED
         if known.version != ledger.version:
             self._mend(known, profile)
             known.version = ledger.version
@@ -139,7 +151,7 @@ class Assessor:
                 return
             if len(rows) * 4 > table.count:
                 rows = None
-        query = Query(table, known.demand, rows)
+        query = known.query(table, rows)
         self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
         found = feasibility.codes(query)
         if known.any_told:
@@ -217,10 +229,8 @@ def _many(
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
     if len(some):
-        rows = some if query.rows is None else query.rows.take(some)
-        part = Query(query.table, query.demand, rows)
-        answer = assignment.place(part, profile)
-        known.places = rows, answer
+        answer = assignment.place(query.only(some), profile)
+        known.places = (some if query.rows is None else query.rows.take(some)), answer
         found = found.copy()
         found[some] = np.where(answer.fits, 0, answer.codes)
         inexact[some] = ~answer.exact

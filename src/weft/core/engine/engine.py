@@ -45,10 +45,11 @@ from weft.core.engine.queue import Queue
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.engine.waiting_pods import FreedNode, WaitingPod
-from weft.core.framework import Profile
+from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import SlowdownTolerance
+from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
-from weft.core.framework.signals import NO_SIGNALS
+from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, Placement, PodRequest
 
@@ -76,22 +77,33 @@ class Engine:
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
-        self.signals = NO_SIGNALS
-        self.residencies = Residencies()
-        self.lending = HarvestRules(self.ledger)
-        self.slowdown_eviction = SlowdownEviction(self.ledger, self.lending)
+        self.harvest = HarvestRules(self.ledger)
+        self.slowdown_eviction = SlowdownEviction(self.ledger, self.harvest)
         self.journal = Journal(self.ledger, keep_top)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
+        self.residencies = Residencies()
+        self.observe(NO_SIGNALS)
         self.queue = Queue()
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
         self._stopped = False
         self._default = profiles[0]
-        for policy in (policy for profile in profiles for policy in profile.policies):
-            if "residencies" in policy.reads:
-                policy.residencies = self.residencies
+
+    @property
+    def policies(self) -> list[Policy]:
+        """All profiles' policies."""
+        return [policy for profile in self.profiles.values() for policy in profile.policies]
+
+    @property
+    def signals(self) -> SignalsView:
+        """What the GPUs are doing, as policies see it."""
+        return self.assessor.observed.signals
+
+    def observe(self, signals: SignalsView) -> None:
+        """Show policies these signals from now on."""
+        self.assessor.observed = Observations(signals, self.residencies)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
@@ -152,7 +164,7 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """Who decides for this pod: its own profile, else its system's, else the first."""
+        """The profile that decides for this pod: its own, else its system's, else the first."""
         names = (pod.scheduler_name, *pod.system_names)
         return next((self.profiles[one] for one in names if one in self.profiles), self._default)
 
@@ -170,7 +182,7 @@ class Engine:
         self.queue.remove(uid, now_ns)
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
         self.slowdown_eviction.gone(uid)
         if held is None:
@@ -190,7 +202,7 @@ class Engine:
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
         placement = event.placement
-        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
+        self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
@@ -211,7 +223,7 @@ class Engine:
     def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
-        self.lending.leaves(held.placement.uid)
+        self.harvest.leaves(held.placement.uid)
         self.slowdown_eviction.leaves(held, now_ns)
         out.append(Evict(held.placement, record))
 
@@ -224,7 +236,7 @@ class Engine:
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
@@ -261,7 +273,7 @@ class Engine:
             self.ledger.forget(uid)
         else:
             self.ledger.release(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
 
     def _broke_off(
@@ -286,7 +298,7 @@ class Engine:
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
-        if profile.reads_co_residents:  # a GPU with this pod on it may suit others
+        if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
         out.append(Bind(pod, placement, placed.record))
         self._await_answer(now_ns, out)
@@ -355,7 +367,7 @@ class Engine:
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        harvested = self.lending.placed(placement, shape, whose(pod))
+        harvested = self.harvest.placed(placement, shape, whose(pod))
         record = msgspec.structs.replace(
             self.journal.decided(
                 waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
@@ -365,8 +377,8 @@ class Engine:
         )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
-        placed = self.placed[pod.uid] = PlacedPod(waiting, record)
-        self.lending.close()
+        placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
+        self.harvest.close()
         self.residencies.came(placement, now_ns)
         return placed, placement
 

@@ -39,7 +39,7 @@ class Lender(msgspec.Struct, frozen=True, gc=False):
 
 
 class Harvest(msgspec.Struct, frozen=True, gc=False):
-    """Of this GPU so much was given away beyond its strictly free memory, and whose it is.
+    """Memory given away beyond what is strictly free of a GPU, and whose it is.
 
     Where `expected_mib` is not 0, room was found not for what the pod asked but for that: what pods
     `like` it used at most, and a little more.
@@ -62,7 +62,7 @@ class GrownPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
-    """Why a pod goes: its GPU's pods need `need_mib`, of a card of `card_mib` with this reserve.
+    """The reason to evict a borrower: its GPU's pods need `need_mib` of `card_mib`, less a reserve.
 
     `borrowed_mib` is what the pod has beyond the card, `grew` who needs more than before.
     """
@@ -79,7 +79,7 @@ class _Terms(msgspec.Struct, frozen=True, gc=False):
     """When a pod was bound (those the API has not shown yet last), and its class.
 
     The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
-    Between the lender's binding and the loan is a look, so that they hardly ever tie.
+    Between the lender's binding and the borrower's is a look, so that they hardly ever tie.
     """
 
     bound_ns: int
@@ -89,7 +89,7 @@ class _Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 class HarvestRules:
-    """Looks after one ledger's loans."""
+    """Harvests one ledger's idle memory, and has borrowers evicted when their lenders need it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -148,14 +148,14 @@ class HarvestRules:
         self._refused.discard(uid)
 
     def not_let_go(self, uid: str, *, refused: bool) -> None:
-        """It stays: one that refused is asked last at the next look."""
+        """The pod was not evicted: one that a budget protects is asked last at the next look."""
         if uid in self._leaving:
             self._leaving.discard(uid)
             if refused:
                 self._refused.add(uid)
 
     def leaves(self, uid: str) -> None:
-        """It was asked to go, for this reason or another."""
+        """The pod was asked to go, for this reason or another."""
         self._leaving.add(uid)
 
     def class_of(self, held: Holding) -> str:
@@ -209,7 +209,7 @@ class HarvestRules:
     def _less(
         self, idle: Mapping[str, tuple[int, ...]], needs: Callable[[str], int]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """What is idle by measurement, less what will be needed later."""
+        """Idle memory by measurement, less what will be needed later."""
         for uid, told in idle.items():
             held, need = self._ledger.holdings.get(uid), needs(uid)
             if held is None or not need or len(told) != 1:
@@ -274,7 +274,7 @@ class HarvestRules:
 
 
 def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """What the pod asked of the GPU and, of that, does not need, MiB."""
+    """Memory that the pod asked of the GPU and, of that, does not need, MiB."""
     told = held.idle_mib if idle_mib is None else idle_mib
     asked = idle = 0
     for number, share in enumerate(held.placement.shares):
@@ -287,7 +287,7 @@ def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) ->
 def _growth(
     there: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
 ) -> Iterator[GrownPod]:
-    """Who needs more than before, of those that stay."""
+    """Yields those that stay and need more than before."""
     for held in there:
         asked, idle = _on_gpu(held, gpu)
         was = asked - _on_gpu(held, gpu, before.get(held.placement.uid))[1]

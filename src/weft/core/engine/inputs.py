@@ -1,7 +1,8 @@
-"""What changes what policies see, and not who holds what: inputs, signals, progress, lessons."""
+"""Takes in what policies see, and rules decide by: inputs, signals, progress, OOM history."""
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from weft.core.engine.events import (
@@ -20,14 +21,13 @@ from weft.core.engine.events import (
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import who_goes
 from weft.core.engine.placed_pod import PlacedPod
-from weft.core.framework import Policy
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
-"""What others measured, wrote or kept: such an event that breaks off is left out."""
+"""Events of what others measured, wrote or kept: one that breaks off is left out."""
 
 
 def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
@@ -48,7 +48,7 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
-            engine.lending.not_let_go(event.uid, refused=event.refused)
+            engine.harvest.not_let_go(event.uid, refused=event.refused)
             engine.slowdown_eviction.not_let_go(event.uid, now_ns, refused=event.refused)
         case OomHistoryLearnt():
             if engine.oom_history.tell(event.oom_history) | engine.peaks.tell(event.peaks):
@@ -70,7 +70,7 @@ def leave_out(engine: "Engine", event: Event) -> None:
     """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
     if not isinstance(event, SignalsChanged):
         return
-    _swap(engine, NO_SIGNALS)
+    engine.observe(NO_SIGNALS)
     ledger = engine.ledger
     ledger.set_idle({})
     ledger.hold_back({})
@@ -89,23 +89,14 @@ def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list
 
 
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
-    policies = [policy for profile in engine.profiles.values() for policy in profile.policies]
-    takers = [p for p in policies if event.policy in {p.name, *p.inputs}]
-    for policy in takers:
-        policy.take_input(event.value)
+    name = event.policy
+    takers = [policy for policy in engine.policies if name in policy.inputs]
+    values = [msgspec.convert(event.value, policy.inputs[name]) for policy in takers]
+    for policy, value in zip(takers, values, strict=True):
+        policy.take_input(name, value)
     if takers:
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
-
-
-def _swap(engine: "Engine", signals: SignalsView) -> list[Policy]:
-    """Policies that read signals see these now; which they are."""
-    engine.signals = signals
-    policies = (policy for profile in engine.profiles.values() for policy in profile.policies)
-    readers = [policy for policy in policies if "signals" in policy.reads]
-    for policy in readers:
-        policy.signals = signals
-    return readers
 
 
 def _signals_changed(
@@ -118,9 +109,10 @@ def _signals_changed(
     if source.version <= engine.signals.version:
         return
     before = engine.signals
-    readers = _swap(engine, SignalsView(source))
+    engine.observe(SignalsView(source))
+    readers = [policy for policy in engine.policies if "signals" in policy.reads]
     needs = engine.peaks.needs(engine.placed)
-    for held, eviction in engine.lending.look(engine.signals, needs):
+    for held, eviction in engine.harvest.look(engine.signals, needs):
         engine.evict(held, eviction, now_ns, out)
     table = engine.ledger.table
     if readers:

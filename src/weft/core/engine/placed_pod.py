@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 from weft.core.engine.records import Record
 from weft.core.engine.waiting_pods import WaitingPod
-from weft.core.framework import Profile
-from weft.core.framework.signals import Bytes, Floats
+from weft.core.framework.signals import Bytes, Floats, SignalsView
 
 
 class MeasuredAtPlacement(NamedTuple):
@@ -22,24 +21,19 @@ class PlacedPod:
 
     __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries")
 
-    def __init__(self, waiting: WaitingPod, record: Record) -> None:
+    def __init__(self, waiting: WaitingPod, record: Record, signals: SignalsView) -> None:
         self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
         self.record = record
-        self.saw = _saw(self.profile, record)
+        self.saw = _saw(record, signals) if "signals" in self.profile.reads else None
         self.queued = waiting.state != "asked"
         self.own: WaitingPod | None = None  # what it was in our queue when kube-scheduler bound it
 
 
-def _saw(profile: Profile, record: Record) -> MeasuredAtPlacement | None:
-    """None where no policy of the profile reads signals, or nobody measures anything."""
-    for policy in profile.policies:
-        if "signals" in policy.reads:
-            break
-    else:
-        return None
-    view, found = policy.signals, {}
+def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
+    """None where nobody measures anything."""
     if not view.version:
         return None
+    found = {}
     for share in record.shares:
         known = view.of_gpu(record.node, share.gpu)
         if known is not None:

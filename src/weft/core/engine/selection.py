@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.engine.assessment import Assessment
-from weft.core.framework import NEVER, Demand, Need, Policy, Profile, Query, assignment
+from weft.core.framework import NEVER, Need, Policy, Profile, Query, assignment
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Placement, Shape, Share
@@ -55,16 +55,16 @@ def shares_on(
     if known.position is not None and not need.whole:
         return (_share(table, row, int(known.position[row]), 0, need),)
     if need.whole:
-        positions = _first_idle(table, row, demand, profile)
+        positions = _first_idle(table, row, known, profile)
     else:
-        positions = [_shared(table, row, demand, profile, key)]
+        positions = [_shared(table, row, known, profile, key)]
     return tuple(_share(table, row, position, 0, need) for position in positions)
 
 
 def predicted(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
 ) -> tuple[ExpectedSlowdown, ...]:
-    """What the policy expects of the pod and those it joins; () without company."""
+    """Slowdowns expected of the pod and its co-residents; () where it is alone."""
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)
@@ -81,19 +81,22 @@ def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: 
     return Share(gpu_request, gpu.index, memory, milli, gpu.uuid)
 
 
-def _first_idle(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> list[int]:
+def _first_idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
     """The first idle devices that are accepted."""
+    demand = known.demand
     if demand.mode == "device" or profile.device_filters:
-        fits = _fitting(table, row, demand, profile)[1]
+        fits = _fitting(table, row, known, profile)[1]
         return [int(position) for position in fits[: demand.need.count]]
     begin, end = table.start[row], table.start[row + 1]
     idle = [device - begin for device in range(begin, end) if table.state[device].idle]
     return idle[: demand.need.count]
 
 
-def _fitting(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> tuple[Query, Ints]:
+def _fitting(
+    table: LedgerTable, row: int, known: Assessment, profile: Profile
+) -> tuple[Query, Ints]:
     """The question about this node alone, and the positions of the devices that fit."""
-    query = Query(table, demand, np.array([row], dtype=np.int64))
+    query = known.query(table, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
         mask = policy.filter_devices(query)
         if mask is not None:
@@ -101,12 +104,12 @@ def _fitting(table: LedgerTable, row: int, demand: Demand, profile: Profile) -> 
     return query, np.flatnonzero(query.device_fits)
 
 
-def _shared(table: LedgerTable, row: int, demand: Demand, profile: Profile, key: str) -> int:
+def _shared(table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str) -> int:
     custom = type(profile.lead).choose_device is not Policy.choose_device
-    if custom or profile.device_filters or demand.mode == "device":
-        query, fits = _fitting(table, row, demand, profile)
+    if custom or profile.device_filters or known.demand.mode == "device":
+        query, fits = _fitting(table, row, known, profile)
         return int(fits[profile.lead.choose_device(query, fits, key)])
-    return _tightest(table, row, demand.need)
+    return _tightest(table, row, known.demand.need)
 
 
 def _tightest(table: LedgerTable, row: int, need: Need) -> int:
@@ -131,7 +134,7 @@ def _many(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
     demand = known.demand
-    query = Query(table, demand, np.array([row], dtype=np.int64))
+    query = known.query(table, np.array([row], dtype=np.int64))
     answer = _found_before(known, row, profile) or assignment.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
     shares = [

@@ -1,4 +1,4 @@
-"""What metrics had to do with a decision: which were read, and what it would be without them.
+"""Finds what metrics had to do with a decision, by deciding again without them.
 
 Nothing here is estimated: the same policies decide again on the same accounts, once with the
 signals of that moment and once with none and nothing measured idle. Both times their answers are
@@ -16,7 +16,7 @@ from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.engine.peak_usage import Peaks
-from weft.core.framework import Profile, Query
+from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
 from weft.core.ledger.table import Bools, LedgerTable
 from weft.core.ledger.unharvested import nothing_idle
@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ColumnReading(msgspec.Struct, frozen=True):
-    """What one column said of a GPU; `value` is None where it is MISSING."""
+    """One column's reading of a GPU; `value` is None where it is MISSING."""
 
     column: str
     value: float | None
@@ -40,7 +40,7 @@ class ColumnReading(msgspec.Struct, frozen=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True):
-    """What the columns that were read said of a GPU."""
+    """The readings of a GPU in the columns that were read."""
 
     node: str
     gpu: int
@@ -48,7 +48,7 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
 
 class AlternativePlacement(msgspec.Struct, frozen=True):
-    """Where a pod goes; `node` is "" where it fits nowhere."""
+    """A pod's place; `node` is "" where it fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
@@ -103,11 +103,6 @@ class _Decided(NamedTuple):
     place: AlternativePlacement
 
 
-def reads_signals(profile: Profile) -> bool:
-    """Whether any of its policies does."""
-    return any("signals" in policy.reads for policy in profile.policies)
-
-
 def metrics_of(
     engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> MetricsRead | None:
@@ -131,7 +126,7 @@ def metrics_in_steps(
     The last step tells, as of one moment. Those before it only look at all nodes, once with the
     signals and once without, so that the last has no more to do than what has changed since.
     """
-    if not engine.signals.version or not reads_signals(asked.profile):
+    if not engine.signals.version or "signals" not in asked.profile.reads:
         return None
     minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
     forgotten = engine.assessor.forgotten
@@ -159,7 +154,7 @@ def metrics_in_steps(
 
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
-    """What a snapshot says of a GPU."""
+    """A snapshot's readings of a GPU."""
     return told(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
 
 
@@ -171,15 +166,15 @@ def told(
 ) -> GpuReadings:
     """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
-    found = []
+    readings_of = []
     for column in columns:
         value: float | None = None
         age: Age = "MISSING"
         if column in at and values is not None:
             age = _AGES.get(int(values[1][at[column]]), "MISSING")
             value = float(values[0][at[column]]) if age != "MISSING" else None
-        found.append(ColumnReading(column, value, unit_of(column), age))
-    return GpuReadings(*gpu, tuple(found))
+        readings_of.append(ColumnReading(column, value, unit_of(column), age))
+    return GpuReadings(*gpu, tuple(readings_of))
 
 
 def in_words(one: GpuReadings) -> str:
@@ -211,7 +206,7 @@ def _gpus(place: AlternativePlacement) -> list[int]:
 
 def _look(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
-    with _seeing(engine, asked.profile, view, mind), _without(engine, asked.gone):
+    with _seeing(engine, view, mind), _without(engine, asked.gone):
         engine.assess(asked.profile, asked.pod)
 
 
@@ -220,7 +215,7 @@ def _decide(
 ) -> _Decided:
     profile, ledger = asked.profile, engine.ledger
     key = f"{engine.seed}/{asked.pod.uid}/{asked.attempt}"
-    with _seeing(engine, profile, view, mind), _without(engine, asked.gone):
+    with _seeing(engine, view, mind), _without(engine, asked.gone):
         known = engine.assess(profile, asked.pod)
         row = selection.best_row(known, profile, key)
         if asked.on:
@@ -237,7 +232,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
     """Devices that the policies let take the claim, [D]; None where there is no single claim."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
-    query = Query(engine.ledger.table, known.demand)
+    query = known.query(engine.ledger.table)
     for policy in profile.device_filters:
         mask = policy.filter_devices(query)
         if mask is not None:
@@ -246,7 +241,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 
 
 def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, list[tuple[str, int]]]:
-    """How many GPUs only signals keep out, and some of them (node, index)."""
+    """The number of GPUs that only signals keep out, and some of them (node, index)."""
     if seen.fits is None or blind.fits is None:
         return 0, []
     table = engine.ledger.table
@@ -263,24 +258,19 @@ def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, lis
 
 
 @contextmanager
-def _seeing(engine: Engine, profile: Profile, view: SignalsView, mind: Assessor) -> Iterator[None]:
-    """The profile's policies see `view`; where it is empty, nothing that was measured counts: no
+def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]:
+    """Policies are shown `view`; where it is empty, nothing that was measured counts: no
     memory is idle, and nobody knows what pods like this one used."""
-    before = engine.assessor, engine.signals, engine.peaks
-    theirs = [policy.signals for policy in profile.policies]
-    engine.assessor, engine.signals = mind, view
+    before = engine.assessor, engine.peaks
+    engine.assessor = mind
+    engine.observe(view)
     if not view.version:
         engine.peaks = Peaks()
-    for policy in profile.policies:
-        if "signals" in policy.reads:
-            policy.signals = view
     try:
         with nullcontext() if view.version else nothing_idle(engine.ledger.table):
             yield
     finally:
-        engine.assessor, engine.signals, engine.peaks = before
-        for policy, signals in zip(profile.policies, theirs, strict=True):
-            policy.signals = signals
+        engine.assessor, engine.peaks = before
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weft.core.engine.assessment import Assessor
+from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
@@ -90,7 +90,7 @@ class ChangeSearch:
         self.ended = True
 
     def confirmed(self) -> list[SmallestChange]:
-        """What was found and is true now: each change tried once more, in one go."""
+        """The changes that are true now: each one tried once more, in one go."""
         return [
             change
             for change in self.found
@@ -98,9 +98,12 @@ class ChangeSearch:
         ]
 
     def _fits(self, shape: Shape) -> bool:
-        for policy in self._profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        return bool(self._assessor.assess(self._profile, shape).counts[0])
+        return bool(self._assess(shape).counts[0])
+
+    def _assess(self, shape: Shape) -> Assessment:
+        """Which nodes fit a pod of this shape, as of now."""
+        self._assessor.observed = self._engine.assessor.observed
+        return self._assessor.assess(self._profile, self._profile.shaped(shape))
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
         """The greatest value in [0, high) whose changed shape fits; None if none does."""
@@ -244,10 +247,14 @@ class ChangeSearch:
         return msgspec.structs.replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
-        """Whether so much of a resource is what the claims ask of GPU memory."""
+        """True if so much of a resource is what the claims ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
-        told = sum(gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests)
-        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in gpu_requests)
+        asked_mib = sum(
+            gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests
+        )
+        return asked_mib == asked and all(
+            _memory_kind(c) not in {"", "percent"} for c in gpu_requests
+        )
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
@@ -267,21 +274,18 @@ class ChangeSearch:
     def _in_the_way(self) -> Trying[list[_Size]]:
         """The pods on nodes that pods could make room on, in the order to try."""
         helped = self._helped()
-        found = []
+        pods = []
         for number, (uid, held) in enumerate(list(self._engine.ledger.holdings.items()), 1):
             if held.placement.node in helped:
-                found.append(_size(self._rank(uid), held))
+                pods.append(_size(self._rank(uid), held))
             if number % _CHUNK == 0:
                 yield
-        found.sort()
-        return found
+        pods.sort()
+        return pods
 
     def _helped(self) -> set[str]:
         """Nodes whose reason follows from what others hold there, not from the node itself."""
-        shape = self._shape
-        for policy in self._profile.pre_filters:
-            shape = policy.pre_filter(shape)
-        codes = self._assessor.assess(self._profile, shape).codes.tolist()
+        codes = self._assess(self._shape).codes.tolist()
         nodes = self._engine.ledger.table.nodes
         return {
             node.name

@@ -131,7 +131,7 @@ class _Scratch(Query):
     __slots__ = ("_children", "_parents", "alone")
 
     def __init__(self, query: Query) -> None:
-        super().__init__(query.table, query.demand, query.rows)
+        super().__init__(query.table, query.demand, query.rows, query.observed)
         self._children = self._parents = np.zeros(0, dtype=np.int64)
         if query.table.has_parents:
             parent = _parents(self)

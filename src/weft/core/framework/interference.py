@@ -1,8 +1,8 @@
 """How much pods slow each other down on a shared GPU, as policies see it: one table, swapped whole.
 
-An `InterferenceTable` is plain data: it reaches policies as the value of a `PolicyInput` named
-`INPUT`, is logged with it and replays. An `InterferenceView` is it as arrays. Predictors live
-elsewhere; here is only what they ended with for each pair of applications and each GPU model.
+An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, is
+logged with it and replays. An `InterferenceView` is it as arrays. Predictors live elsewhere; here
+is only what they ended with for each pair of applications and each GPU model.
 
 Log slowdown is ln(rate alone ÷ rate beside others): 0 no loss, ln 2 half speed. It is at least as
 small as measurements make it, so a little below 0 is possible.
@@ -21,8 +21,16 @@ from weft.model.model_names import plain
 Floats = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.int8]
 
-INPUT = "interference"
-"""Name of the `PolicyInput` with an `InterferenceTable`: policies say `inputs = {INPUT}`."""
+INTERFERENCE = "interference"
+"""The input with an `InterferenceTable`, observed slowdowns included."""
+
+PREDICTED = "coscheml"
+"""The same as predicted, nothing observed in it; named for the policy that takes nothing else."""
+
+MYSTIC = "mystic"
+"""The input with mystic's distances between applications."""
+
+Distances = dict[str, dict[str, float]]
 
 OBSERVED = "observed"
 """Last among the `sources` of a table that was patched by what running pods were seen to lose."""
@@ -150,13 +158,6 @@ class InterferenceView:
         }
         anywhere = self._cards.get(ANY_MODEL) or self._cards.get("")
         self._elsewhere = anywhere or self._worst_of_all(size)
-
-    @classmethod
-    def from_input(cls, value: Any) -> "InterferenceView":
-        """From the value of a `PolicyInput`, read back from a file or not."""
-        if isinstance(value, InterferenceTable):
-            return cls(value)
-        return cls(msgspec.convert(value, InterferenceTable))
 
     @property
     def unknown(self) -> int:

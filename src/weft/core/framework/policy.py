@@ -7,15 +7,13 @@ changed nodes are asked about again.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.framework.residency import NO_RESIDENCIES, Residencies
-from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
@@ -87,7 +85,7 @@ class Policy:
     paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
     `co_residents` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the
     signals of all GPUs, also for the score of one), `pending` (who else waits), `residencies` (how
-    far pods are). `inputs` names other policies, or tables, whose `PolicyInput` it takes too.
+    far pods are). `inputs` names the `PolicyInput`s that it takes, each with the type of its value.
     `unsafe` says why, where it can promise a GPU memory that is not there; one made with safe
     options says "". `ties` says which of equally scored devices is taken. Claims are placed largest
     first; of equal ones the last goes first where `last_request_first`. One that `harvests` may
@@ -100,7 +98,7 @@ class Policy:
     summary: ClassVar[str] = ""
     source: ClassVar[str] = ""
     reads: ClassVar[frozenset[str]] = frozenset()
-    inputs: ClassVar[frozenset[str]] = frozenset()
+    inputs: Mapping[str, Any] = {}
     unsafe: str = ""
     harvests: ClassVar[bool] = False
     raw_scores: bool = False
@@ -109,13 +107,6 @@ class Policy:
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
-
-    signals: SignalsView = NO_SIGNALS
-    """What the GPUs are doing, for policies that say they read `signals`; the engine swaps it."""
-
-    residencies: Residencies = NO_RESIDENCIES
-    """How far running pods are, for policies that say they read `residencies`: for `filter_pending`
-    only, because it changes with the time."""
 
     def __new__(cls, *_args: Any, **options: Any) -> Self:
         """Remember the options (keyword arguments); everything else is the subclass's own."""
@@ -211,8 +202,8 @@ class Policy:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 
-    def take_input(self, value: Any) -> None:
-        """New input by a `PolicyInput` event (typical pods, a table); kept answers are dropped."""
+    def take_input(self, name: str, value: Any) -> None:
+        """New input of this name, of the type that `inputs` says; kept answers are dropped."""
 
 
 def draw(key: str, choices: int) -> int:

@@ -42,7 +42,7 @@ class Profile:
         self.device_scorer: Policy | None = by_device[0] if by_device else None
         self.matcher = self.lead if "pending" in self.lead.reads else None
         self.predicts = _overrides(self.lead, "predict")
-        self.reads_co_residents = any("co_residents" in policy.reads for policy in self.policies)
+        self.reads = frozenset[str]().union(*(policy.reads for policy in self.policies))
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.harvests = any(policy.harvests for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")

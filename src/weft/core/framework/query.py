@@ -5,12 +5,14 @@ arrays over the query's nodes (length n) or over their devices (length d, groupe
 same order); a policy returns arrays of the same lengths and never knows which nodes it is about.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework.demand import Demand, Need
+from weft.core.framework.residency import NO_RESIDENCIES, Residencies
+from weft.core.framework.signals import NO_SIGNALS, Bytes, Floats, SignalsView
 from weft.core.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, LedgerTable
 
 NEVER = -(1 << 62)
@@ -55,8 +57,22 @@ class _DeviceFlag:
         return flags
 
 
+class Observations(NamedTuple):
+    """What is observed of the GPUs (`signals`) and of how far pods are (`residencies`)."""
+
+    signals: SignalsView = NO_SIGNALS
+    residencies: Residencies = NO_RESIDENCIES
+
+
+NOTHING_OBSERVED = Observations()
+
+
 class Query:
-    """One demand over some rows of the ledger's table. `rows` None means all of them."""
+    """One demand over some rows of the ledger's table. `rows` None means all of them.
+
+    `observed` is for policies that say in `reads` that they go by it. `residencies` change with the
+    time: they are for `filter_pending` only, whose answers are not kept.
+    """
 
     hypothetical: ClassVar[bool] = False
     """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
@@ -71,12 +87,19 @@ class Query:
         "n",
         "narrowed",
         "need",
+        "observed",
         "rows",
         "table",
     )
 
-    def __init__(self, table: LedgerTable, demand: Demand, rows: Ints | None = None) -> None:
-        self.table, self.demand, self.rows = table, demand, rows
+    def __init__(
+        self,
+        table: LedgerTable,
+        demand: Demand,
+        rows: Ints | None = None,
+        observed: Observations = NOTHING_OBSERVED,
+    ) -> None:
+        self.table, self.demand, self.rows, self.observed = table, demand, rows, observed
         self.need: Need | None = demand.needs[0] if demand.needs else None
         self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
         self.n = self._cells.shape[1]
@@ -89,6 +112,21 @@ class Query:
     def below(self, columns: Ints, least: Ints) -> Bools:
         """Where these node columns are less than `least`, [columns, n]."""
         return np.asarray(self._cells.take(columns, axis=0) < least)
+
+    @property
+    def signals(self) -> SignalsView:
+        """What the GPUs are doing, over the whole table."""
+        return self.observed.signals
+
+    @property
+    def residencies(self) -> Residencies:
+        """How far running pods are."""
+        return self.observed.residencies
+
+    def measured(self, column: str) -> tuple[Floats, Bytes]:
+        """A column of the signals: values, NaN where MISSING, and their freshness, [d] each."""
+        values, freshness = self.signals.over(self.table, column)
+        return self.take_devices(values), self.take_devices(freshness)
 
     # --- columns over nodes ------------------------------------------------------------------
 
@@ -229,13 +267,18 @@ class Query:
 
         Whether a device fits is its node's matter alone, so that nobody has to be asked again.
         """
-        part = Query(self.table, self.demand, some if self.rows is None else self.rows.take(some))
+        rows = some if self.rows is None else self.rows.take(some)
+        part = Query(self.table, self.demand, rows, self.observed)
         if self.narrowed:
             kept = np.zeros(self.n, dtype=np.bool_)
             kept[some] = True
             part._fits = self.device_fits[np.repeat(kept, self.gpus)]
             part.narrowed = True
         return part
+
+    def about(self, demand: Demand) -> "Query":
+        """Ask for this demand on the same nodes; nothing is narrowed."""
+        return Query(self.table, demand, self.rows, self.observed)
 
     def _find_fits(self) -> Bools:
         need = self._need()

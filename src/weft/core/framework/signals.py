@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.framework.query import Query
 from weft.core.ledger.table import Ints, LedgerTable
 
 Floats = npt.NDArray[np.float64]
@@ -73,14 +72,6 @@ class SignalsView:
         self._row_of = {name: row for row, name in enumerate(self.source.columns)}
         self._at: dict[tuple[str, int], int] | None = None
         self._laid: tuple[LedgerTable, Floats, Bytes] | None = None
-
-    def of(self, query: Query, column: str) -> Floats:
-        """The column's values for the query's devices, NaN where MISSING, [d]."""
-        return query.take_devices(self.over(query.table, column)[0])
-
-    def age_of(self, query: Query, column: str) -> Bytes:
-        """FRESH, STALE or MISSING for the query's devices, [d]."""
-        return query.take_devices(self.over(query.table, column)[1])
 
     def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
         """Values and freshness of a column for all of a table's devices, [D] each."""

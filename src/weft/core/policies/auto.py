@@ -1,11 +1,12 @@
 """Auto: little waste and little load, idle memory lent; each GPU by requests where unmeasured."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.interference import INPUT
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
@@ -37,7 +38,7 @@ class Auto(Policy):
     summary = "fgd and load-aware together; idle memory is lent; unmeasured GPUs go by requests"
     source = "Weft"
     reads = frozenset({"signals", "occupants", "co_residents"})
-    inputs = frozenset({"fgd", INPUT})
+    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **Fgd.inputs}
     harvests = True
 
     def __init__(self) -> None:
@@ -46,12 +47,12 @@ class Auto(Policy):
         self._fgd = Fgd()
         self._fgd.every_device = True
 
-    def take_input(self, value: Any) -> None:
-        """What usually comes, as for fgd, or predicted interference."""
-        if isinstance(value, list | tuple):
-            self._fgd.take_input(value)
+    def take_input(self, name: str, value: Any) -> None:
+        """Predicted interference, or what usually comes, as for fgd."""
+        if name == INTERFERENCE:
+            self._expected.predict_by(value)
         else:
-            self._expected.take_input(value)
+            self._fgd.take_input(name, value)
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
@@ -60,7 +61,7 @@ class Auto(Policy):
 
     def filter_devices(self, query: Query) -> Bools:
         """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         shut = gate(query, seen)
         if is_critical(query):
             shut |= ~query.take_devices(seen.known)
@@ -79,7 +80,7 @@ class Auto(Policy):
 
     def score_devices(self, query: Query) -> Ints | None:
         """fgd + 100·(1 − load), in thousandths; MISSING: fgd + 50·(1 − free), [d]."""
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         calm = (FULL * (1.0 - load(query, seen))).astype(np.int64)
         full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
         points = np.where(query.take_devices(seen.known), calm, full)

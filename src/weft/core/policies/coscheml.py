@@ -11,7 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.interference import INPUT, OBSERVED, InterferenceView, PredictionTier
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    MYSTIC,
+    OBSERVED,
+    PREDICTED,
+    Distances,
+    InterferenceTable,
+    InterferenceView,
+    PredictionTier,
+)
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
@@ -25,8 +34,6 @@ Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
 MOST = 2
 """Pods on a GPU."""
-MYSTIC = "mystic"
-"""Name of the `PolicyInput` with mystic's distances, {application: {application: distance}}."""
 
 UTILISATION_PERCENT = {
     "LAMMPS": 25.0,
@@ -64,7 +71,7 @@ class CoschemlPolicy(Policy):
     summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
     reads = frozenset({"occupants", "co_residents", "pending"})
-    inputs = frozenset({INPUT, MYSTIC})
+    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, MYSTIC: Distances}
 
     def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
         if pairing not in PAIRINGS:
@@ -73,20 +80,21 @@ class CoschemlPolicy(Policy):
                 f"{pairing!r} is unknown; write one of {', '.join(PAIRINGS)}",
             )
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
+        if self.exact:
+            self.inputs = {**self.inputs, PREDICTED: InterferenceTable}
         self.view = InterferenceView()
-        self.distances: Mapping[str, Mapping[str, float]] = {}
+        self.distances: Distances = {}
         self._numbers: dict[str, int] = {}
         self._costs = CoResidentCache(one_by_one(self._judge), (FORBIDDEN,), MOST)
 
-    def take_input(self, value: Any) -> None:
+    def take_input(self, name: str, value: Any) -> None:
         """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
-        if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
+        if name == MYSTIC:
             self.distances = value
+        elif self.exact and OBSERVED in value.sources:
+            return
         else:
-            told = InterferenceView.from_input(value)
-            if self.exact and OBSERVED in told.source.sources:
-                return
-            self.view = told
+            self.view = InterferenceView(value)
         known = dict.fromkeys((*self.view.source.classes, *self.distances))
         self._numbers = {name: number for number, name in enumerate(known)}
         self._costs.forget()

@@ -31,7 +31,7 @@ class Ferikoglou(SmallestFirst):
 
     def filter_devices(self, query: Query) -> Bools:
         """The published decision for each GPU, [d]."""
-        trend = self._trend.of(self.signals, query.table)
+        trend = self._trend.of(query)
         asked = asked_mib(query)
         steady = query.take_devices(trend.cov) < STEADY_BELOW
         beside = query.device_memory_total - query.take_devices(trend.used_p80_mib)

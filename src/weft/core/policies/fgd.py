@@ -5,13 +5,22 @@ a sigmoid, truncated to an integer: about 40 milli make a step, and ties go to t
 Source: Weng et al., ATC'23, and the authors' simulator.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.core.framework import Policy, Query
+from weft.core.framework.fragments import (
+    FEW,
+    TYPICAL_PODS,
+    Floats,
+    Fragments,
+    NodeShares,
+    TypicalPods,
+)
 from weft.core.ledger.table import Ints, LedgerTable
-from weft.core.policies.fragments import FEW, Floats, Fragments, NodeShares, TypicalPods
+from weft.model import Shape
 
 CHUNK = 1024
 """Places scored at a time, so that the working set stays in the processor's cache."""
@@ -29,6 +38,7 @@ class Fgd(Policy):
     name = "fgd"
     summary = "least growth of GPU fragments that the usual pods cannot use"
     source = "FGD (ATC'23)"
+    inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]]}
 
     every_device = False
     """Score devices of equal state one by one, for policies to which they differ otherwise."""
@@ -37,9 +47,9 @@ class Fgd(Policy):
         self.typical = typical or TypicalPods(COLD_START)
         self._kept: NodeShares | None = None
 
-    def take_input(self, value: Any) -> None:
+    def take_input(self, name: str, value: Any) -> None:
         """A fresh histogram of what usually comes, as `fragments.typical_input` makes it."""
-        self.typical = TypicalPods.from_input(value)
+        self.typical = TypicalPods(dict(value))
         self._kept = None
 
     def score_nodes(self, query: Query) -> Ints | None:

@@ -56,14 +56,14 @@ class GeniusPolicy(Policy):
 
         Sane: not where requests explain what is in use; late samples still show who has left.
         """
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         if self.exact:
             return np.asarray(~(query.take_devices(seen.free_mib) < asked_mib(query)))
         return ~short_of_memory(query, seen.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Exact: the original's score. Sane: for pods whose GPUs nothing rates, the mean, [n]."""
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         if self.exact:
             scores = seen.exact_scores
             return scores if query.rows is None else scores.take(query.rows)
@@ -79,7 +79,7 @@ class GeniusPolicy(Policy):
         """
         if self.exact:
             return np.zeros(len(query.device_local), dtype=np.int64)
-        steps = STEPS * self._sane(query, self._seen.of(self.signals, query.table))
+        steps = STEPS * self._sane(query, self._seen.of(query))
         return TIER * (steps + EXACT).astype(np.int64) - standing(query)
 
     def _sane(self, query: Query, seen: "_Cards") -> Floats:

@@ -119,9 +119,9 @@ class SnapshotCache(Generic[Made]):
         self._make = make
         self._kept: tuple[SignalsView, LedgerTable, Made] | None = None
 
-    def of(self, view: SignalsView, table: LedgerTable) -> Made:
-        """Made anew only where view or table is new."""
-        kept = self._kept
+    def of(self, query: Query) -> Made:
+        """Made anew only where the query's signals or table are new."""
+        view, table, kept = query.signals, query.table, self._kept
         if kept is None or kept[0] is not view or kept[1] is not table:
             kept = self._kept = (view, table, self._make(view, table))
         return kept[2]

@@ -32,7 +32,7 @@ class Horus(Policy):
         Memory in use is what is measured or promised, whichever is more; utilisation what is
         measured while FRESH, else what one expects of the residents.
         """
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         total = np.maximum(query.device_memory_total, 1)
         used = np.fmax(query.device_memory_promised, query.take_devices(seen.memory) * total)
         memory = (used + asked_mib(query)) / total

@@ -10,7 +10,7 @@ score   speeds together after − before − 0.5 · what latency-critical pods l
 match   where several pods wait, the assignment of pods to GPUs with the largest sum
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +18,12 @@ import numpy as np
 
 from weft.core.framework import Demand, Policy, Query
 from weft.core.framework.feasibility import Codes, told_codes
-from weft.core.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    NO_INTERFERENCE,
+    InterferenceTable,
+    InterferenceView,
+)
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import Company
@@ -68,7 +73,7 @@ class InterferencePolicy(Policy):
     summary = "GPUs are shared where predicted slowdown stays within bounds; pods are matched"
     source = "Weft; matching after Co-scheML and MuxFlow"
     reads = frozenset({"signals", "occupants", "co_residents", "pending", "residencies"})
-    inputs = frozenset({INPUT, "fgd"})
+    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **Fgd.inputs}
 
     def __init__(
         self,
@@ -101,13 +106,13 @@ class InterferencePolicy(Policy):
         self._asked: dict[Shape, tuple[Demand, Codes]] = {}
         self._fgd = Fgd()
 
-    def take_input(self, value: Any) -> None:
+    def take_input(self, name: str, value: Any) -> None:
         """Predicted interference, or what usually comes, as for fgd."""
-        if isinstance(value, list | tuple):
-            self._fgd.take_input(value)
-        else:
-            self._joining.view = InterferenceView.from_input(value)
+        if name == INTERFERENCE:
+            self._joining.view = InterferenceView(value)
             self._judged.forget()
+        else:
+            self._fgd.take_input(name, value)
 
     @property
     def tolerance(self) -> SlowdownTolerance:
@@ -130,7 +135,7 @@ class InterferencePolicy(Policy):
     def _fragments(self, query: Query, points: Ints) -> Ints:
         """fgd's 0 to 100 of each node's best, of GPUs in one state for the first, [d]."""
         best = query.max(np.where(query.device_fits, points, 0), 0).take(query.device_node)
-        alone = Query(query.table, query.demand, query.rows)
+        alone = query.about(query.demand)
         alone.narrow(query.device_fits & (points == best))
         if not query.hypothetical:
             alone.narrow(query.device_first | ~query.device_idle)
@@ -174,12 +179,11 @@ class InterferencePolicy(Policy):
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
         """Where pods say how long they take; None where none does, or none that waits."""
-        if not (
-            self._overlap and self.residencies.expected and any(one.expected_s for one in pending)
-        ):
+        residencies = query.residencies
+        if not (self._overlap and residencies.expected and any(one.expected_s for one in pending)):
             return None
-        if self._remaining is None or self._remaining.residencies is not self.residencies:
-            self._remaining = Remaining(self.residencies, CAUTION)
+        if self._remaining is None or self._remaining.residencies is not residencies:
+            self._remaining = Remaining(residencies, CAUTION)
         found = OverlapTime(query, self._remaining, self._joining.view)
         return found if len(found.devices) else None
 
@@ -209,7 +213,7 @@ class InterferencePolicy(Policy):
         demand, told = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))
-        asked = query if shape == query.demand.shape else Query(query.table, demand, query.rows)
+        asked = query if shape == query.demand.shape else query.about(demand)
         told = told if query.rows is None else told.take(query.rows)
         good, value = self._worth_it(asked, waiting, lasting)
         good &= asked.device_fits & self._admitted(asked)[0]
@@ -230,7 +234,7 @@ class InterferencePolicy(Policy):
         within, value, judged_by, _ = self._judged.over(query)
         admitted = within > 0.0
         if (judged_by == BY_USE).any() or (judged_by == IF_CALM).any():
-            seen = self._seen.of(self.signals, query.table)
+            seen = self._seen.of(query)
             few = query.device_pods < UNKNOWN_MOST
             expected = PRIOR.get(query.demand.shape.job_class, TRAINING)
             busy = query.take_devices(seen.utilisation) + expected > 1.0

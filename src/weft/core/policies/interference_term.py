@@ -3,12 +3,10 @@
 What is not known neither closes a GPU nor speaks for it; the other parts decide there.
 """
 
-from typing import Any
-
 import numpy as np
 
 from weft.core.framework import Query
-from weft.core.framework.interference import NO_INTERFERENCE, InterferenceView
+from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import Company
@@ -46,9 +44,9 @@ class InterferenceTerm:
         """How slow running pods may get, where anything is predicted."""
         return self._joining.tolerance if self.known else None
 
-    def take_input(self, value: Any) -> None:
-        """Predicted interference."""
-        self._joining.view = InterferenceView.from_input(value)
+    def predict_by(self, table: InterferenceTable) -> None:
+        """Go by this table from now on."""
+        self._joining.view = InterferenceView(table)
         self._judged.forget()
 
     def admits(self, query: Query) -> Bools:

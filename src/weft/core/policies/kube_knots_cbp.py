@@ -63,7 +63,7 @@ class KubeKnotsCbp(Policy):
 
     def _willing(self, query: Query) -> Bools:
         """GPUs whose trend is known and admits the pod, [d]."""
-        trend = self._trend.of(self.signals, query.table)
+        trend = self._trend.of(query)
         return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
@@ -74,14 +74,14 @@ class KubeKnotsCbp(Policy):
         if is_critical(query):
             steady |= 10 * asked_mib(query) <= query.device_memory_total
         application = query.demand.shape.application
-        together = self.signals.of(query, f"{CORRELATION}.{application}")
+        together = query.measured(f"{CORRELATION}.{application}")[0]
         return np.where(np.isnan(together), steady, together < TOGETHER)
 
     def score_devices(self, query: Query) -> Ints:
         """In use and willing, the most free first; unknown, as binpack; idle; the others, [d]."""
         if query.need is not None and query.need.whole:
             return -standing(query)
-        trusted = query.take_devices(self._trend.of(self.signals, query.table).fresh)
+        trusted = query.take_devices(self._trend.of(query).fresh)
         tightest = -room_by_requests(query)
         shared = query.device_pods > 0
         known = np.where(shared, 2 * TIER + query.device_memory_free, tightest)

@@ -32,7 +32,7 @@ class KubeKnotsPp(KubeKnotsCbp):
         admitted = super().filter_devices(query)
         if not is_critical(query):
             return admitted
-        trend = self._trend.of(self.signals, query.table)
+        trend = self._trend.of(query)
         full = query.take_devices(trend.fresh & (trend.next_sm + INFERENCE_SM > 1.0))
         return np.asarray(admitted & ~(full & (query.device_pods > 0)))
 

@@ -50,7 +50,7 @@ class LoadAware(Policy):
 
         An idle GPU always passes: its readings are its last pod's.
         """
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         shut = gate(query, seen)
         if is_critical(query):
             shut |= ~query.take_devices(seen.known)
@@ -58,7 +58,7 @@ class LoadAware(Policy):
 
     def score_devices(self, query: Query) -> Ints:
         """100·(1 − load), MISSING: 50 − 10 for each pod on it; in thousandths, [d]."""
-        seen = self._seen.of(self.signals, query.table)
+        seen = self._seen.of(query)
         missing = FULL // 2 - FULL // 10 * query.device_pods
         free = (FULL * (1.0 - load(query, seen))).astype(np.int64)
         points = np.where(query.take_devices(seen.known), free, missing)

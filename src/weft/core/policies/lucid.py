@@ -1,11 +1,17 @@
 """Lucid: jobs in three classes by how well they share; a pair may have two points in all."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.interference import INPUT, NO_INTERFERENCE, InterferenceView
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    NO_INTERFERENCE,
+    InterferenceTable,
+    InterferenceView,
+)
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
@@ -36,16 +42,16 @@ class Lucid(Policy):
     summary = "an empty GPU, else a pair whose sharing scores are two at most"
     source = "Lucid (ASPLOS'23), its sharing score"
     reads = frozenset({"occupants", "co_residents"})
-    inputs = frozenset({INPUT})
+    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable}
 
     def __init__(self) -> None:
         self._view = NO_INTERFERENCE
         self._points: dict[str, list[int]] = {}
         self._judged = CoResidentCache(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
 
-    def take_input(self, value: Any) -> None:
+    def take_input(self, name: str, value: Any) -> None:
         """Predicted interference."""
-        self._view = InterferenceView.from_input(value)
+        self._view = InterferenceView(value)
         self._points = {}
         self._judged.forget()
 

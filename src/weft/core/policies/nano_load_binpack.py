@@ -26,14 +26,14 @@ class NanoLoadBinpack(NanoBinpack):
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-binpack's, and ⌊50·⌊Σ load⌋ / GPUs⌋, [n]."""
-        tenths = query.take_devices(self._tenths.of(self.signals, query.table))
+        tenths = query.take_devices(self._tenths.of(query))
         loads = query.sum(np.where(query.device_usable, tenths, 0)) // 10
         more = 50 * loads // np.maximum(query.usable_gpus, 1)
         return np.asarray(super().score_nodes(query) + more)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The least percent left, and 50 for each of two metrics that is idle; first of equals."""
-        tenths = query.take_devices(self._tenths.of(self.signals, query.table))
+        tenths = query.take_devices(self._tenths.of(query))
         return int(order(query, tenths).take(fits).argmin())
 
 

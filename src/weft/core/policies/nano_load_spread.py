@@ -22,12 +22,12 @@ class NanoLoadSpread(NanoSpread):
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-spread's less ⌊⌊Σ load⌋ / GPUs⌋, [n]."""
-        tenths = query.take_devices(self._tenths.of(self.signals, query.table))
+        tenths = query.take_devices(self._tenths.of(query))
         loads = query.sum(np.where(query.device_usable, tenths, 0)) // 10
         return np.asarray(super().score_nodes(query) - loads // np.maximum(query.usable_gpus, 1))
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The most by nano-load-binpack's order, the last of equals."""
-        tenths = query.take_devices(self._tenths.of(self.signals, query.table))
+        tenths = query.take_devices(self._tenths.of(query))
         left = order(query, tenths).take(fits)
         return len(fits) - 1 - int(left[::-1].argmax())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, MYSTIC, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.workers import run_cells, watched
@@ -26,7 +26,7 @@ PROGRESS = Feedback(noise=0.05, evict=False)
 
 
 class InterferenceStudy(msgspec.Struct, frozen=True):
-    """What to run: `told` says by which predictor ("trained" or "ridge") policies know pairs, or
+    """The study's runs: `told` names the predictor ("trained" or "ridge") of policies, or
     "truth" where the table itself is what everybody knows.
 
     `ours` is compared with every other policy; `mystic` are distances for Co-scheML's baseline.
@@ -117,9 +117,9 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
         if knows_all
         else learnt(study.table, study.gpu_model, cell.seed)
     )
-    inputs = {INPUT: to_input(told)}
+    inputs = {INTERFERENCE: to_input(told)}
     if study.mystic:
-        inputs["mystic"] = study.mystic
+        inputs[MYSTIC] = study.mystic
     load = study.loads[cell.load]
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),

@@ -1,4 +1,4 @@
-"""What policies make of jobs that ask for more memory than they use, level by level.
+"""Policies on jobs that ask for more memory than they use, level by level.
 
 A grid of policies × levels of over-provisioning × seeds. All policies meet the same jobs of a
 seed. Beside them runs `best-residency`: best fit where every pod asks for exactly the most that it
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.core.framework import Policy
-from weft.core.policies.gpushare import GpuShare
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.workers import run_cells, watched
 from weft.lab.simulate.sharing import ece_like
@@ -25,7 +24,7 @@ LEVELS = (0, 50, 100, 150, 200, 250)
 
 
 class OverprovisionStudy(msgspec.Struct, frozen=True):
-    """What to run. `percents` are the levels, `gpus` how many cards get thirty jobs each.
+    """The study's runs. `percents` are the levels, `gpus` how many cards get thirty jobs each.
 
     Differences are against `baseline`, which must be among the policies.
     """
@@ -118,12 +117,8 @@ def run_study(
 def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     """One policy on one seed's jobs at one level."""
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
-    policy: Policy
     if cell.policy == BEST:
         jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
-        policy = GpuShare()
-    else:
-        policy = study.make_policy(cell.policy)
     scenario = SharedScenario(
         ece_like.cluster(study.gpus),
         jobs,
@@ -133,6 +128,7 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
         study.harvest_permille,
         cell.seed,
     )
+    policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from weft.core.engine import Engine, Record
-from weft.core.policies.fragments import Fragments, NodeShares, TypicalPods
+from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.lab.simulate.results import PolicyRun, WaitTimes
 from weft.model import Code
 from weft.model.reason import TEXT

@@ -1,4 +1,4 @@
-"""What every run of an experiment shares: the cluster, the workload, and how to start an engine."""
+"""The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
 
 from typing import Any, BinaryIO
 
@@ -6,9 +6,14 @@ import msgspec
 
 from weft.core.engine import Engine, NodesChanged, PolicyInput
 from weft.core.framework import Policy, Profile
-from weft.core.framework.interference import INPUT, InterferenceTable, to_input
-from weft.core.policies.coscheml import MYSTIC
-from weft.core.policies.fragments import TypicalPods, typical_input
+from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    MYSTIC,
+    Distances,
+    InterferenceTable,
+    to_input,
+)
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
@@ -28,7 +33,7 @@ class Scenario(msgspec.Struct, frozen=True):
     nodes: list[Node]
     pods: list[TracePod]
     interference: InterferenceTable | None = None
-    mystic: dict[str, dict[str, float]] = {}
+    mystic: Distances = {}
 
     @property
     def capacity_milli(self) -> int:
@@ -58,9 +63,9 @@ class Scenario(msgspec.Struct, frozen=True):
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)
         )
         handle(NodesChanged(ranked), 0)
-        handle(PolicyInput("fgd", typical_input(pod.shape for pod in self.pods)), 0)
+        handle(PolicyInput(TYPICAL_PODS, typical_input(pod.shape for pod in self.pods)), 0)
         if self.interference is not None:
-            handle(PolicyInput(INPUT, to_input(self.interference)), 0)
+            handle(PolicyInput(INTERFERENCE, to_input(self.interference)), 0)
         if self.mystic:
             handle(PolicyInput(MYSTIC, self.mystic), 0)
         return engine, handle

@@ -13,7 +13,7 @@ from weft.cluster.extender.routes import Route
 from weft.cluster.extender.service import Extender
 from weft.core.engine import Engine, PodSeenBound, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, to_input
+from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.interference.public_datasets import slowdowns
@@ -37,7 +37,8 @@ def world(running: dict[str, str], table: dict[str, dict[str, float]]) -> StubCl
     cluster.settings = DialectSettings(gpushare_unit="MiB", interference_table=True)
     profile = Profile("coscheml", [built_in().create("coscheml")])
     cluster.engine = Engine([profile], [node(name, gpus=1) for name in running])
-    cluster.handle(PolicyInput(INPUT, to_input(from_static(1, slowdowns(table, "the table")))))
+    told = to_input(from_static(1, slowdowns(table, "the table")))
+    cluster.handle(PolicyInput(INTERFERENCE, told))
     for name, application in running.items():
         if application:
             place = placement(f"on-{name}", name, 0, memory_mib=300)

@@ -1,6 +1,6 @@
 """What metrics had to do with a decision: read off, and decided again without them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,16 +73,15 @@ def behind(
 
 def state(engine: Engine) -> list[object]:
     """Whatever a question might have left behind."""
-    ledger, policy = engine.ledger, engine.profiles["weft"].lead
+    ledger = engine.ledger
     return [
         ledger.version - ledger.tried,
         ledger.table.device_cells.tolist(),
         ledger.held_back,
         ledger.table.measured.tolist(),
-        engine.signals,
+        engine.assessor.observed,
         engine.assessor,
         engine.peaks,
-        policy.signals,
     ]
 
 
@@ -114,9 +113,10 @@ class Fussy(LoadAware):
     """Keeps off a node that it is told of."""
 
     name = "fussy"
+    inputs: Mapping[str, Any] = {"fussy": str}
     off = ""
 
-    def take_input(self, value: str) -> None:
+    def take_input(self, name: str, value: str) -> None:
         self.off = value
 
     def filter_nodes(self, query: Query) -> Bools:

@@ -1,5 +1,9 @@
 """A pod's life: added, placed, bound or refused, gone; every event at any time, and twice."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 import pytest
 from engine_talk import (
     SECOND,
@@ -335,12 +339,12 @@ class Choosy(Policy):
     """Accepts the nodes it is told to."""
 
     name = "choosy"
+    inputs: Mapping[str, Any] = {"choosy": int}
 
     def __init__(self) -> None:
         self.rows = 0
 
-    def take_input(self, value: object) -> None:
-        assert isinstance(value, int)
+    def take_input(self, name: str, value: int) -> None:
         self.rows = value
 
     def filter_nodes(self, query):  # type: ignore[no-untyped-def]
@@ -355,6 +359,8 @@ def test_a_policy_s_new_input_drops_kept_answers_and_wakes_who_waits() -> None:
     assert isinstance(command, Unschedulable)
     assert command.record.reasons() == {"refused by the policy": 1}
     assert engine.handle(PolicyInput("somebody else", 1), 20 * SECOND) == []
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
+        engine.handle(PolicyInput("choosy", "one"), 30 * SECOND)
     assert places(engine.handle(PolicyInput("choosy", 1), 40 * SECOND)) == {"p": "a"}
 
 

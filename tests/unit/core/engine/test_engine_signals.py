@@ -23,7 +23,8 @@ class Coolest(Policy):
 
     def score_devices(self, query: Query) -> Ints:
         self.asked += query.n
-        return np.nan_to_num(-1000 * self.signals.of(query, "load"), nan=-1000).astype(np.int64)
+        load = query.measured("load")[0]
+        return np.nan_to_num(-1000 * load, nan=-1000).astype(np.int64)
 
 
 class Harvesting(Policy):

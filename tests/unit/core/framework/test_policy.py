@@ -63,7 +63,7 @@ def test_a_policy_without_opinions_accepts_and_scores_nothing() -> None:
     assert policy.score_devices(query) is None
     assert policy.pre_filter(asked.shape) is asked.shape
     assert policy.choose_node(np.array([4, 7]), "key") == 0
-    policy.take_input(None)
+    policy.take_input("anything", None)
     none: Any = np.zeros((2, 0))
     way = PlacementOptions(none, none, none, none, none, none)
     with pytest.raises(NotImplementedError):

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Demand, Query
+from weft.core.framework.query import Observations
 from weft.core.framework.signals import (
     FRESH,
     MISSING,
@@ -32,12 +33,15 @@ def table() -> LedgerTable:
 
 def test_rows_follow_the_ledgers_table_and_devices_nobody_measures_are_missing() -> None:
     rows = table()
-    query = Query(rows, Demand(shape(memory_mib=1), rows))
     seen = SignalsView(of(11, 7, 77, 10, fresh=(FRESH, MISSING, FRESH, STALE)))
-    np.testing.assert_array_equal(seen.of(query, USED), [np.nan, np.nan, 10, 11, np.nan])
-    assert seen.age_of(query, USED).tolist() == [MISSING, MISSING, STALE, FRESH, MISSING]
-    part = Query(rows, Demand(shape(memory_mib=1), rows), np.array([1]))
-    np.testing.assert_array_equal(seen.of(part, USED), [10, 11])
+    demand = Demand(shape(memory_mib=1), rows)
+    query = Query(rows, demand, None, Observations(seen))
+    values, freshness = query.measured(USED)
+    np.testing.assert_array_equal(values, [np.nan, np.nan, 10, 11, np.nan])
+    assert freshness.tolist() == [MISSING, MISSING, STALE, FRESH, MISSING]
+    part = Query(rows, demand, np.array([1]), Observations(seen))
+    np.testing.assert_array_equal(part.measured(USED)[0], [10, 11])
+    assert part.about(demand).signals is query.only(np.array([1])).signals is seen
 
 
 def test_rows_go_by_nvml_index_not_by_position() -> None:

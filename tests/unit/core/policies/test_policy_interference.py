@@ -18,7 +18,14 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, OBSERVED, PredictionTier, interference, to_input
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    OBSERVED,
+    InterferenceTable,
+    PredictionTier,
+    interference,
+    to_input,
+)
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.policies.pair_costs import few_of_each, greedy, most_valuable
@@ -50,7 +57,7 @@ def engine(nodes=1, gpus=1, table=None, policy="interference", **options):
     made = built_in().create(policy, **options)
     cluster = [node(f"n{i}", gpus=gpus, model="T4") for i in range(nodes)]
     found = Engine([Profile("weft", [made])], cluster)
-    found.handle(PolicyInput(INPUT, told() if table is None else table), 0)
+    found.handle(PolicyInput(INTERFERENCE, told() if table is None else table), 0)
     return found
 
 
@@ -235,16 +242,17 @@ def test_bad_options():
 @pytest.mark.parametrize("compat", ["exact", "sane"])
 def test_exact_coscheml_keeps_its_table_whatever_was_observed(compat):
     policy = built_in().create("coscheml", compat=compat)
-    policy.take_input(told())
+    policy.take_input(INTERFERENCE, msgspec.convert(told(), InterferenceTable))
     assert policy.cost("fair", "loud", "T4") == pytest.approx(1.5 + 1.4)
-    policy.take_input(told(never=[("fair", "loud")]) | {"sources": (OBSERVED,)})
+    observed = told(never=[("fair", "loud")]) | {"sources": (OBSERVED,)}
+    policy.take_input(INTERFERENCE, msgspec.convert(observed, InterferenceTable))
     kept = policy.cost("fair", "loud", "T4")
     assert math.isfinite(kept) == (compat == "exact")
 
 
 def test_lucids_points():
     policy = built_in().create("lucid")
-    policy.take_input(told())
+    policy.take_input(INTERFERENCE, msgspec.convert(told(), InterferenceTable))
     assert [policy.points_of(name, "T4") for name in (*NAMES, "who")] == [1, 2, 2, 2]
 
 
@@ -280,7 +288,7 @@ def test_auto_prefers_the_better_company_and_refuses_bad_one():
 def test_auto_without_predictions_and_with_forbidden_pairs(table):
     found = engine(policy="auto", table=table)
     if table is None:
-        found.handle(PolicyInput(INPUT, to_input(interference(2, [], [], EMPTY))), 0)
+        found.handle(PolicyInput(INTERFERENCE, to_input(interference(2, [], [], EMPTY))), 0)
     runs(found, "n0", "calm", "best-effort")
     assert (goes(found, "calm", "best-effort") is not None) == (table is None)
 

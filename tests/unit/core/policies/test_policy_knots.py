@@ -8,6 +8,7 @@ from policy_signals import engine_of, place, readings, resident
 
 from weft.core.engine import SignalsChanged
 from weft.core.framework import Demand, Query
+from weft.core.framework.query import Observations
 from weft.core.framework.signals import STALE, SignalsView
 from weft.core.ledger import Ledger
 from weft.core.policies.card_models import features
@@ -197,8 +198,9 @@ def test_ferikoglou_is_the_published_decision_for_every_gpu():
         ledger = Ledger([node("a", gpus=1, memory_mib=32_510)])
         ledger.adopt(Placement("old", "a", (Share(0, 0, promised, 0),)))
         policy = Ferikoglou()
-        policy.signals = SignalsView(readings({A0: columns_of(free, used)}))
-        query = Query(ledger.table, Demand(shape(memory_mib=asked), ledger.table))
+        observed = Observations(SignalsView(readings({A0: columns_of(free, used)})))
+        demand = Demand(shape(memory_mib=asked), ledger.table)
+        query = Query(ledger.table, demand, None, observed)
         verdict = kube_knots.decide(asked, 32_510 - promised, free, used)
         assert bool(policy.filter_devices(query)[0]) == verdict.admits, verdict
         seen.add(verdict.why)

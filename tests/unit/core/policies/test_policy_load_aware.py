@@ -5,9 +5,9 @@ import pytest
 from policy_signals import engine_of, place, readings, resident, score
 
 from weft.core.engine import PodAdded, PodGone, PolicyInput, SignalsChanged
+from weft.core.framework.fragments import TypicalPods, typical_input
 from weft.core.framework.signals import MISSING, STALE
 from weft.core.policies.auto import Auto
-from weft.core.policies.fragments import TypicalPods, typical_input
 from weft.core.policies.horus import Horus
 from weft.core.policies.load_aware import LoadAware
 from weft.core.policies.res_ag import ResAg

@@ -17,7 +17,7 @@ from weft.core.engine import (
 )
 from weft.core.framework import Demand, Profile, Query
 from weft.core.framework.interference import (
-    INPUT,
+    INTERFERENCE,
     InterferenceView,
     PredictionTier,
     interference,
@@ -88,7 +88,7 @@ def engine(**options):
     made = built_in().create("interference", **options)
     found = Engine([Profile("weft", [made])], [node("n0", gpus=2, model="T4", memory_mib=10_000)])
     found.handle(
-        PolicyInput(INPUT, to_input(interference(1, ["T4"], NAMES, (mean, mean, tiers)))), 0
+        PolicyInput(INTERFERENCE, to_input(interference(1, ["T4"], NAMES, (mean, mean, tiers)))), 0
     )
     return found
 

@@ -6,7 +6,13 @@ import pytest
 from policy_signals import engine_of
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodSeenBound, PolicyInput, Unschedulable
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import (
+    INTERFERENCE,
+    InterferenceTable,
+    PredictionTier,
+    interference,
+    to_input,
+)
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 from weft.testing import node, placement, pod
@@ -31,7 +37,7 @@ def engine(table=None, policy="interference", models=("T4",), **options):
     ]
     calm = {(one.name, 0): {"sm_active_ratio": 0.1} for one in cluster}
     found = engine_of(made, cluster, calm)
-    found.handle(PolicyInput(INPUT, told() if table is None else table), 0)
+    found.handle(PolicyInput(INTERFERENCE, told() if table is None else table), 0)
     return found
 
 
@@ -183,7 +189,7 @@ def test_slowdown_beyond_all_numbers_is_no_company_and_no_error(policy) -> None:
         is_there(found, f"old-{at}", "n0", mib=1_000)
     assert comes(found, "new", mib=1_000) is None
     made = built_in().create(policy)
-    made.take_input(bounds)
+    made.take_input(INTERFERENCE, msgspec.convert(bounds, InterferenceTable))
     there = found.ledger.table.residents.on(0)
     told_of = made.predict(asks("new").shape, there, "T4")
     assert [one.upper for one in told_of] == [0.0] * 3

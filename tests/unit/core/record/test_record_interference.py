@@ -20,7 +20,7 @@ from weft.core.engine import (
     Tick,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.file import read
@@ -62,7 +62,7 @@ def test_it_replays_and_says_what_was_predicted(
     uses = [ProfileUse("weft", [PolicyUse(policy)])]
     handle = Recorder(engine, Header(uses), DecisionsWriter(out).write).handle
     handle(NodesChanged(tuple(node(name, gpus=2, model="T4") for name in ("n0", "n1"))), 0)
-    handle(PolicyInput(INPUT, told(0.04 if slowdown_limit else 0.1)), 0)
+    handle(PolicyInput(INTERFERENCE, told(0.04 if slowdown_limit else 0.1)), 0)
     there: list[str] = []
     shared = 0
     for step in range(120):

@@ -15,7 +15,7 @@ from weft.core.engine import (
     ProgressSeen,
 )
 from weft.core.explain.renderer import lines_of
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
     DecisionsWriter,
@@ -41,7 +41,7 @@ def recorded(path: Path, policy: str, job_class: str, slowdown: float, looks: in
     out = io.BytesIO()
     handle = Recorder(header.engine(built_in().create), header, DecisionsWriter(out).write).handle
     handle(NodesChanged((node("a", gpus=1, model="T4"),)), 0)
-    handle(PolicyInput(INPUT, to_input(told)), 0)
+    handle(PolicyInput(INTERFERENCE, to_input(told)), 0)
     for number, (name, kind) in enumerate((("web", job_class), ("train", "best-effort"))):
         asks = pod(name, memory_mib=4_000, application=name, job_class=kind)
         handle(PodAdded(asks), number)

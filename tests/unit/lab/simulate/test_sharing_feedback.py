@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weft.core.engine import Command, Engine, Event, Evict, NodesChanged
 from weft.core.framework import Profile
-from weft.core.framework.interference import INPUT, PredictionTier, interference, to_input
+from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.ledger import RequestLimits
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
@@ -52,7 +52,7 @@ def world(*jobs: Job, gpus: int = 1, **feedback: Any) -> SharedScenario:
         (Node("node", cards),),
         jobs,
         TRUTH,
-        inputs={INPUT: told()},
+        inputs={INTERFERENCE: told()},
         measured=False,
         feedback=Feedback(**feedback),
     )

@@ -1,4 +1,4 @@
-"""What jobs' progress shows of how they slow each other down, as a live cluster would see it.
+"""Slowdowns by jobs' progress, as a live cluster would see them.
 
 Each look compares what every container got done since the last look with what it would have done
 alone. The engine is told of it (`ProgressSeen`), pairs that ran together all that time teach, and
@@ -15,7 +15,7 @@ import msgspec
 
 from weft.core.engine import Evict, PodProgress, PolicyInput, ProgressSeen
 from weft.core.engine.slowdown_eviction import SLOWEST
-from weft.core.framework.interference import INPUT, InterferenceView, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedContainer, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
@@ -43,7 +43,7 @@ class Feedback(msgspec.Struct, frozen=True):
 
 
 class _Mark(NamedTuple):
-    """What a container had done at the last look, and who was at work beside it."""
+    """A container's work done at the last look, and its neighbours then."""
 
     started_ns: int
     worked_ns: int
@@ -71,8 +71,8 @@ class SimulatedProgress:
         inputs: dict[str, Any],
         seed: int,
     ) -> None:
-        base = InterferenceView.from_input(inputs[INPUT]) if INPUT in inputs else InterferenceView()
-        self.experience = ObservedSlowdowns(base.source)
+        told = inputs.get(INTERFERENCE, InterferenceTable(0))
+        self.experience = ObservedSlowdowns(msgspec.convert(told, InterferenceTable))
         self.looks = self.slow_looks = 0
         """At latency-critical jobs, and at those beyond their bound."""
         self._feedback, self._cards = feedback, cards
@@ -82,29 +82,29 @@ class SimulatedProgress:
         self._random = Random(f"weft-feedback-{seed}")
 
     def look(self, now_ns: int) -> ProgressSeen | None:
-        """What the engine is told of the time since the last look; None where it is told nothing.
+        """The event for the time since the last look; None where there is nothing to tell.
 
         What is learnt of it is `due`.
         """
         told = []
-        for one in self._windows(now_ns):
-            job = one.container.job
+        for window in self._windows(now_ns):
+            job = window.container.job
             if job.job_class == LATENCY_CRITICAL:
                 self.looks += 1
-                bound = bound_on(job.slowdown_limit, self._model[one.gpu], self._feedback.bound)
-                self.slow_looks += one.slowdown > bound
-            slowdown = self._measured(one.slowdown)
+                bound = bound_on(job.slowdown_limit, self._model[window.gpu], self._feedback.bound)
+                self.slow_looks += window.slowdown > bound
+            slowdown = self._measured(window.slowdown)
             if slowdown is None:
                 continue
             told.append(PodProgress(job.uid, slowdown))
-            if one.steady and self._feedback.teach:
-                self.experience.saw(self._model[one.gpu], job.kind, one.others, slowdown)
+            if window.steady and self._feedback.teach:
+                self.experience.saw(self._model[window.gpu], job.kind, window.others, slowdown)
         return ProgressSeen(tuple(told)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
-        """What policies are to be told, if it is time."""
+        """The policies' next input, if it is due."""
         found = self.experience.due(now_ns)
-        return PolicyInput(INPUT, to_input(found)) if found is not None else None
+        return PolicyInput(INTERFERENCE, to_input(found)) if found is not None else None
 
     def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
         """A pod goes because it made another one slow: what policies are told of the two."""

@@ -5,6 +5,7 @@ later job goes back to the queue; what it has done is kept, as by suspending it.
 """
 
 import heapq
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -32,12 +33,13 @@ class PackByTrial(Policy):
     summary = "an empty GPU, else a random partner; bad pairs are parted and remembered"
     source = "Gandiva (OSDI'18), its packing"
     reads = frozenset({"occupants", "co_residents"})
+    inputs: Mapping[str, Any] = {name: list[str]}
 
     def __init__(self) -> None:
         self._bad: set[frozenset[str]] = set()
         self._judged = CoResidentCache(one_by_one(self._judge), (0.0,), 2)
 
-    def take_input(self, value: Any) -> None:
+    def take_input(self, name: str, value: Any) -> None:
         """A pair of programs that went badly."""
         self._bad.add(frozenset(value))
         self._judged.forget()

@@ -18,12 +18,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.framework import Demand, Query
+from weft.core.framework.demand import Demand
+from weft.core.framework.query import Query
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import DeviceRule, GpuRequest, Shape
 
 Floats = npt.NDArray[np.float64]
 Type = tuple[int, int, int, str]
+TYPICAL_PODS = "fgd"
+"""The input with the pods that usually come, named for the policy that asked for it first."""
 POPULAR = 0.95
 FEW = 2
 """Nodes up to which looking at one after another is quicker than arrays."""
@@ -79,11 +82,6 @@ class TypicalPods:
         self.cpu_only_share: Floats = np.array([share for _, share in cpu], dtype=np.float64)
         self.rules = [rules[kind] for kind in self.gpu_types]
 
-    @classmethod
-    def from_input(cls, value: Any) -> "TypicalPods":
-        """From the value of a `PolicyInput`: pairs [shape, how many], as `typical_input` makes."""
-        return cls(dict(msgspec.convert(value, list[tuple[Shape, int]])))
-
     @staticmethod
     def shape(cpu_milli: int, milli: int, count: int = 1) -> Shape:
         """A plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
@@ -92,7 +90,7 @@ class TypicalPods:
 
 
 def typical_input(shapes: Iterable[Shape]) -> Any:
-    """What came so far as the plain value of a `PolicyInput` for `fgd`."""
+    """Counts shapes into the plain value of the input `TYPICAL_PODS`: pairs [shape, how many]."""
     return msgspec.to_builtins(list(Counter(shapes).items()))
 
 
