@@ -17,7 +17,7 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 from weft.model.request import WHOLE_CARD
 from weft.testing import node, placement
 
-CASES = 2_500
+CASES = 1_000
 LEAVES = 520  # of one case, at most
 MEMORY = 16_160
 

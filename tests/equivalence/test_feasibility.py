@@ -28,7 +28,7 @@ from weft.testing import (
 )
 from weft.testing.reference_fit import charged_mib
 
-CLUSTERS = 640
+CLUSTERS = 320
 ROUNDS = 3
 SHAPES = 3
 
@@ -184,7 +184,7 @@ def test_the_engine_finds_exactly_the_nodes_that_fit(profile: str) -> None:
 
 def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
     """With 12 nodes most changes touch less than a quarter: answers are mended row by row."""
-    for seed in range(60):
+    for seed in range(30):
         random = Random(f"mend/{seed}")
         nodes = random_nodes(random, 1)
         while len(nodes) < 12:

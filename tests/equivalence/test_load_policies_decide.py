@@ -19,7 +19,7 @@ from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.fgd import COLD_START
 from weft.model import PodRequest
 
-CLUSTERS = 25
+CLUSTERS = 14
 PODS = 24
 HARVEST = 1500
 

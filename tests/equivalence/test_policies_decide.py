@@ -15,7 +15,7 @@ from weft.model import DeviceRule, Gpu, GpuMemoryRequest, GpuRequest, Node, PodR
 from weft.model.request import WHOLE_CARD
 
 CLUSTERS = 48
-PODS = 24
+PODS = 16
 CARDS = (("T4", 15_360), ("V100", 16_160), ("A10", 23_028))
 
 TYPICAL = TypicalPods(

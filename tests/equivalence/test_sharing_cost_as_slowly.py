@@ -96,7 +96,7 @@ def agree(judged: CoResidentCache, slowly: SlowJoining, cluster: Cluster, who: R
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     bounds=BOUNDS,
     seen=st.lists(views(), min_size=2, max_size=2),

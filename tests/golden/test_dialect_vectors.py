@@ -5,10 +5,9 @@ import json
 import msgspec
 import pytest
 
-from weft.dialects.alnair import preferred
 from weft.dialects.coscheml import APPLICATIONS
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.elastic import agent_hash, option_hash
+from weft.dialects.elastic import agent_hash
 from weft.dialects.registry import parse_pod
 from weft.model import BadInputError, PodManifest
 
@@ -23,26 +22,8 @@ def gpu_requests(name, *values, settings=DialectSettings()):  # noqa: B008
     return parse_pod(pod, settings).shape.gpu_requests
 
 
-def test_elastic_hash_of_one_request():
-    assert option_hash([(0, 256, 0)]) == "54ab24a2"
-
-
 def test_elastic_agents_hash_of_device_ids():
     assert agent_hash(["0-02", "0-00", "0-01"]) == "b85df0ed"
-
-
-@pytest.mark.parametrize(
-    ("available", "chosen"),
-    [
-        (["A_1", "B_0", "B_1", "B_2"], ["B_0", "B_1"]),
-        (["A_1", "B_1"], ["A_1", "B_1"]),
-        (["A_1", "A_10", "A_2"], ["A_1", "A_10"]),
-        (["B_1", "A_2", "A_1", "B_0"], ["A_1", "A_2"]),
-        (["A_1"], ["A_1"]),
-    ],
-)
-def test_alnair_preferred_allocation(available, chosen):
-    assert preferred(available, 2) == chosen
 
 
 @pytest.mark.parametrize(

@@ -19,39 +19,39 @@ def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAM
     from weft.cli.policies import registry
     from weft.cluster.config.read import profiles, read
 
-    found = read(file)
-    made = profiles(found, registry(), str(file))
-    _check_extender(found.extender, str(file))
-    _check_telemetry(found.telemetry, str(file))
+    configuration = read(file)
+    made = profiles(configuration, registry(), str(file))
+    _check_extender(configuration.extender, str(file))
+    _check_telemetry(configuration.telemetry, str(file))
     print(f"{file}: good; profiles {', '.join(profile.name for profile in made)}")
 
 
-def _check_extender(found: "ExtenderSettings", where: str) -> None:
+def _check_extender(settings: "ExtenderSettings", where: str) -> None:
     """Its certificate and its table of interference, as it reads them when it starts."""
     from weft.cli.policies import registry
     from weft.cluster.extender.setup import listening_of, routes_of
     from weft.cluster.http.tls import server_tls
 
-    wish = listening_of(found)
+    wish = listening_of(settings)
     try:
         if wish.certificate is not None and wish.key is not None:
             server_tls(wish.certificate, wish.key, wish.client_authority)
     except BadInputError as error:
         raise BadInputError(f"{where}: extender: {error.where}", error.what) from error
     try:
-        if found.enabled:
-            routes_of(found, registry().names())
+        if settings.enabled:
+            routes_of(settings, registry().names())
     except BadInputError as error:
         raise BadInputError(f"{where}: {error.where}", error.what) from error
 
 
-def _check_telemetry(found: "TelemetrySettings", where: str) -> None:
+def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
     """Its certificates, its token and its password, as they are read when it starts."""
     from weft.cli.telemetry import access_of
 
     try:
-        access_of(found).tls()
-        access_of(found).credentials()
+        access_of(settings).tls()
+        access_of(settings).credentials()
     except BadInputError as error:
         raise BadInputError(f"{where}: {error.where}", error.what) from error
 

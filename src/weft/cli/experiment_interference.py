@@ -115,15 +115,15 @@ def _read(path: Path, source: str, gpu: str) -> "PairTable":
     from weft.lab.simulate.sharing import pairs
 
     try:
-        found = pairs.coscheml(path) if path.suffix == ".json" else pairs.gavel(path, source, gpu)
+        table = pairs.coscheml(path) if path.suffix == ".json" else pairs.gavel(path, source, gpu)
     except OSError as error:
         raise BadInputError(str(path), error.strerror or "cannot be read") from None
     except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
         raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
-    speeds = [speed for row in found.speed for speed in row]
+    speeds = [speed for row in table.speed for speed in row]
     if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
         raise BadInputError(str(path), "has speeds that are no numbers from 0 on, or only 0")
-    return found
+    return table
 
 
 def _print(levels: "list[InterferenceLevel]", ours: str, output: SimulateOutput) -> None:
@@ -163,9 +163,9 @@ def _print_levels(levels: "list[InterferenceLevel]", ours: str) -> None:
     print_table(table, width=140)
 
 
-def _change(found: "PolicyDifference | None") -> str:
+def _change(difference: "PolicyDifference | None") -> str:
     """In percent of the policy's own; ° is what may be chance."""
-    if found is None:
+    if difference is None:
         return "–"
-    one, chance = found.difference, "" if found.p_value < 0.05 else "°"
+    one, chance = difference.difference, "" if difference.p_value < 0.05 else "°"
     return f"{one.percent:+.1f} %{chance} [{one.low_percent:+.1f}, {one.high_percent:+.1f}]"

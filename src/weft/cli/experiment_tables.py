@@ -61,7 +61,8 @@ def _row(level: OverprovisionLevel) -> list[str]:
     ]
 
 
-def _change(found: Difference | None) -> str:
-    if found is None:
+def _change(difference: Difference | None) -> str:
+    if difference is None:
         return "–"
-    return f"{found.percent:+.1f} % [{found.low_percent:+.1f}, {found.high_percent:+.1f}]"
+    low, high = difference.low_percent, difference.high_percent
+    return f"{difference.percent:+.1f} % [{low:+.1f}, {high:+.1f}]"

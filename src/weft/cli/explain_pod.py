@@ -21,7 +21,7 @@ _TIMEOUT_S = 30.0
 
 
 class SchedulerAddress(NamedTuple):
-    """Where the scheduler is: at `url`, or behind the API server of a kubeconfig, in the namespace
+    """The scheduler's address: at `url`, or behind the API server of a kubeconfig, in the namespace
     of its Service."""
 
     url: str = ""
@@ -31,7 +31,7 @@ class SchedulerAddress(NamedTuple):
 
 
 class SchedulerEndpoint(NamedTuple):
-    """Who is asked, a name for people, and what stands before the page's path."""
+    """A server to ask: a name for people, and what stands before the page's path."""
 
     where: str
     before: str
@@ -151,16 +151,16 @@ def _check_ours(body: bytes, where: str) -> None:
     import msgspec
 
     try:
-        found = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not {"namespace", "name", "state"} <= found.keys():
+        answer = None
+    if not isinstance(answer, dict) or not {"namespace", "name", "state"} <= answer.keys():
         what = "is no Weft scheduler: its answer explains no pod; check host, port and path"
         raise BadInputError(where, what)
 
 
 def _own_words(answer: "ApiResponse") -> str:
-    """Why there is no explanation, as the scheduler itself says; "" where somebody else answers."""
+    """The scheduler's own words on why there is none; "" where somebody else answers."""
     import msgspec
 
     from weft.cluster.scheduler.pages import ProblemBody
@@ -179,7 +179,7 @@ def _said(answer: "ApiResponse") -> str:
 
 
 def _problem(answer: "ApiResponse", source: SchedulerAddress) -> str:
-    """Why nobody explains: what the proxy's words mean."""
+    """The reason why nobody explains: what the proxy's words mean."""
     said = _said(answer)
     if source.url:
         return f"is no Weft scheduler: it answers {said}"

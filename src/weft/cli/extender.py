@@ -77,13 +77,13 @@ def serve(
 
     from weft.cli.hosting import Hosting
 
-    found = configuration(config, leader_elect, http_port)
-    found = with_extender(found, port, address, original_ports, priority)
-    found = replace(found, extender=replace(found.extender, enabled=True))
+    settings = configuration(config, leader_elect, http_port)
+    settings = with_extender(settings, port, address, original_ports, priority)
+    settings = replace(settings, extender=replace(settings.extender, enabled=True))
     paths = (kubeconfig,) if kubeconfig else ()
     where = str(config or "")
     run(
-        found,
+        settings,
         Hosting(
             paths,
             context,

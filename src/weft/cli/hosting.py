@@ -64,7 +64,7 @@ log = logging.getLogger("weft.scheduler")
 
 
 class Hosting(msgspec.Struct, frozen=True):
-    """What the command line says beside the configuration.
+    """Options of the command line beside the configuration.
 
     `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
     that everything goes on record in, up to `decisions_mib` (0: however much). `where` names the

@@ -142,12 +142,12 @@ def predict(
     found, table = read_model(model), None
     if target and isinstance(found, PredictorFile):
         predictor = _predictor(found, model, gpu_model, isolation)
-        told = predictor.predict(target, _others(target, others))
+        prediction = predictor.predict(target, _others(target, others))
         note_unknown(found, model, [target, *(others or [])])
         if output is ListOutput.json:
-            print(msgspec.json.encode(told).decode())
+            print(msgspec.json.encode(prediction).decode())
         else:
-            print_because(target, others or [], PredictionReasons(told))
+            print_because(target, others or [], PredictionReasons(prediction))
         return
     if isinstance(found, PredictorFile):
         predictors = _predictors(found, model, gpu_model, isolation)
@@ -180,15 +180,15 @@ def explain(
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import because
 
-    found = read_model(model)
-    if not isinstance(found, PredictorFile):
+    predictors = read_model(model)
+    if not isinstance(predictors, PredictorFile):
         raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
-    told = because(_predictor(found, model, gpu_model, isolation), target, other)
-    note_unknown(found, model, [target, other])
+    reasons = because(_predictor(predictors, model, gpu_model, isolation), target, other)
+    note_unknown(predictors, model, [target, other])
     if output is ListOutput.json:
-        print(msgspec.json.encode(told).decode())
+        print(msgspec.json.encode(reasons).decode())
     else:
-        print_because(target, [other], told)
+        print_because(target, [other], reasons)
 
 
 for _command in (train, evaluate, predict, explain):
@@ -224,28 +224,28 @@ def _said_of(cell: "PredictorCell") -> str:
     if learned is None:
         rung = "additive" if cell.additive is not None else "nothing"
         return f"{len(cell.runs)} measurements, too few to learn from: {rung}"
-    told = learned.calibration
-    sure = "calibrated" if told.new_families else "uncalibrated"
+    calibration = learned.calibration
+    sure = "calibrated" if calibration.new_families else "uncalibrated"
     trees = ", LightGBM's quantiles" if learned.trees else ""
     return (
-        f"{len(cell.runs)} measurements of {len(cell.solos)} applications in {told.families} "
-        f"families; kernels{trees}; bounds on new families {sure}"
+        f"{len(cell.runs)} measurements of {len(cell.solos)} applications in "
+        f"{calibration.families} families; kernels{trees}; bounds on new families {sure}"
     )
 
 
 def _predictors(
-    found: "PredictorFile", path: Path, gpu_model: str, isolation: str
+    file: "PredictorFile", path: Path, gpu_model: str, isolation: str
 ) -> "list[Predictor]":
     """One of each GPU model: of the way of sharing that was asked for, or of its first."""
     from weft.interference.ladder import Predictor
     from weft.interference.trees import available
 
     kept: dict[str, PredictorCell] = {}
-    for one in found.cells:
+    for one in file.cells:
         if gpu_model in ("", one.gpu_model) and isolation in ("", one.isolation):
             kept.setdefault(one.gpu_model, one)
     if not kept:
-        known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in found.cells)
+        known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
         raise BadInputError(
             str(path), f"knows nothing of that GPU model and way of sharing; it has {known}"
         )
@@ -258,8 +258,8 @@ def _predictors(
     return [Predictor(cell) for cell in kept.values()]
 
 
-def _predictor(found: "PredictorFile", path: Path, gpu_model: str, isolation: str) -> "Predictor":
-    several = _predictors(found, path, gpu_model, isolation)
+def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str) -> "Predictor":
+    several = _predictors(file, path, gpu_model, isolation)
     if len(several) > 1:
         models = ", ".join(one.cell.gpu_model for one in several)
         raise BadInputError("--gpu-model", f"is needed: {path} knows {models}")
@@ -284,12 +284,12 @@ def _print_static(
 
     view = InterferenceView(table)
     at = [view.index_of(name) for name in others]
-    found = view.slowdown(table.gpu_models[0], view.index_of(target), at)
+    slowdown = view.slowdown(table.gpu_models[0], view.index_of(target), at)
     known = view.unknown not in (view.index_of(target), *at)
-    told = SlowdownPrediction(
-        found.mean, found.upper, "table" if known else "unknown", found.calibrated
+    prediction = SlowdownPrediction(
+        slowdown.mean, slowdown.upper, "table" if known else "unknown", slowdown.calibrated
     )
     if output is ListOutput.json:
-        print(msgspec.json.encode(told).decode())
+        print(msgspec.json.encode(prediction).decode())
     else:
-        print_because(target, others, PredictionReasons(told))
+        print_because(target, others, PredictionReasons(prediction))

@@ -107,16 +107,18 @@ def _table(body: bytes, place: str) -> InterferenceTable:
     from weft.interference.table import from_static
 
     try:
-        told = msgspec.json.decode(body)
-        if isinstance(told, dict) and "classes" in told:
-            found = msgspec.convert(told, InterferenceTable)
-            view = InterferenceView(found)  # its arrays are of the sizes that it says
+        decoded = msgspec.json.decode(body)
+        if isinstance(decoded, dict) and "classes" in decoded:
+            table = msgspec.convert(decoded, InterferenceTable)
+            view = InterferenceView(table)  # its arrays are of the sizes that it says
             arrays = view.mean, view.upper, view.tier
-            interference(0, found.gpu_models, found.classes, arrays)  # and make sense
+            interference(0, table.gpu_models, table.classes, arrays)  # and make sense
             for tier in set(view.tier.ravel().tolist()):
                 PredictionTier(abs(tier))
-            return found
-        return from_static(1, slowdowns(msgspec.convert(told, dict[str, dict[str, float]]), place))
+            return table
+        return from_static(
+            1, slowdowns(msgspec.convert(decoded, dict[str, dict[str, float]]), place)
+        )
     except _BAD as error:
         raise BadInputError(place, f"is no table of interference: {error}") from None
 

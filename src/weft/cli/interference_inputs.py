@@ -23,25 +23,25 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
     from weft.interference import dataset
     from weft.interference.public_datasets import gavel
 
-    found: list[Measurements] = []
+    measured: list[Measurements] = []
     for path in paths:
         body = _bytes(path)
         if body[:2] == _GZIP or body.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
-            told = dataset.decode(body, str(path))
-            found.append(dataset.measured(told, path.stem))
+            decoded = dataset.decode(body, str(path))
+            measured.append(dataset.measured(decoded, path.stem))
         else:
-            found += gavel(_text(body, path), str(path)).values()
-    names = [one.source for one in found]
+            measured += gavel(_text(body, path), str(path)).values()
+    names = [one.source for one in measured]
     wrong = [name for name in sources if name not in names]
     if wrong:
         raise BadInputError(f"--source {wrong[0]}", f"is not in these files: {', '.join(names)}")
-    found = [one for one in found if not sources or one.source in sources]
-    if not any(one.runs for one in found):
+    measured = [one for one in measured if not sources or one.source in sources]
+    if not any(one.runs for one in measured):
         raise BadInputError(
             ", ".join(map(str, paths)),
             "hold no application beside another; measure some with `weft profile measure`",
         )
-    return found
+    return measured
 
 
 def read_model(path: Path) -> "PredictorFile | StaticTable":
@@ -71,14 +71,16 @@ def _bytes(path: Path) -> bytes:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from None
 
 
-def note_unknown(found: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
+def note_unknown(
+    predictors: "PredictorFile | StaticTable", path: Path, names: Sequence[str]
+) -> None:
     """Say on stderr which of these names the file does not know: they may be misspelt."""
     from weft.interference.model_file import PredictorFile
 
     known = (
-        {solo.application for cell in found.cells for solo in cell.solos}
-        if isinstance(found, PredictorFile)
-        else set(found.applications)
+        {solo.application for cell in predictors.cells for solo in cell.solos}
+        if isinstance(predictors, PredictorFile)
+        else set(predictors.applications)
     )
     for name in dict.fromkeys(names):
         if name not in known:

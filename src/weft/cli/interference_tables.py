@@ -87,39 +87,39 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
     for model in gpu_models:
         for target in names:
             for other in names:
-                found = view.slowdown(model, view.index_of(target), [view.index_of(other)])
-                sure = "" if found.calibrated else ", uncalibrated"
+                slowdown = view.slowdown(model, view.index_of(target), [view.index_of(other)])
+                sure = "" if slowdown.calibrated else ", uncalibrated"
                 table.add_row(
                     model or "–",
                     target,
                     other,
-                    _times(found.mean),
-                    _times(found.upper),
-                    found.tier.name.lower() + sure,
+                    _times(slowdown.mean),
+                    _times(slowdown.upper),
+                    slowdown.tier.name.lower() + sure,
                 )
     Console(width=_WIDTH).print(table)
 
 
-def print_because(target: str, others: Sequence[str], found: "PredictionReasons") -> None:
+def print_because(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
     """The prediction, and what stands behind it."""
-    told = found.prediction
-    sure = "calibrated" if told.calibrated else "uncalibrated"
-    times = f" ({told.times} times)" if told.times else ""
+    prediction = reasons.prediction
+    sure = "calibrated" if prediction.calibrated else "uncalibrated"
+    times = f" ({prediction.times} times)" if prediction.times else ""
     print(
-        f"{target} beside {', '.join(others)}: takes {_times(told.mean)} as long, "
-        f"at most {_times(told.upper)}; {told.rung}{times}, {sure}"
+        f"{target} beside {', '.join(others)}: takes {_times(prediction.mean)} as long, "
+        f"at most {_times(prediction.upper)}; {prediction.rung}{times}, {sure}"
     )
-    if found.parts:
+    if reasons.parts:
         print("The first kernel's speed is made of:")
-        for name, value in found.parts:
+        for name, value in reasons.parts:
             print(f"  {value:+.3f}  {name}")
-    if found.trees:
+    if reasons.trees:
         print("The trees' log slowdown is made most of all of:")
-        for name, value in found.trees:
+        for name, value in reasons.trees:
             print(f"  {value:+.3f}  {name}")
-    if found.nearest:
+    if reasons.nearest:
         print("The most alike of what was measured:")
-        for near in found.nearest:
+        for near in reasons.nearest:
             print(
                 f"  {near.likeness:.2f}  {near.target} beside {near.other}: speed {near.speed:.3f}"
             )

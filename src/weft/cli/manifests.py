@@ -60,7 +60,7 @@ def split(text: str) -> Iterator[Document]:
 
 
 def _says_something(line: str) -> bool:
-    """Whether a line is more than a document's beginning or end, a directive or a comment."""
+    """True if a line is more than a document's beginning or end, a directive or a comment."""
     rest = re.sub(r"^(---(?=\s|$)|\.\.\.$|%.*)", "", line).strip()
     return bool(rest) and not rest.startswith("#")
 
@@ -127,7 +127,7 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
 
 
 def _is_kubernetes_own(value: dict[str, Any]) -> bool:
-    """Whether an object is of an API group of Kubernetes: Volcano, say, has Jobs of its own."""
+    """True if an object is of an API group of Kubernetes: Volcano, say, has Jobs of its own."""
     group, slash, _ = str(value.get("apiVersion") or "").partition("/")
     return not slash or group in ("apps", "batch", "extensions")
 
@@ -157,7 +157,7 @@ def _templates(value: Any, path: tuple[str, ...], field: str) -> Iterator[Templa
 
 
 def _is_for_pods(template: dict[str, Any]) -> bool:
-    """Whether a template has containers, be they none or misspelled: other things have templates.
+    """True if a template has containers, be they none or misspelled: other things have templates.
 
     Only a list counts as misspelled containers, for the templates of other kinds have all sorts
     of fields.
@@ -217,17 +217,17 @@ def _check_containers(pod: ManifestPod) -> None:
     value: Any = pod.value
     for n, step in enumerate(pod.containers):
         field = ".".join(pod.containers[: n + 1])
-        found = value.get(step)
-        if found is None:
+        below = value.get(step)
+        if below is None:
             meant = None if step in value else _meant(step, value)
             fix = f"rename {meant} to {step}" if meant else "a pod needs at least one container"
             raise BadInputError(field, f"is {'empty' if step in value else 'missing'}; {fix}")
         kind = list if step == "containers" else dict
-        if not isinstance(found, kind):
-            shown = repr(found) if isinstance(found, str | int | float) else type(found).__name__
+        if not isinstance(below, kind):
+            shown = repr(below) if isinstance(below, str | int | float) else type(below).__name__
             wanted = "list of containers" if kind is list else "mapping"
             raise BadInputError(field, f"{shown} is not a {wanted}; correct its type")
-        value = found
+        value = below
     if not any(container is not None for container in value):
         raise BadInputError(field, "is empty; a pod needs at least one container")
     _check_names(pod.value["spec"])

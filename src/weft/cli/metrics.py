@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What is wanted to know."""
+    """The question that the command answers."""
 
     show = "show"
     check = "check"
@@ -54,20 +54,20 @@ def metrics(
     from weft.cli.scheduler import configuration
     from weft.cluster.config.addresses import check_url
 
-    found = configuration(config, None, None).telemetry
+    settings = configuration(config, None, None).telemetry
     if url:
         check_url(url, "--url")
-        found = replace(found, url=url, exporters="", discover="")
+        settings = replace(settings, url=url, exporters="", discover="")
     asks = cluster or kubeconfig is not None or bool(context)
-    if not (found.url or found.exporters or found.discover):
+    if not (settings.url or settings.exporters or settings.discover):
         if not asks:
             what = (
                 "is missing: name a metrics server, or one in --config, or look for one: --cluster"
             )
             raise BadInputError("--url", what)
-        found = replace(found, discover="servers")
-    needs = asks or not found.url
-    looked = asyncio.run(_look(found, (kubeconfig, context) if needs else None))
+        settings = replace(settings, discover="servers")
+    needs = asks or not settings.url
+    looked = asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
     if action is Action.show:
         _show(looked, output)
     else:
@@ -75,7 +75,7 @@ def metrics(
 
 
 async def _look(
-    found: "TelemetrySettings", where: tuple[Path | None, str] | None
+    settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
     from weft.cli.telemetry import SourceContext
@@ -84,30 +84,30 @@ async def _look(
     from weft.telemetry.meaning.join import Devices
 
     if where is None:
-        return await _read(found, SourceContext(), None)
+        return await _read(settings, SourceContext(), None)
     kubeconfig, context = where
     endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
     async with ApiClient(endpoint) as client:
         cluster = await _cluster(client)
         devices = Devices(cluster.nodes, cluster.names)
         around = SourceContext(lambda: cluster.addresses, lambda: devices, client)
-        return await _read(found, around, devices)
+        return await _read(settings, around, devices)
 
 
 async def _read(
-    found: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
+    settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
-    """What the source tells; without `devices` they are those that it tells of."""
+    """The source's report; without `devices` they are those that it reports."""
     from weft.cli.telemetry import aliases_of, source_of
     from weft.telemetry.feed.window import MetricWindow
     from weft.telemetry.meaning.completeness import ScrapeReport, discover
     from weft.telemetry.meaning.join import Devices, SeriesJoiner
     from weft.telemetry.sources.source import DEFAULT_METRICS
 
-    source, aliases = source_of(found, around), aliases_of(found)
+    source, aliases = source_of(settings, around), aliases_of(settings)
     assert source is not None
     try:
-        reading = await source.read(DEFAULT_METRICS, found.window_seconds)
+        reading = await source.read(DEFAULT_METRICS, settings.window_seconds)
         now_s = time.time()
     finally:
         await source.close()
@@ -116,20 +116,20 @@ async def _read(
         raise BadInputError("metrics", errors[0])
     asked_s = now_s - max((asked.took_s for asked in reading.asked), default=0.0)
     joiner = SeriesJoiner(devices or Devices(discover(reading.answers, aliases)), aliases)
-    samples = max(2, round(found.window_seconds / found.interval_seconds))
+    samples = max(2, round(settings.window_seconds / settings.interval_seconds))
     gpus = len(joiner.devices)
-    window = MetricWindow(DEFAULT_METRICS, gpus, samples, found.interval_seconds, now_s)
+    window = MetricWindow(DEFAULT_METRICS, gpus, samples, settings.interval_seconds, now_s)
     for answer in reading.answers:
         for one in joiner.join(answer):
             window.put(one.metric, one.rows, one.times, one.values, now_s)
     notes = _notes(source, reading.where, errors)
     return ScrapeReport(
-        reading.answers, joiner, window, asked_s, now_s, found.scrape_seconds, notes
+        reading.answers, joiner, window, asked_s, now_s, settings.scrape_seconds, notes
     )
 
 
 def _notes(source: "MetricSource", where: str, errors: list[str]) -> "list[CompletenessFinding]":
-    """Who was asked and why, who else could be, and who did not answer."""
+    """Notes on who was asked and why, who else could be, and who did not answer."""
     from weft.cluster.telemetry.server_discovery import Discovered
     from weft.telemetry.meaning.completeness import CompletenessFinding
 
@@ -158,15 +158,15 @@ async def _cluster(client: "ApiClient") -> NodeAddresses:
     from weft.kube.codec import NODES
     from weft.kube.services import everything
 
-    found = NodeAddresses([], {}, {})
+    cluster = NodeAddresses([], {}, {})
     for one in await everything(client, NODES):
         name = one.metadata.name
-        found.nodes.append(inventory(one)[0])
+        cluster.nodes.append(inventory(one)[0])
         for address in one.status.addresses or ():
-            found.names[address.address] = name
-            if address.type == "InternalIP" and found.nodes[-1].gpus:
-                found.addresses.setdefault(name, address.address)
-    return found
+            cluster.names[address.address] = name
+            if address.type == "InternalIP" and cluster.nodes[-1].gpus:
+                cluster.addresses.setdefault(name, address.address)
+    return cluster
 
 
 def _rows(looked: "ScrapeReport") -> list[dict[str, Any]]:
@@ -209,13 +209,13 @@ def _show(looked: "ScrapeReport", output: ListOutput) -> None:
         return
     table = table_with("|>".join(("node", "gpu", *_COLUMNS, "oldest s")) + "|state")
     for row in rows:
-        told = row["metrics"]
+        metrics = row["metrics"]
         cells = [
-            f"{told[name]['value']:,.{digits}f}" if name in told else "–"
+            f"{metrics[name]['value']:,.{digits}f}" if name in metrics else "–"
             for name, digits in _COLUMNS.values()
         ]
-        ages = [one["age_s"] for one in told.values()]
-        states = {one["state"] for one in told.values()} or {"missing"}
+        ages = [one["age_s"] for one in metrics.values()]
+        states = {one["state"] for one in metrics.values()} or {"missing"}
         worst = next(word for word in ("missing", "stale", "fresh") if word in states)
         oldest = f"{max(ages):.0f}" if ages else "–"
         table.add_row(row["node"], str(row["gpu"]), *cells, oldest, worst)
@@ -225,12 +225,12 @@ def _show(looked: "ScrapeReport", output: ListOutput) -> None:
 def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
     from weft.telemetry.meaning.completeness import check
 
-    found: list[CompletenessFinding] = check(looked)
+    findings: list[CompletenessFinding] = check(looked)
     if output is ListOutput.json:
-        told = [one._asdict() for one in found]
-        print(json_text(told, indent=2))
+        rows = [one._asdict() for one in findings]
+        print(json_text(rows, indent=2))
     else:
-        for one in found:
+        for one in findings:
             print(f"{one.level:<7} {one.text}" + (f"\n        → {one.mend}" if one.mend else ""))
-    if any(one.level == "wrong" for one in found):
+    if any(one.level == "wrong" for one in findings):
         raise typer.Exit(1)

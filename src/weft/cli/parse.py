@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ParseOutput(StrEnum):
-    """How results are shown."""
+    """The form of the results."""
 
     TABLE = "table"
     JSON = "json"

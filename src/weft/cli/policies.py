@@ -30,12 +30,12 @@ def policies(
     output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
 ) -> None:
     """List the policies there are, and why one is unsafe where it is."""
-    found = registry().describe()
+    described = registry().describe()
     if output is ListOutput.json:
-        print(json_text(found))
+        print(json_text(described))
         return
-    width = max(len(item.name) for item in found)
-    for item in found:
+    width = max(len(item.name) for item in described)
+    for item in described:
         print(f"{item.name:<{width}}  {item.summary}")
         if item.unsafe:
             print(f"{'':<{width}}  unsafe: {item.unsafe}")

@@ -37,7 +37,7 @@ _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 
 
 class StoreLocation(NamedTuple):
-    """Which store the command line names."""
+    """The store that the command line names."""
 
     file: Path | None
     config_map: str
@@ -47,8 +47,8 @@ class StoreLocation(NamedTuple):
     def check(self) -> None:
         """`BadInputError` where it names no store, or two."""
         if (self.file is None) == (not self.config_map):
-            told = "say where profiles are kept: one of the two"
-            raise BadInputError("--file, --config-map", told)
+            advice = "say where profiles are kept: one of the two"
+            raise BadInputError("--file, --config-map", advice)
         if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):
             raise BadInputError("--config-map", f"{self.config_map!r} is no NAMESPACE/NAME")
 
@@ -61,8 +61,8 @@ def list_(
     output: _Output = ListOutput.table,
 ) -> None:
     """List the applications that are known, a line for each GPU model and way of sharing."""
-    found = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
-    print_dataset(found, output)
+    dataset = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
+    print_dataset(dataset, output)
 
 
 def show(
@@ -76,12 +76,12 @@ def show(
     """Show all that is known of one application: features, and runs beside others."""
     from weft.interference.dataset import about_application
 
-    found = about_application(
+    dataset = about_application(
         asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context))), application
     )
-    if not (found.solo or found.corun or found.infeasible):
+    if not (dataset.solo or dataset.corun or dataset.infeasible):
         raise BadInputError(application, "is not known here; `weft profile list` shows who is")
-    print_application(found, application, output)
+    print_application(dataset, application, output)
 
 
 def import_(
@@ -94,10 +94,10 @@ def import_(
     """Add datasets to those that are kept; what they say of the same replaces what was there."""
     from weft.lab.profiling import files
 
-    told = [files.read(path) for path in datasets]
+    datasets_read = [files.read(path) for path in datasets]
 
     def change(here: "Dataset") -> "Dataset":
-        for one in told:
+        for one in datasets_read:
             here = here.merged(one)
         return here
 
@@ -116,11 +116,11 @@ def export(
     from weft.interference.dataset import encode
     from weft.lab.profiling import files
 
-    found = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
+    dataset = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
     if str(to) == "-":
-        sys.stdout.write(encode(found).decode())
+        sys.stdout.write(encode(dataset).decode())
     else:
-        files.write(to, found)
+        files.write(to, dataset)
 
 
 @asynccontextmanager
@@ -157,11 +157,11 @@ async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
         return await store.change(change), store.where
 
 
-def say_kept(found: "Dataset", where: str) -> None:
-    """What is kept now, on stderr."""
+def say_kept(dataset: "Dataset", where: str) -> None:
+    """Says on stderr what is kept now."""
     print(
-        f"weft: {where}: {len(found.solo)} profiles, {len(found.corun)} co-runs, "
-        f"{len(found.infeasible)} infeasible",
+        f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "
+        f"{len(dataset.infeasible)} infeasible",
         file=sys.stderr,
     )
 

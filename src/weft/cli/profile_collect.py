@@ -80,11 +80,11 @@ def collect(
         raise BadInputError("--progress", f"{progress!r} is no name of a metric")
     span = HistorySpan(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
     asks = cluster or ((kubeconfig is not None or bool(context)) and not config_map)
-    found = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
-    print_dataset(found.dataset, output)
-    _say_left_out(found, span)
-    if keeps and found.dataset.solo:  # last: where it cannot be kept, it has been seen
-        say_kept(*asyncio.run(keep(place, lambda here: here.merged(found.dataset))))
+    collected = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
+    print_dataset(collected.dataset, output)
+    _say_left_out(collected, span)
+    if keeps and collected.dataset.solo:  # last: where it cannot be kept, it has been seen
+        say_kept(*asyncio.run(keep(place, lambda here: here.merged(collected.dataset))))
 
 
 def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
@@ -92,11 +92,11 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
 
     from weft.cli.scheduler import configuration
 
-    found = configuration(config, None, None).telemetry
-    found = replace(found, url=url) if url else found
-    if not found.url:
+    settings = configuration(config, None, None).telemetry
+    settings = replace(settings, url=url) if url else settings
+    if not settings.url:
         raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
-    return found
+    return settings
 
 
 async def _collect(
@@ -142,21 +142,21 @@ def _say_done(share: float) -> None:
         )
 
 
-def _say_left_out(found: "CollectedProfiles", span: "HistorySpan") -> None:
-    """What was alone and yet became no profile, on stderr."""
-    for name, seconds in sorted(found.short.items()):
+def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
+    """Says on stderr what was alone and yet became no profile."""
+    for name, seconds in sorted(collected.short.items()):
         print(
             f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",
             file=sys.stderr,
         )
-    if found.nameless:
-        (namespace, pod), *_ = sorted(found.nameless)
+    if collected.nameless:
+        (namespace, pod), *_ = sorted(collected.nameless)
         print(
-            f"weft: {len(found.nameless)} pods are no known application, as {namespace}/{pod}: "
+            f"weft: {len(collected.nameless)} pods are no known application, as {namespace}/{pod}: "
             f"annotate them with {APPLICATION}",
             file=sys.stderr,
         )
-    if not (found.dataset.solo or found.short or found.nameless):
+    if not (collected.dataset.solo or collected.short or collected.nameless):
         print(
             "weft: no pod was seen alone on a GPU: do exporters label series with pods?",
             file=sys.stderr,

@@ -12,14 +12,14 @@ from weft.cli.profile_tables import print_dataset
 
 
 class Isolation(StrEnum):
-    """How residents share the GPU."""
+    """The way in which residents share the GPU."""
 
     time_slicing = "time-slicing"
     mps = "mps"
 
 
 class Device(StrEnum):
-    """What the workloads run on."""
+    """The device that the workloads run on."""
 
     cuda = "cuda"
     cpu = "cpu"

@@ -17,19 +17,19 @@ _COLUMNS = {
 }
 
 
-def print_dataset(found: "Dataset", output: ListOutput) -> None:
+def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
     """One line a profile; how much else is known, below."""
     if output is ListOutput.json:
-        _print_json(found)
+        _print_json(dataset)
         return
     numbers = ("from", "runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs")
     table = table_with("application|GPU model|sharing|" + "|>".join(numbers))
-    for solo in found.solo:
+    for solo in dataset.solo:
         beside = sum(
             one.target == solo.application
             and one.gpu_model == solo.gpu_model
             and one.isolation == solo.isolation
-            for one in found.corun
+            for one in dataset.corun
         )
         table.add_row(
             *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
@@ -42,21 +42,21 @@ def print_dataset(found: "Dataset", output: ListOutput) -> None:
             str(beside),
         )
     print_table(table, width=_WIDTH)
-    for told in found.infeasible:
+    for infeasible in dataset.infeasible:
         print(
             _shown(
-                f"infeasible: {' + '.join(told.applications)} ({told.isolation}): "
-                f"{told.failed}: {told.reason}: {told.text[:100]}"
+                f"infeasible: {' + '.join(infeasible.applications)} ({infeasible.isolation}): "
+                f"{infeasible.failed}: {infeasible.reason}: {infeasible.text[:100]}"
             )
         )
 
 
-def print_application(found: "Dataset", application: str, output: ListOutput) -> None:
+def print_application(dataset: "Dataset", application: str, output: ListOutput) -> None:
     """Its features, mean and p95, then what is left of it beside others, and of them."""
     if output is ListOutput.json:
-        _print_json(found)
+        _print_json(dataset)
         return
-    for solo in (one for one in found.solo if one.application == application):
+    for solo in (one for one in dataset.solo if one.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
         print(
             _shown(
@@ -68,18 +68,19 @@ def print_application(found: "Dataset", application: str, output: ListOutput) ->
         for name, feature in sorted(solo.features.items()):
             table.add_row(*_names(name), f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
         print_table(table, width=_WIDTH)
-    if found.corun:
+    if dataset.corun:
         table = table_with("victim|beside|GPU model|sharing|>speed|>slowdown|>runs")
-        for one in found.corun:
+        for one in dataset.corun:
             slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
             names = _names(one.target, " + ".join(one.aggressors), one.gpu_model, one.isolation)
             table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
         print_table(table, width=_WIDTH)
-    for told in found.infeasible:
+    for infeasible in dataset.infeasible:
         print(
             _shown(
-                f"infeasible: {' + '.join(told.applications)} on {told.gpu_model} "
-                f"({told.isolation}): {told.failed}: {told.reason}: {told.text}"
+                f"infeasible: {' + '.join(infeasible.applications)} on {infeasible.gpu_model} "
+                f"({infeasible.isolation}): {infeasible.failed}: {infeasible.reason}: "
+                f"{infeasible.text}"
             )
         )
 
@@ -101,7 +102,7 @@ def _cell(solo: "SoloProfile", name: str, digits: int) -> str:
     return "–" if feature is None else f"{feature.mean:,.{digits}f}"
 
 
-def _print_json(found: "Dataset") -> None:
+def _print_json(dataset: "Dataset") -> None:
     from weft.interference.dataset import encode
 
-    print(encode(found).decode(), end="")
+    print(encode(dataset).decode(), end="")

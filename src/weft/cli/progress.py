@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def watched() -> bool:
-    """Whether a person is watching."""
+    """True if a person is watching."""
     return sys.stderr.isatty()
 
 

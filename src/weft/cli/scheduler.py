@@ -100,14 +100,16 @@ def scheduler(
     """
     from weft.cli.hosting import Hosting
 
-    found = configuration(config, leader_elect, http_port)
-    found = with_extender(found, extender_port, extender_address, original_ports, extender_priority)
-    if original_ports and not found.extender.enabled:
+    settings = configuration(config, leader_elect, http_port)
+    settings = with_extender(
+        settings, extender_port, extender_address, original_ports, extender_priority
+    )
+    if original_ports and not settings.extender.enabled:
         raise BadInputError("--original-ports", "goes with --extender-port; add it")
     paths = (kubeconfig,) if kubeconfig else ()
     where = str(config or "")
     run(
-        found,
+        settings,
         Hosting(paths, context, decisions=decisions, decisions_mib=decisions_mib, where=where),
     )
 
@@ -121,12 +123,12 @@ def configuration(
     from weft.cluster.config.form import Configuration
     from weft.cluster.config.read import read
 
-    found = read(path) if path is not None else Configuration()
+    settings = read(path) if path is not None else Configuration()
     if leader_elect is not None:
-        found = replace(found, lease=replace(found.lease, enabled=leader_elect))
+        settings = replace(settings, lease=replace(settings.lease, enabled=leader_elect))
     if http_port is not None:
-        found = replace(found, http=replace(found.http, port=http_port))
-    return found
+        settings = replace(settings, http=replace(settings.http, port=http_port))
+    return settings
 
 
 def with_extender(
@@ -156,7 +158,7 @@ def with_extender(
     return found
 
 
-def run(found: "Configuration", hosting: "Hosting") -> None:
+def run(settings: "Configuration", hosting: "Hosting") -> None:
     """Host until told to stop. Lost leadership is exit code 1."""
     import uvloop
 
@@ -166,7 +168,7 @@ def run(found: "Configuration", hosting: "Hosting") -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        uvloop.run(host(found, registry(), hosting))
+        uvloop.run(host(settings, registry(), hosting))
     except LeadershipLostError as error:
         print(f"weft: {error}; ending, to be started anew", file=sys.stderr)
         raise typer.Exit(1) from error

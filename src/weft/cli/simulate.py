@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SimulateOutput(StrEnum):
-    """How results are printed."""
+    """The form of the results."""
 
     table = "table"
     json = "json"
@@ -149,8 +149,8 @@ def _told(scenario: "Scenario", interference: Path | None, mystic: Path | None) 
     from weft.cli.interference_files import read_interference, read_mystic
 
     if interference is not None:
-        told = read_interference(interference, "--interference")
-        scenario = msgspec.structs.replace(scenario, interference=told)
+        inputs = read_interference(interference, "--interference")
+        scenario = msgspec.structs.replace(scenario, interference=inputs)
     if mystic is not None:
         scenario = msgspec.structs.replace(scenario, mystic=read_mystic(mystic, "--mystic"))
     return scenario

@@ -34,20 +34,20 @@ class SourceContext(NamedTuple):
     client: ApiClient | None = None
 
 
-def aliases_of(found: TelemetrySettings) -> dict[str, Alias]:
-    """What every exporter's metrics mean, with the configuration's own."""
-    return with_own((own.name, own.metric, own.scale) for own in found.names)
+def aliases_of(settings: TelemetrySettings) -> dict[str, Alias]:
+    """The meaning of every exporter's metrics, with the configuration's own."""
+    return with_own((own.name, own.metric, own.scale) for own in settings.names)
 
 
-def source_of(found: TelemetrySettings, around: SourceContext) -> MetricSource | None:
-    """Where numbers come from; None where nobody is named. `BadInputError` names a wrong file."""
-    aliases = aliases_of(found)
-    if found.url:
-        return Prometheus(prometheus_options(found), aliases)
-    if found.exporters:
+def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSource | None:
+    """The source of numbers; None where nobody is named. `BadInputError` names a wrong file."""
+    aliases = aliases_of(settings)
+    if settings.url:
+        return Prometheus(prometheus_options(settings), aliases)
+    if settings.exporters:
 
         def targets() -> dict[str, str]:
-            page = found.exporters
+            page = settings.exporters
             return {
                 node: page.replace("{address}", address).replace("{node}", node)
                 for node, address in around.addresses().items()
@@ -55,70 +55,70 @@ def source_of(found: TelemetrySettings, around: SourceContext) -> MetricSource |
 
         return ExporterSource(
             targets,
-            timeout_s=found.timeout_seconds,
-            access=access_of(found),
+            timeout_s=settings.timeout_seconds,
+            access=access_of(settings),
             known=NameIndex(aliases, around.devices),
         )
-    return _discovered(found, around) if found.discover else None
+    return _discovered(settings, around) if settings.discover else None
 
 
-def _discovered(found: TelemetrySettings, around: SourceContext) -> MetricSource:
+def _discovered(settings: TelemetrySettings, around: SourceContext) -> MetricSource:
     client = around.client
     if client is None:
         raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
     proxied = not client.endpoint.inside
-    if found.discover == "servers":
+    if settings.discover == "servers":
         wish = DiscoveryOptions(
-            prometheus_options(found), found.namespaces, proxied, aliases_of(found)
+            prometheus_options(settings), settings.namespaces, proxied, aliases_of(settings)
         )
         return Discovered(client, wish, around.devices)
     return DiscoveredExporters(
         client,
         ExporterWish(
-            found.exporter_selectors,
-            found.namespaces,
+            settings.exporter_selectors,
+            settings.namespaces,
             proxied,
-            access_of(found),
-            found.timeout_seconds,
-            NameIndex(aliases_of(found), around.devices),
+            access_of(settings),
+            settings.timeout_seconds,
+            NameIndex(aliases_of(settings), around.devices),
         ),
     )
 
 
-def access_of(found: TelemetrySettings) -> ServerCredentials:
-    """Who asks, and whom to believe."""
+def access_of(settings: TelemetrySettings) -> ServerCredentials:
+    """The credentials towards the server, and the CA to believe."""
     return ServerCredentials(
-        username=found.username,
-        password_file=found.password_file,
-        bearer_token_file=found.bearer_token_file,
-        authority_file=found.authority_file,
-        certificate_file=found.certificate_file,
-        key_file=found.key_file,
-        verify=found.verify,
-        headers=found.headers,
+        username=settings.username,
+        password_file=settings.password_file,
+        bearer_token_file=settings.bearer_token_file,
+        authority_file=settings.authority_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+        verify=settings.verify,
+        headers=settings.headers,
     )
 
 
-def prometheus_options(found: TelemetrySettings) -> PrometheusOptions:
-    """How the server is asked."""
+def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
+    """The options of requests to the server."""
     return PrometheusOptions(
-        found.url or _NOWHERE,
-        timeout_s=found.timeout_seconds,
-        partial=found.partial_response,
-        selector=found.selector,
-        **msgspec.structs.asdict(access_of(found)),
+        settings.url or _NOWHERE,
+        timeout_s=settings.timeout_seconds,
+        partial=settings.partial_response,
+        selector=settings.selector,
+        **msgspec.structs.asdict(access_of(settings)),
     )
 
 
 def options_of(
-    found: TelemetrySettings, limits: LimitsSettings | None = None
+    settings: TelemetrySettings, limits: LimitsSettings | None = None
 ) -> TelemetryLoopOptions:
-    """How often, how far back and how far ahead; and how long pods warm up."""
+    """The loop's options: how often, how far back and ahead; and how long pods warm up."""
     limits = limits or LimitsSettings()
     return TelemetryLoopOptions(
-        interval_s=found.interval_seconds,
-        window_s=found.window_seconds,
-        scrape_s=found.scrape_seconds,
-        horizon_s=found.horizon_seconds,
+        interval_s=settings.interval_seconds,
+        window_s=settings.window_seconds,
+        scrape_s=settings.scrape_seconds,
+        horizon_s=settings.horizon_seconds,
         warm_up=WarmUp(limits.warm_up_seconds, limits.stable_seconds),
     )

@@ -1,4 +1,4 @@
-"""How each system's pods ask for GPUs, how its answers are written, how its nodes report GPUs.
+"""Reads each system's pods and nodes, and writes placements in its words.
 
 In: names, units, rounding, tie-breaks, annotations and node inventory of one system each, one file
 a system, and who combines them. Out: where the pod goes (that is `core/engine/` and

@@ -8,7 +8,6 @@ the truth.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 
 from weft.dialects.containers import one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations
@@ -145,20 +144,6 @@ def _environment(uuid: str, alnair_id: str) -> dict[str, str]:
 def _short_id(uid: str, container: str) -> str:
     """Five characters, as the original's random ones, but the same after a restart."""
     return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:5]
-
-
-def preferred(available: Iterable[str], count: int) -> list[str]:
-    """The original device plugin's choice among free IDs `<UUID>_<n>`.
-
-    The first card, in the order of the IDs as text, that has enough of them; else the first
-    `count` over several cards, which no one asked for.
-    """
-    ids = sorted(available)
-    for start in range(len(ids) - count + 1):
-        run = ids[start : start + count]
-        if len({one.rpartition("_")[0] for one in run}) == 1:
-            return run
-    return ids[:count]
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:

@@ -1,4 +1,4 @@
-"""Which application a pod runs, by what is known of it.
+"""Names the application that a pod runs, by what is known of it.
 
 In this order: Weft's annotation, the container names that Co-scheML knows, whose pod it is (the
 workload that makes pods like it), the image. What nobody can name is no application.

@@ -39,7 +39,7 @@ AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
 
 
 def is_gpu_resource(name: str) -> bool:
-    """Whether it asks for GPUs in one of the systems.
+    """True if it asks for GPUs in one of the systems.
 
     None of these is a resource "of the node beside the GPUs", whichever system the pod is of.
     """

@@ -1,4 +1,4 @@
-"""Which GPU claims a pod holds, and which of them each container uses.
+"""Turns what containers ask into the pod's GPU requests, and says which each container uses.
 
 Main containers and sidecars (init containers that restart Always) run together: each holds its own
 claim. An init container ends before the main containers start, so it borrows their claims, and
@@ -40,7 +40,7 @@ def asks_of(
     names: Iterable[str],
     ask: Callable[[ContainerSlot], GpuRequest | None],
 ) -> list[GpuRequest | None]:
-    """What each container asks, as `ask` reads it: of those that name one of these resources."""
+    """Each container's request as `ask` reads it; None where it names none of these resources."""
     wanted = frozenset(names)
     asking = [names_any(slot.container, wanted) for slot in slots]
     _check_asking(sum(asking))

@@ -33,7 +33,7 @@ class DialectSettings(msgspec.Struct, frozen=True):
 
 
 class PodAnnotations(msgspec.Struct, frozen=True):
-    """What a dialect writes for a placement.
+    """The annotations, labels and environment that a dialect writes for a placement.
 
     `annotations` and `labels` go into the Binding; `env` is per container name, delivered on the
     node.
@@ -52,7 +52,7 @@ class Dialect(Protocol):
     tie_break: TieBreak
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether this pod carries this system's marks of asking (resources, labels, name)."""
+        """True if this pod asks in this system's way (resources, labels, schedulerName)."""
         ...
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:

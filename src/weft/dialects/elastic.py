@@ -6,7 +6,7 @@ The original's sidecar fault (a container without a GPU takes -1 of one) is kept
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, PodAnnotations
@@ -91,11 +91,13 @@ class Elastic(BaseDialect):
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the indexes per container, of either generation, if the pod is `assumed`."""
-        marks = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-        if "true" not in (marks.get(ASSUMED), marks.get(NANO_ASSUMED)):
+        metadata = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
+        if "true" not in (metadata.get(ASSUMED), metadata.get(NANO_ASSUMED)):
             return None
         gpus = {
-            c.name: marks.get(CONTAINER + c.name, marks.get(NANO_CONTAINER + c.name, "")).split(",")
+            c.name: metadata.get(
+                CONTAINER + c.name, metadata.get(NANO_CONTAINER + c.name, "")
+            ).split(",")
             for c in request.containers
         }
         return from_gpus(request, node, gpus)
@@ -143,12 +145,6 @@ def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
 def agent_hash(device_ids: Iterable[str]) -> str:
     """The agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them, sorted."""
     return hashlib.sha256(":".join(sorted(device_ids)).encode()).hexdigest()[:8]
-
-
-def option_hash(requests: Sequence[tuple[int, int, int]]) -> str:
-    """The scheduler's name for a pod's (core, memory, GPU count) per container: 8 hex digits."""
-    text = "".join(f"(core: {c}, memory: {m}, gpu count: {g})" for c, m, g in requests)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:

@@ -1,4 +1,4 @@
-"""What the marks of a bound pod are worth: nobody's word alone makes a charge smaller.
+"""Weighs a bound pod's annotations and labels: nobody's word alone makes a charge smaller.
 
 Whoever may change a pod may change its annotations, and the ledger is made of them. So what is
 charged is the largest that anybody says, and never less than the pod's spec asks:
@@ -32,7 +32,7 @@ Records = dict[str, tuple[Share, ...] | None]
 
 
 class ChargedPlacement(NamedTuple):
-    """What is charged for a bound pod by its marks.
+    """The placement that a bound pod is charged for by its annotations and labels.
 
     `edited`: what is wrong with them, in words, "" for nothing. `moved`: which GPUs its system's
     agent gave it instead of Weft's, in words. `lost`: the GPUs that it has and the node has not.
@@ -49,22 +49,22 @@ class ChargedPlacement(NamedTuple):
 def records(
     pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
 ) -> Records | None:
-    """What Weft's annotations say of this pod on this node; none where it has none of them.
+    """The shares in Weft's annotations of this pod on this node; none where it has none of them.
 
     None where they are another pod's, or speak of another node: then the system's own marks came
     from there as well. `bound_with` is the text that it was seen to be bound with.
     """
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return None
-    marks = pod.metadata.annotations or {}
-    texts = {name: marks[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in marks}
+    annotations = pod.metadata.annotations or {}
+    texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
     whose = {text: about(text) for text in set(texts.values())}
     here = (request.uid, node.name)
-    if texts and all(found not in (None, here) for found in whose.values()):
+    if texts and all(to not in (None, here) for to in whose.values()):
         return None
-    said = {text: decode(text, request) if found == here else None for text, found in whose.items()}
+    said = {text: decode(text, request) if to == here else None for text, to in whose.items()}
     return {name: said[text] for name, text in texts.items()}
 
 
@@ -155,7 +155,7 @@ def _less(
 
 
 def _too_few(gpu_request: GpuRequest, named: Sequence[Share]) -> bool:
-    """Whether these are not all GPUs of the claim."""
+    """True if these are not all GPUs of the request."""
     told_mib = sum(share.memory_mib for share in named)
     return len(named) < gpu_request.count or (
         gpu_request.split and told_mib < gpu_request.memory.value

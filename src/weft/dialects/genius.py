@@ -48,7 +48,7 @@ class GeniusDialect(BaseDialect):
     asks_by_name = True
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether a label asks for GPUs; genius/priority alone does not."""
+        """True if a label asks for GPUs; genius/priority alone does not."""
         return any(name in (pod.metadata.labels or {}) for name in ASKING)
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:

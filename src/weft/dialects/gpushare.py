@@ -103,8 +103,10 @@ class Gpushare(BaseDialect):
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the index annotation, or gpushare 2.0's allocation where that is one card."""
-        marks = pod.metadata.annotations or {}
-        gpu = find(node, marks.get(PREFIX + "IDX") or _single_card(marks.get(ALLOCATION, "")))
+        annotations = pod.metadata.annotations or {}
+        gpu = find(
+            node, annotations.get(PREFIX + "IDX") or _single_card(annotations.get(ALLOCATION, ""))
+        )
         if gpu is None:
             return None
         gpu_request = request.shape.gpu_requests[0]

@@ -64,13 +64,13 @@ class Hami(BaseDialect):
         notes: list[str] = []
         places = slots(pod)
         asks = asks_of(places, (GPU, *self.resources), lambda slot: _ask(slot, notes))
-        marks = pod.metadata.annotations or {}
+        annotations = pod.metadata.annotations or {}
         rule = DeviceRule(
-            models=listed(marks, USE_TYPE),
-            not_models=listed(marks, NOUSE_TYPE),
+            models=listed(annotations, USE_TYPE),
+            not_models=listed(annotations, NOUSE_TYPE),
             how="contains",
-            uuids=listed(marks, USE_UUID),
-            not_uuids=listed(marks, NOUSE_UUID),
+            uuids=listed(annotations, USE_UUID),
+            not_uuids=listed(annotations, NOUSE_UUID),
         )
         named = rule.models or rule.not_models or rule.uuids or rule.not_uuids
         shape = Shape(devices=rule) if named else None
@@ -131,7 +131,7 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 
 def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
-    """What the container itself asked of the card: a borrowed claim may hold more."""
+    """The container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
     if gpu is None or container.asked is None:
         return share

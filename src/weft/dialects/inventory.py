@@ -60,7 +60,7 @@ class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     labels: dict[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """Whether it is about this node."""
+        """True if it is about this node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()
@@ -112,22 +112,22 @@ def _delivers(node: NodeManifest, warnings: list[str]) -> tuple[str, ...] | None
         return None
     if how:
         warnings.append(f"{DELIVERS} is {how[:40]!r}; only {DELIVERS_BY_NAME} says something")
-    told = node.status.allocatable or {}
+    allocatable = node.status.allocatable or {}
     return tuple(
         sorted(
             name
-            for name in told
-            if is_gpu_resource(name) and _amount(told, name, parse_quantity, warnings)
+            for name in allocatable
+            if is_gpu_resource(name) and _amount(allocatable, name, parse_quantity, warnings)
         )
     )
 
 
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
     """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
-    told = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
-    if node.spec.unschedulable and CORDON not in told:
-        return (*told, CORDON)
-    return told
+    taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
+    if node.spec.unschedulable and CORDON not in taints:
+        return (*taints, CORDON)
+    return taints
 
 
 def _sources_of(
@@ -159,37 +159,37 @@ def _configured(node: NodeManifest, rules: Sequence[InventoryFallback]) -> Inven
     return None
 
 
-def _combine(told: Sequence[InventorySource], warnings: list[str]) -> tuple[Gpu, ...]:
-    first, *others = told
+def _combine(sources: Sequence[InventorySource], warnings: list[str]) -> tuple[Gpu, ...]:
+    first, *others = sources
     if first.exact:
         base: tuple[Gpu, ...] = first.exact
     else:
         base = tuple(Gpu(i, c.least, c.model, c.uuid) for i, c in enumerate(first.cards))
-    count = min(len(source.cards) for source in told)
+    count = min(len(source.cards) for source in sources)
     for other in others:
         if len(other.cards) != len(first.cards):
             warnings.append(
                 f"{other.name} says {len(other.cards)} GPUs, {first.name} {len(first.cards)}: "
                 "the smaller number counts"
             )
-    kept: list[Gpu] = []
+    gpus: list[Gpu] = []
     place = 0
     for gpu in base:
         if gpu.parent is None:
             if place < count:
-                cards = [source.cards[place] for source in told]
-                kept.append(_sized(gpu, cards, told, warnings))
+                cards = [source.cards[place] for source in sources]
+                gpus.append(_sized(gpu, cards, sources, warnings))
             place += 1
-        elif any(one.index == gpu.parent for one in kept):
-            kept.append(gpu)
-    return tuple(kept)
+        elif any(one.index == gpu.parent for one in gpus):
+            gpus.append(gpu)
+    return tuple(gpus)
 
 
 def _sized(
-    gpu: Gpu, cards: Sequence[ReportedGpu], told: Sequence[InventorySource], warnings: list[str]
+    gpu: Gpu, cards: Sequence[ReportedGpu], sources: Sequence[InventorySource], warnings: list[str]
 ) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
-    said = [(card, source) for card, source in zip(cards, told, strict=True) if card.most]
+    said = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
     if len(said) < 2:
         return gpu
     least, most = max(card.least for card, _ in said), min(card.most for card, _ in said)
@@ -260,7 +260,7 @@ def _amount(
 
 
 def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
-    """What is not CPU, memory or a GPU, in whole numbers."""
+    """Resources that are not CPU, memory or GPUs, in whole numbers."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         for name in allocatable

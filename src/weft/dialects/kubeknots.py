@@ -26,7 +26,7 @@ class Kubeknots(BaseDialect):
     asks_by_name = True
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether the label is there, readable or not."""
+        """True if the label is there, readable or not."""
         return LABEL in (pod.metadata.labels or {})
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:

@@ -26,7 +26,7 @@ class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class InventorySource(msgspec.Struct, frozen=True):
-    """What one source says. `exact` are the GPUs in full, where it knows everything.
+    """One source's report. `exact` are the GPUs in full, where it knows everything.
 
     `unit_mib` is what one unit of memory is there, where nodes differ in that; else 0.
     """

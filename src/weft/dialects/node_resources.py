@@ -1,4 +1,4 @@
-"""What a pod takes of its node beside GPU shares, by Kubernetes' rules, for every dialect alike.
+"""Counts a pod's CPU, memory, storage and extended resources, by Kubernetes' rules.
 
 Requests count, or limits where a request is missing. Pod-level resources take the place of the
 containers' sum, and the pod's overhead is added: what a RuntimeClass adds the API server writes
@@ -106,7 +106,7 @@ def _storage(pod: PodManifest, slots_of: _Slots) -> dict[str, int]:
 
 
 def _gpu_resources(slots_of: _Slots) -> dict[str, int]:
-    """What asks for GPUs, as the kubelet counts it; nothing of a number that cannot be read."""
+    """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
     amounts = {}
     for name in slots_of.keys() & RESOURCES:
         with contextlib.suppress(BadInputError):
@@ -119,7 +119,7 @@ def _requested(resources: ManifestResources) -> Quantities:
 
 
 def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """What a container that names the resource requests of it, and where that stands."""
+    """The container's request of a resource that it names, and where that stands."""
     requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
     if requests and name in requests:
         return requests[name], f"{slot.where}.resources.requests[{name}]"

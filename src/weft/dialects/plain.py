@@ -9,7 +9,7 @@ from weft.model import PodManifest, PodRequest
 
 
 class Plain(BaseDialect):
-    """What is left when no system claims the pod."""
+    """The dialect of pods that ask for no GPU."""
 
     name = "none"
 

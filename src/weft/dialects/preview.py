@@ -1,4 +1,4 @@
-"""What Weft would write for a pod, before it is decided where the pod goes.
+"""Previews the annotations, labels and environment of a pod that is not placed yet.
 
 The dialects write real marks for an invented node whose every number stands for something the
 decision fills in; the numbers are then replaced by what they stand for.
@@ -54,11 +54,11 @@ def preview(request: PodRequest) -> PodAnnotations:
             )
     node = Node(_NODE, gpus=tuple(gpus))
     placement = placement_of(replace(request, uid="<pod uid>"), node, shares)
-    marks = write(request, placement, node, _SECONDS * 10**9)
+    written = write(request, placement, node, _SECONDS * 10**9)
     return PodAnnotations(
-        annotations=_named(marks.annotations),
-        labels=_named(marks.labels),
-        env={container: _named(env) for container, env in marks.env.items()},
+        annotations=_named(written.annotations),
+        labels=_named(written.labels),
+        env={container: _named(env) for container, env in written.env.items()},
     )
 
 

@@ -32,7 +32,7 @@ def dialect(name: str) -> BaseDialect:
 
 
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
-    """Whose the pod is, and a warning ("" for none) where its schedulerName says otherwise."""
+    """The pod's system, and a warning ("" for none) where its schedulerName says otherwise."""
     carried = [system for system in ALL if system.carries(pod, settings)]
     included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
     owners = [system for system in carried if system.name not in included]
@@ -75,14 +75,14 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
-    """What goes into the Binding and to the node for this placement."""
+    """The annotations, labels and environment for this placement."""
     return dialect(request.dialect).write(request, placement, node, now_ns)
 
 
 def read_placement(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> Placement | None:
-    """What a bound pod holds on `node`, from its marks; None where they do not say."""
+    """The placement of a bound pod on `node`, from its annotations; None where they do not say."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
     return system.read(manifest, system.on_node(manifest, request, node, settings)[0], node)

@@ -58,18 +58,18 @@ def build(
     own = shape or Shape()
     meta = pod.metadata
     _check(layout)
-    marks = meta.annotations or {}
-    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(marks)]
-    job_class = _one_of(marks, CLASS, CLASSES)
+    annotations = meta.annotations or {}
+    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(annotations)]
+    job_class = _one_of(annotations, CLASS, CLASSES)
     full = replace(
         own,
         gpu_requests=layout.gpu_requests,
-        devices=_devices(own.devices, marks, notes),
+        devices=_devices(own.devices, annotations, notes),
         node_name=pod.spec.node_name,
-        application=application_of(marks, notes) or own.application,
+        application=application_of(annotations, notes) or own.application,
         job_class=job_class,
-        expected_s=_expected_s(marks, notes),
-        slowdown_limit=slowdown_limit_of(marks, job_class, notes),
+        expected_s=_expected_s(annotations, notes),
+        slowdown_limit=slowdown_limit_of(annotations, job_class, notes),
     )
     name = meta.name or meta.generate_name
     namespace = meta.namespace or "default"
@@ -85,13 +85,13 @@ def build(
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
-        isolation=_one_of(marks, ISOLATION, ISOLATIONS),
+        isolation=_one_of(annotations, ISOLATION, ISOLATIONS),
         warnings=tuple(notes),
     )
 
 
 def _check(layout: ContainerRequests) -> None:
-    """What is each no mistake may be one together."""
+    """Refuses requests that are too large together, though none of them is by itself."""
     gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
     if gpus > MOST_GPUS:
         raise BadInputError(
@@ -125,8 +125,8 @@ def timestamp_ns(text: str | None) -> int:
     return seconds * 10**9 + int((match[7] or "").ljust(9, "0"))
 
 
-def _one_of(marks: dict[str, str], name: str, allowed: Sequence[str]) -> str:
-    value = marks.get(name, "")
+def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> str:
+    value = annotations.get(name, "")
     if value and value not in allowed:
         raise BadInputError(
             f"metadata.annotations[{name}]",
@@ -135,8 +135,8 @@ def _one_of(marks: dict[str, str], name: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> DeviceRule:
-    models = listed(marks, GPU_MODEL)
+def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> DeviceRule:
+    models = listed(annotations, GPU_MODEL)
     if not models:
         return own
     if own != ANY_DEVICE:
@@ -145,9 +145,9 @@ def _devices(own: DeviceRule, marks: dict[str, str], notes: list[str]) -> Device
     return DeviceRule(models=models, how="contains")
 
 
-def application_of(marks: Mapping[str, str], notes: list[str] | None = None) -> str:
-    """Whose work the pod does, as its annotation says; "" where that is no name, with a note."""
-    text = marks.get(APPLICATION, "")
+def application_of(annotations: Mapping[str, str], notes: list[str] | None = None) -> str:
+    """The application in the pod's annotation; "" where that is no name, with a note."""
+    text = annotations.get(APPLICATION, "")
     if len(text) <= MOST_LETTERS and text.isprintable():
         return text
     if notes is not None:
@@ -158,9 +158,9 @@ def application_of(marks: Mapping[str, str], notes: list[str] | None = None) -> 
     return ""
 
 
-def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
-    """How long the pod says it takes alone, about; 0 where it does not say, or not so."""
-    text = marks.get(EXPECTED_DURATION, "").strip()
+def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
+    """The pod's expected duration alone, about; 0 where it does not say, or not so."""
+    text = annotations.get(EXPECTED_DURATION, "").strip()
     match = _DURATION.fullmatch(text)
     parts = [int(part or 0) for part in match.groups()] if match else [0]
     seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
@@ -174,9 +174,9 @@ def _expected_s(marks: Mapping[str, str], notes: list[str]) -> int:
     return 0
 
 
-def listed(marks: Mapping[str, str], name: str) -> tuple[str, ...]:
+def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     """The non-empty parts of the comma-separated list in this annotation."""
-    text = marks.get(name, "")
+    text = annotations.get(name, "")
     if len(text) > _MOST_LISTED:
         raise BadInputError(
             f"metadata.annotations[{name}]",
@@ -206,9 +206,9 @@ def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str
     return notes
 
 
-def _request_notes(marks: dict[str, str]) -> list[str]:
+def _request_notes(annotations: dict[str, str]) -> list[str]:
     return [
         f"annotation {name} is ignored: no released system implements Elastic GPU claims"
-        for name in sorted(marks)
+        for name in sorted(annotations)
         if name.startswith(_CLAIM_ANNOTATION)
     ]

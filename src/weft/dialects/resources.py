@@ -1,4 +1,4 @@
-"""What containers ask for, read exactly: quantities, their places, and the pod's peak of them.
+"""Reads what containers ask for exactly: quantities, their places, and the pod's peak of them.
 
 Kubernetes' rules, for every dialect alike. Extended resources are whole numbers whose request
 equals their limit; a pod needs the larger of its init containers (each beside the sidecars started
@@ -36,17 +36,17 @@ class ContainerSlot(NamedTuple):
 
 def slots(pod: PodManifest) -> list[ContainerSlot]:
     """All containers in the order they start: init containers and sidecars, then the others."""
-    found: list[ContainerSlot] = []
+    places: list[ContainerSlot] = []
     for i, container in enumerate(pod.spec.init_containers or ()):
         role: Role = "sidecar" if container.restart_policy == "Always" else "init"
-        found.append(ContainerSlot(container, role, f"spec.initContainers[{i}]"))
+        places.append(ContainerSlot(container, role, f"spec.initContainers[{i}]"))
     for i, container in enumerate(pod.spec.containers):
-        found.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
-    return found
+        places.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
+    return places
 
 
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
-    """Whether any container names one of these resources with anything but zero."""
+    """True if any container names one of these resources with anything but zero."""
     wanted = frozenset(names)
     return any(
         names_any(container, wanted)
@@ -55,7 +55,7 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
-    """Whether the container names one of these resources with anything but zero."""
+    """True if the container names one of these resources with anything but zero."""
     for asked in (container.resources.limits, container.resources.requests):
         if asked and not names.isdisjoint(asked):
             return any(name in names and str(asked[name]).strip() != "0" for name in asked)
@@ -63,13 +63,13 @@ def names_any(container: ManifestContainer, names: Set[str]) -> bool:
 
 
 def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
-    """Which of these resources the container names with anything but zero."""
+    """Those of these resources that the container names with anything but zero."""
     resources = slot.container.resources
-    told = [asked for asked in (resources.limits, resources.requests) if asked]
+    amounts = [asked for asked in (resources.limits, resources.requests) if asked]
     return [
         name
         for name in names
-        if any(name in asked and str(asked[name]).strip() != "0" for asked in told)
+        if any(name in asked and str(asked[name]).strip() != "0" for asked in amounts)
     ]
 
 
@@ -78,12 +78,12 @@ def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
 
     A pod may have thousands of containers, and each a resource that nobody else names.
     """
-    found: dict[str, list[ContainerSlot]] = {}
+    asking: dict[str, list[ContainerSlot]] = {}
     for slot in places:
         limits, requests = slot.container.resources.limits, slot.container.resources.requests
         for name in {**limits, **requests} if limits and requests else limits or requests or ():
-            found.setdefault(name, []).append(slot)
-    return found
+            asking.setdefault(name, []).append(slot)
+    return asking
 
 
 def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int:
@@ -92,18 +92,18 @@ def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int
     The API server refuses pods whose request and limit differ, so that is an error here too.
     """
     limits, requests = slot.container.resources.limits, slot.container.resources.requests
-    found: list[int] = []
+    values: list[int] = []
     for field, asked in (("limits", limits), ("requests", requests)):
         if asked and name in asked:
             where = f"{slot.where}.resources.{field}[{name}]"
-            found.append(_whole(asked[name], where, bounds))
-    if len(found) == 2 and found[0] != found[1]:
+            values.append(_whole(asked[name], where, bounds))
+    if len(values) == 2 and values[0] != values[1]:
         raise BadInputError(
             f"{slot.where}.resources.requests[{name}]",
-            f"{found[1]} differs from the limit {found[0]}; Kubernetes wants them equal for this "
+            f"{values[1]} differs from the limit {values[0]}; Kubernetes wants them equal for this "
             "resource: leave the request out",
         )
-    return found[0] if found else 0
+    return values[0] if values else 0
 
 
 def units(slot: ContainerSlot, name: str, unit: str) -> int:

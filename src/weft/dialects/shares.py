@@ -1,4 +1,4 @@
-"""A placement's shares as marks, and marks as shares.
+"""Writes a placement's shares as an annotation, and reads them back.
 
 What a claim takes of a card follows from the two alone, so a system's marks need only name the
 cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
@@ -26,7 +26,7 @@ _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a lar
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """What claim number `index` takes of this card (not for `split` claims: those vary)."""
+    """The share of this card for request `index` (not for `split` requests: those vary)."""
     if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     return Share(
@@ -35,7 +35,7 @@ def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """What claim number `index` asks of this card if it is there; no more than the card has."""
+    """The share that request `index` asks of this card; no more than the card has."""
     if gpu_request.whole:
         return share_on(index, gpu_request, gpu)
     mib = min(gpu_request.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
@@ -61,7 +61,7 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
 
 
 def keeps(placement: Placement, shape: Shape) -> bool:
-    """Whether it keeps what a pod of this shape says of itself, beside what it asks for."""
+    """True if it keeps what a pod of this shape says of itself, beside what it asks for."""
     kept = (
         placement.application,
         placement.job_class,
@@ -77,15 +77,15 @@ def of_container(
     """The shares a container uses: the first `asked.count` of its claims' (all, where shared)."""
     if container.asked is None:
         return []
-    found = [
+    shares = [
         s
         for gpu_request in container.gpu_requests
         for s in placement.shares
         if s.gpu_request == gpu_request
     ]
     if request.shared_by_containers or container.asked.split:
-        return found
-    return found[: container.asked.count]
+        return shares
+    return shares[: container.asked.count]
 
 
 def find(node: Node, identity: str) -> Gpu | None:
@@ -97,7 +97,7 @@ def find(node: Node, identity: str) -> Gpu | None:
 
 
 def identity(share: Share) -> str:
-    """How a container names the GPU to the NVIDIA runtime: its UUID, or its index if unknown."""
+    """The GPU's name for the NVIDIA runtime: its UUID, or its index if unknown."""
     return share.uuid or str(share.gpu)
 
 
@@ -108,7 +108,7 @@ def from_gpus(
 
     None where a claim's GPUs are not all named, or the node lacks one of them.
     """
-    found: dict[int, list[Share]] = {}
+    shares_of: dict[int, list[Share]] = {}
     # Main containers first: an init container may show fewer GPUs than the claim it borrows.
     for container in sorted(request.containers, key=lambda c: c.init):
         named, start = gpus.get(container.name, ()), 0
@@ -116,13 +116,13 @@ def from_gpus(
             gpu_request = request.shape.gpu_requests[index]
             part, start = named[start : start + gpu_request.count], start + gpu_request.count
             cards = [find(node, name) for name in part]
-            if len(part) == gpu_request.count and index not in found and not gpu_request.split:
-                found[index] = [
+            if len(part) == gpu_request.count and index not in shares_of and not gpu_request.split:
+                shares_of[index] = [
                     share_on(index, gpu_request, gpu) for gpu in cards if gpu is not None
                 ]
-    if any(len(found.get(i, ())) < c.count for i, c in enumerate(request.shape.gpu_requests)):
+    if any(len(shares_of.get(i, ())) < c.count for i, c in enumerate(request.shape.gpu_requests)):
         return None
-    return placement_of(request, node, [s for i in sorted(found) for s in found[i]])
+    return placement_of(request, node, [s for i in sorted(shares_of) for s in shares_of[i]])
 
 
 def encode(placement: Placement) -> str:
@@ -150,11 +150,11 @@ def decode(text: str, request: PodRequest) -> tuple[Share, ...] | None:
         rows = json.loads(text)["shares"]
         if len(rows) > len(request.shape.gpu_requests) * _MOST_SHARES:
             return None
-        found = tuple(Share(*_checked(row, request)) for row in rows)
+        shares = tuple(Share(*_checked(row, request)) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    distinct = {(share.gpu_request, share.gpu) for share in found}
-    return found if len(distinct) == len(found) else None
+    distinct = {(share.gpu_request, share.gpu) for share in shares}
+    return shares if len(distinct) == len(shares) else None
 
 
 def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int, str]:

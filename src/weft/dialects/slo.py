@@ -1,4 +1,4 @@
-"""What a latency-critical pod says of its answers: how late they may be, and are on a GPU alone.
+"""Reads a latency-critical pod's SLO: how late answers may be, and how late they are alone.
 
     weft.dev/slo-ms: "80"                      what its p99 must not exceed
     weft.dev/solo-p99-ms: "40"                 its p99 alone, on whatever GPU it gets
@@ -22,10 +22,12 @@ _MOST_PARTS = 16
 _SHOWN = 40
 
 
-def slowdown_limit_of(marks: Mapping[str, str], job_class: str, notes: list[str]) -> SlowdownLimit:
-    """How much slower the pod may get, as far as its SLO goes; `notes` say what counts for nothing,
+def slowdown_limit_of(
+    annotations: Mapping[str, str], job_class: str, notes: list[str]
+) -> SlowdownLimit:
+    """The slowdown that the pod's SLO still allows; `notes` say what counts for nothing,
     and where nothing at all is left."""
-    slo_text, solo_text = marks.get(SLO_MS, ""), marks.get(SOLO_P99_MS, "")
+    slo_text, solo_text = annotations.get(SLO_MS, ""), annotations.get(SOLO_P99_MS, "")
     if not (slo_text or solo_text):
         return ()
     slo_ms, solo_ms = number(slo_text), by_model(solo_text)
@@ -56,10 +58,10 @@ def _ignored(name: str, text: str) -> str:
 def number(text: str) -> float | None:
     """A number above 0, of a size that something can have."""
     try:
-        found = float(text) if len(text) <= _LONGEST else 0.0
+        value = float(text) if len(text) <= _LONGEST else 0.0
     except ValueError:
         return None
-    return found if 0.0 < found <= _MOST else None
+    return value if 0.0 < value <= _MOST else None
 
 
 def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
@@ -70,15 +72,16 @@ def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
     if "=" not in text:
         alone = number(text)
         return None if alone is None else (("", alone),)
-    words, found = text.split(","), []
+    words: list[str] = text.split(",")
+    numbers: list[tuple[str, float]] = []
     for word in words:
-        model, _, told = word.rpartition("=")
-        part, amount = model.strip().lower(), number(told)
+        model, _, number_text = word.rpartition("=")
+        part, amount = model.strip().lower(), number(number_text)
         good = 0 < len(part) <= _LONGEST_PART and part.isprintable() and len(words) <= _MOST_PARTS
         if not good or amount is None:
             return None
-        found.append((part, amount))
-    return tuple(found)
+        numbers.append((part, amount))
+    return tuple(numbers)
 
 
 def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:

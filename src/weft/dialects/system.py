@@ -1,4 +1,4 @@
-"""What all dialects do alike; each system's file says only what is its own."""
+"""The part that all dialects share; each system's file says only what is its own."""
 
 from typing import ClassVar
 
@@ -35,11 +35,11 @@ class BaseDialect:
     agent_mark: ClassVar[str] = ""
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether the pod asks in this system's words, whatever its schedulerName."""
+        """True if the pod asks in this system's words, whatever its schedulerName."""
         return asks_for(pod, self.resources)
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Whether this pod carries this system's marks of asking."""
+        """True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(pod, settings)
 
@@ -48,10 +48,10 @@ class BaseDialect:
 
         What its node does not advertise it ignores: the container then starts without.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         for slot in slots(pod):
-            found.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
-        return tuple(sorted(found))
+            names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
+        return tuple(sorted(names))
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
@@ -72,8 +72,8 @@ class BaseDialect:
         None where they are another pod's, or do not say of every GPU which one of the node it is.
         A pod that asks for no GPU holds the rest of its shape.
         """
-        found = self.weigh(pod, request, node)
-        return found.placement if found is not None and not found.anywhere else None
+        charged = self.weigh(pod, request, node)
+        return charged.placement if charged is not None and not charged.anywhere else None
 
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""

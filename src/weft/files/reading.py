@@ -12,12 +12,12 @@ from typing import BinaryIO
 from weft.model import BadInputError
 
 MOST_MIB = 256
-"""Of a whole file, or one line of a file that is read line by line, unpacked. Traces of millions of
+"""The most MiB of a file, or of a line of one read line by line, unpacked. Traces of millions of
 pods, and snapshots of clusters of ten thousand GPUs, stay below."""
 
 MOST_BYTES = MOST_MIB << 20
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)
-"""What comes of a file that is no text, or is packed badly."""
+"""Errors of a file that is no text, or is packed badly."""
 
 _MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20
@@ -56,7 +56,7 @@ def read_line(file: BinaryIO, where: str) -> bytes:
 
 
 def unpack(body: bytes, where: str) -> bytes:
-    """What was read already, unpacked where it is gzipped."""
+    """Unpacks what was read, where it is gzipped."""
     if body[: len(_MAGIC)] != _MAGIC:
         return body
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:

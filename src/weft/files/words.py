@@ -26,5 +26,5 @@ def decimal_number(text: str) -> float:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written anywhere: half a character (a lone surrogate) can not."""
+    """True if it can be written anywhere: half a character (a lone surrogate) can not."""
     return _SURROGATE.search(text) is None

@@ -1,4 +1,4 @@
-"""How much pods that share a GPU slow each other down: learnt from measurements, with a bound.
+"""Slowdown of pods that share a GPU: learnt from measurements, with a bound.
 
     records ─▶ features ─▶ committee (kernel models) ─┐
                        └─▶ trees (LightGBM) ──────────┴─▶ calibration ─▶ ladder ─▶ table

@@ -1,4 +1,4 @@
-"""What a victim suffers plus what the other inflicts: the third rung, the baseline, the correction.
+"""Sums what a target suffers and what the other inflicts: third rung, baseline, correction.
 
 ln(slowdown of v beside a) = μ + s_v + i_a        ridge, λ = 1, μ free
 """
@@ -23,7 +23,7 @@ class AdditiveModel(msgspec.Struct, frozen=True):
     """90th percentile of what it erred upwards where pairs were left out."""
 
     def predict(self, samples: PairSamples) -> Floats:
-        """For pairs by index; applications that came later have nothing of their own."""
+        """Predict pairs by index; applications that came later have nothing of their own."""
         most = 1 + max(samples.target.max(initial=0), samples.other.max(initial=0))
         later = np.zeros(max(0, int(most) - len(self.suffers)))
         suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
@@ -31,7 +31,7 @@ class AdditiveModel(msgspec.Struct, frozen=True):
 
 
 def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) -> AdditiveModel:
-    """Of `values` (log slowdowns, or speeds) over `count` applications."""
+    """Fit `values` (log slowdowns, or speeds) over `count` applications."""
     known = np.zeros((len(samples), 2 * count))
     rows = np.arange(len(samples))
     known[rows, samples.target] += 1.0
@@ -70,7 +70,7 @@ class Residuals(msgspec.Struct, frozen=True):
 
 
 class Correction:
-    """What observed progress says of the victim and of those beside it: added to every mean."""
+    """Correction of every mean by observed progress of the target and of those beside it."""
 
     def __init__(self, seen: Iterable[Residuals] = ()) -> None:
         told = tuple(seen)
@@ -90,7 +90,7 @@ class Correction:
             )
 
     def of(self, target: str, others: Sequence[str]) -> float:
-        """What to add to the log slowdown; 0 for those nobody observed."""
+        """The term to add to the log slowdown; 0 for those nobody observed."""
         count = len(self.names)
         found = self._weights[self._at[target]] if target in self._at else 0.0
         for other in others:

@@ -1,4 +1,4 @@
-"""How far a bound must lie from the prediction, so that nine of ten measurements stay within.
+"""Calibrates bounds: nine of ten measurements stay within.
 
 Split-conformal by groups: each sample is predicted without its group (its pair, its application,
 its family), and its error is taken in units of what the model itself thought possible. A quantile
@@ -43,17 +43,17 @@ class Calibration(msgspec.Struct, frozen=True):
 
     @property
     def new_families(self) -> bool:
-        """Whether bounds on new families are calibrated."""
+        """True if bounds on new families are calibrated."""
         return self.families >= LEAST_GROUPS
 
     @property
     def new_companies(self) -> bool:
-        """Whether bounds on new companies of known applications are calibrated."""
+        """True if bounds on new sets of co-residents of known applications are calibrated."""
         return self.companies >= LEAST_GROUPS
 
     @property
     def new_sizes(self) -> bool:
-        """Whether bounds on new applications of known families are."""
+        """True if bounds on new applications of known families are."""
         return self.applications >= LEAST_GROUPS
 
 
@@ -66,7 +66,7 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
-    """For scores by group; each group weighs as much as it has samples. Never below 0."""
+    """The factor for scores by group, each weighted by its samples. Never below 0."""
     kept = [one for one in scores if len(one)]
     if not kept:
         return 1.2816
@@ -76,7 +76,7 @@ def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
 
 
 def few_groups(groups: int) -> float:
-    """How much wider a bound for a new group must be, for it was learnt from so many groups.
+    """Factor by which a bound for a new group is wider, learnt from so few groups.
 
     The width of Student's prediction interval by a bell curve's: t(0.9, G − 1)·√(1 + 1/G) ÷ z(0.9).
     """
@@ -105,7 +105,7 @@ def _held_out(groups: Sequence[Floats], level: float) -> float:
 
 
 def scores_of(speed: Floats, predicted: Floats, deviation: Floats) -> Floats:
-    """How many deviations slower than predicted each sample was."""
+    """Deviations by which each sample was slower than predicted."""
     return np.asarray((predicted - speed) / np.maximum(deviation, 1e-6))
 
 

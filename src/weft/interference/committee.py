@@ -46,11 +46,11 @@ Ticks = Callable[[int, int], None]
 
 
 def no_ticks(_done: int, _of: int) -> None:
-    """Nobody watches."""
+    """Report no progress."""
 
 
 class Effort(NamedTuple):
-    """How many kernels are drawn, and how many are bred from the best; who hears of it."""
+    """Effort of a training: kernels drawn, kernels bred from the best; who hears of it."""
 
     drawn: int = DRAWN
     bred: int = BRED
@@ -107,7 +107,7 @@ def labels_of(applications: Applications, samples: PairSamples) -> Ints:
 
 
 def without_pairs(fitted: Inverse, samples: PairSamples) -> LeftOutScores:
-    """What the model says of each sample without its pair, in the samples' order."""
+    """Predictions of each sample without its pair, in the samples' order."""
     order = np.argsort(samples.pair, kind="stable")
     _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
     speed, deviation = np.empty(len(samples)), np.empty(len(samples))
@@ -241,13 +241,13 @@ class Committee:
         self.members = tuple(GaussianProcess(one, parts(space, one), samples) for one in kernels)
 
     def predict(self, space: ApplicationSpace, asked: PairSamples) -> LeftOutScores:
-        """For pairs by index into `space`, whose first applications are the training set's."""
+        """Predict pairs by index into `space`, whose first applications are the training set's."""
         found = [one.predict(parts(space, one.settings), asked) for one in self.members]
         return mean_of(found)
 
 
 def mean_of(found: Sequence[LeftOutScores]) -> LeftOutScores:
-    """What several say, together."""
+    """Combine several predictions."""
     speed: Floats = np.mean([one.speed for one in found], axis=0)
     deviation: Floats = np.mean([one.deviation for one in found], axis=0)
     return LeftOutScores(speed, deviation)

@@ -29,7 +29,7 @@ _ROUNDED = 0.02
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One feature over the steady state."""
+    """A feature over the steady state."""
 
     mean: float
     p95: float
@@ -146,7 +146,7 @@ def about_application(found: Dataset, application: str) -> Dataset:
 
 
 def measured(found: Dataset, source: str) -> Measurements:
-    """What predictors learn from: features as `name.mean` and `name.p95`, speeds, what failed.
+    """Training data of predictors: features as `name.mean` and `name.p95`, speeds, what failed.
 
     Only what ran out of memory together is forbidden: a crash says nothing about company.
     """
@@ -177,7 +177,7 @@ def measured(found: Dataset, source: str) -> Measurements:
 
 
 def encode(found: Dataset) -> bytes:
-    """As JSON for people, entries in a fixed order."""
+    """Encode as JSON for people, entries in a fixed order."""
     whole = EMPTY.merged(found)
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 

@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 
 
 class ExaminationResult(msgspec.Struct, frozen=True):
-    """One split of one cell. `methods` has `weft` and the baselines.
+    """Result of one split of one cell. `methods` has `weft` and the baselines.
 
     `interval` is the coverage's bootstrap interval over families, `curve` wanted and reached
     coverage; `errors` the split's MAE of each part (seed, family, other GPU) by its name;
@@ -58,7 +58,7 @@ class ExaminationResult(msgspec.Struct, frozen=True):
 
 
 class Examination(NamedTuple):
-    """How thoroughly: seeds of the random splits, effort of each training, who hears of it.
+    """Thoroughness: seeds of the random splits, effort of each training, who hears of it.
 
     Of one GPU model only, where one is named.
     """
@@ -70,7 +70,7 @@ class Examination(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One training and what it is asked."""
+    """A training and what it is asked."""
 
     name: str
     train: Bools
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What was said of one part, by us and by the baselines."""
+    """Predictions of one part, by us and by the baselines."""
 
     name: str
     told: ScoredSamples
@@ -135,7 +135,7 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
 def _ours(
     cell: Measurements, train: Sequence[CoLocatedRun], test: PairSamples, split: str, effort: Effort
 ) -> tuple[SpeedPrediction, float] | None:
-    """What is learnt from `train` says of `test`, and the width that would do for `train` itself.
+    """Predictions learnt from `train` of `test`, and the width that would do for `train` itself.
 
     New families are known alone, as pods to come.
     """

@@ -81,7 +81,7 @@ class Applications:
 
 
 def numbers_of(one: SoloRun) -> dict[str, float]:
-    """What is known of an application alone, as numbers."""
+    """Numbers known of an application alone."""
     found = {name: value for name, value in one.features.items() if np.isfinite(value)}
     if one.rate_per_s > 0:
         found[RATE] = float(np.log(one.rate_per_s))
@@ -104,12 +104,12 @@ def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Those that come from looking at the GPU, means only."""
+    """Columns measured on the GPU, means only."""
     return tuple(name for name in columns if name.endswith(".mean"))
 
 
 def utilisation(one: SoloRun) -> float:
-    """How much of the GPU's time an application takes alone; NaN where nobody looked."""
+    """Share of the GPU's time that an application takes alone; NaN where not measured."""
     for name in ("gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio"):
         value = one.features.get(f"{name}.mean")
         if value is not None and np.isfinite(value):
@@ -118,7 +118,7 @@ def utilisation(one: SoloRun) -> float:
 
 
 def memory_activity(one: SoloRun) -> float:
-    """How busy its memory is alone; NaN where nobody looked."""
+    """Share of time its memory is busy alone; NaN where not measured."""
     for name in ("memory_copy_ratio", "dram_active_ratio"):
         value = one.features.get(f"{name}.mean")
         if value is not None and np.isfinite(value):

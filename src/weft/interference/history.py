@@ -42,7 +42,7 @@ class History:
             self.saw(run.target, run.others, -float(np.log(run.speed)), run.runs)
 
     def saw(self, target: str, others: Sequence[str], value: float, times: int = 1) -> None:
-        """One more measurement, or the median of several: it counts as often, up to 50."""
+        """Add a measurement, or the median of several: it counts as often, up to 50."""
         kept = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
             kept.mean += ALPHA * (value - kept.mean)
@@ -58,11 +58,11 @@ class History:
         self._kept[target, tuple(sorted(others))] = memory
 
     def forget(self, target: str, others: Sequence[str]) -> None:
-        """It was never measured."""
+        """Forget all measurements of it."""
         self._kept.pop((target, tuple(sorted(others))), None)
 
     def of(self, target: str, others: Sequence[str]) -> RememberedSlowdown | None:
-        """None below three measurements."""
+        """The mean and its error; None below three measurements."""
         kept = self._kept.get((target, tuple(sorted(others))))
         if kept is None or len(kept.values) < LEAST:
             return None

@@ -28,7 +28,7 @@ Link = Literal["speed", "log"]
 
 
 class KernelSide(msgspec.Struct, frozen=True):
-    """How alike two applications are as victims, or as those beside them: weights and lengths."""
+    """Likeness of two applications as targets, or as those beside them: weights and lengths."""
 
     lengths: tuple[float, ...]
     numbers: float = 1.0
@@ -40,7 +40,7 @@ class KernelSide(msgspec.Struct, frozen=True):
 
 
 class KernelSettings(msgspec.Struct, frozen=True):
-    """One kernel: which columns it looks at, both sides, weights of the parts, and the noise."""
+    """Settings of a kernel: its columns, both sides, weights of the parts, and the noise."""
 
     columns: tuple[str, ...]
     target: KernelSide = msgspec.field(name="victim")
@@ -61,7 +61,7 @@ class Scales(msgspec.Struct, frozen=True):
 
 
 def scales_of(applications: Applications) -> Scales:
-    """Of these applications, each counted once."""
+    """Scales of these applications, each counted once."""
     raw = applications.raw
     if raw.shape[1] == 0 or raw.shape[0] == 0:
         return Scales(applications.columns, (), ())
@@ -109,7 +109,7 @@ class KernelParts(NamedTuple):
 
 
 def parts(space: ApplicationSpace, settings: KernelSettings) -> KernelParts:
-    """Of one kernel."""
+    """The parts of one kernel."""
     return KernelParts(
         space.alike(settings.target, settings.columns),
         space.alike(settings.other, settings.columns),
@@ -162,14 +162,14 @@ class LinkedTarget(NamedTuple):
 
 
 def target_of(link: Link, speed: Floats) -> LinkedTarget:
-    """For the speeds of a training set."""
+    """The target for the speeds of a training set."""
     linked = np.log(np.maximum(speed, SLOWEST)) if link == "log" else speed
     spread = float(linked.std()) or 1.0
     return LinkedTarget(link, float(linked.mean()), spread, max(1.0, float(speed.max())))
 
 
 class LeftOutScores(NamedTuple):
-    """What the model says of samples that were left out: speed, and its standard deviation."""
+    """Predictions of samples that were left out: speed, and its standard deviation."""
 
     speed: Floats
     deviation: Floats
@@ -195,7 +195,7 @@ def inverse_of(settings: KernelSettings, likeness: KernelParts, samples: PairSam
 
 
 def _inverted(matrix: Floats) -> Floats:
-    """Of a positive matrix, half the work of an inverse of any; `LinAlgError` where it is not."""
+    """Invert a positive matrix, at half the work of any; `LinAlgError` where it is not."""
     if not len(matrix):
         return matrix.copy()
     half, failed = lapack.dpotrf(matrix, lower=1, clean=1)
@@ -223,7 +223,7 @@ def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
 
 
 def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
-    """What each group would be predicted without it. Groups may overlap."""
+    """Predict each group without it. Groups may overlap."""
     found = []
     for group in groups:
         block = _inverted(fitted.inverse[np.ix_(group, group)])
@@ -235,7 +235,7 @@ def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
 
 
 def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
-    """As `left_out` for many groups of the same size, [g, size] indices, all at once."""
+    """Predict many groups of the same size, [g, size] indices, each without it, all at once."""
     at = groups.astype(np.int64)
     block = np.linalg.inv(fitted.inverse[at[:, :, None], at[:, None, :]])
     mean = fitted.seen[at] - np.einsum("gij,gj->gi", block, fitted.weights[at])
@@ -245,7 +245,7 @@ def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
 
 
 class GaussianProcess:
-    """One fitted kernel. At most `most` samples span it; more are projected onto those."""
+    """A fitted kernel. At most `most` samples span it; more are projected onto those."""
 
     def __init__(
         self,

@@ -55,12 +55,12 @@ class SlowdownPrediction(msgspec.Struct, frozen=True):
 
     @property
     def slowdown(self) -> float:
-        """How many times longer it takes."""
+        """Factor by which it takes longer."""
         return float(np.exp(self.mean))
 
 
 def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
-    """From what was measured in one cell; other cells' entries are an error."""
+    """Fit to what was measured in one cell; other cells' entries are an error."""
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
     if measured.runs:
         measured = measured.cell(gpu_model, isolation)
@@ -109,7 +109,7 @@ class Predictor:
         self.history.saw(target, others, slower)
 
     def predict(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
-        """Of one beside others; nobody beside it: no slowdown."""
+        """Predict one beside others; nobody beside it: no slowdown."""
         if not others:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(target, others)
@@ -168,7 +168,7 @@ class Predictor:
         return found
 
     def _said_alone(self, name: str) -> bool:
-        """Whether the learned rung knows anything of it: pairs, a family, or numbers."""
+        """True if the learned rung knows anything of it: pairs, a family, or numbers."""
         one = self.solos.get(name)
         if one is None:
             return False
@@ -194,7 +194,7 @@ class Predictor:
         )
 
     def _beyond(self, target: str, others: Sequence[str]) -> float:
-        """What all together lose by the hinge beyond what its pairs do: two who are harmless one by
+        """Loss of all together by the hinge beyond that of its pairs: two who are harmless one by
         one may fill the card."""
         known = [self.solos.get(name) for name in (target, *others)]
         solos = [one for one in known if one is not None]

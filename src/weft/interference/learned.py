@@ -56,7 +56,7 @@ class LearnedModel(msgspec.Struct, frozen=True):
 def learn(
     solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun], effort: Effort = USUAL
 ) -> LearnedModel | None:
-    """None where too little was measured."""
+    """Learn from measurements; None where too few are."""
     applications = Applications(solos)
     samples = applications.samples(runs)
     used = np.unique(np.r_[samples.target, samples.other])
@@ -151,7 +151,7 @@ class LearnedPredictor:
         )
 
     def predict(self, applications: Applications, pairs: PairSamples) -> SpeedPrediction:
-        """Of pairs by index into `asked(…)`; their `speed` is not looked at."""
+        """Predict pairs by index into `asked(…)`; their `speed` is ignored."""
         space, kind = (
             ApplicationSpace(applications, self.learned.scales),
             self.kind_of(applications),
@@ -191,7 +191,7 @@ class LearnedPredictor:
     def together(
         self, applications: Applications, target: int, others: Sequence[int]
     ) -> SpeedPrediction | None:
-        """Of one beside several at once; None where none so large were learnt from."""
+        """Predict one beside several at once; None where none so large were learnt from."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         row = pair_rows(

@@ -1,4 +1,4 @@
-"""What each voice says of samples it was left without: its say, and how wide bounds must be.
+"""Predictions of samples left out of training: each voice's weight, and how wide bounds are.
 
 Whatever is chosen by leaving families out must not be judged on the very families that chose it:
 it would look better there than on the next one. So each family is spoken of by the committee that
@@ -70,12 +70,12 @@ class HeldOutSamples(NamedTuple):
     families: list[SampleGroup]
 
     def speeds(self, group: SampleGroup) -> Floats:
-        """Of the group's samples."""
+        """Speeds of the group's samples."""
         return self.samples.speed[group.samples]
 
 
 class LeftOutPredictions(NamedTuple):
-    """What a voice says of each pair, each application, each family without them."""
+    """A voice's predictions of each pair, each application, each family without them."""
 
     pairs: LeftOutScores
     sizes: list[LeftOutScores]
@@ -150,7 +150,7 @@ class Forests:
         return spoken(fitted.predict(self._rows[out]))
 
     def pairs(self) -> LeftOutScores:
-        """Of each pair without it."""
+        """Predict each pair without it."""
         samples = self._held.samples
         speed, deviation = np.empty(len(samples)), np.empty(len(samples))
         fold = np.unique(samples.pair, return_inverse=True)[1] % _FOLDS

@@ -23,7 +23,7 @@ class PredictorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cells: tuple[PredictorCell, ...]
 
     def cell(self, gpu_model: str, isolation: str = "") -> PredictorCell | None:
-        """That of a GPU model; of the way of sharing, or of any where none is asked for."""
+        """The cell of a GPU model and a way of sharing, or of any where none is asked for."""
         for one in self.cells:
             if one.gpu_model == gpu_model and isolation in ("", one.isolation):
                 return one
@@ -68,7 +68,7 @@ class _MisfitError(Exception):
 
 
 def _check(model: PredictorFile) -> None:
-    """That every part speaks of what the others have; `_MisfitError` says which does not."""
+    """Check that every part speaks of what the others have; `_MisfitError` says which does not."""
     if not model.cells:
         raise _MisfitError("it has no cells")
     for number, cell in enumerate(model.cells):
@@ -78,7 +78,7 @@ def _check(model: PredictorFile) -> None:
 
 
 def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
-    """What would be wrong, and whether it is right."""
+    """Each possible fault, and whether it is absent."""
     names = {one.application for one in cell.solos}
     yield "an application stands twice in solos", len(names) == len(cell.solos)
     for run in cell.runs:

@@ -1,4 +1,4 @@
-"""What was observed of pods that run, over what was predicted: measured pairs, and bans.
+"""Slowdown observed of running pods, over what was predicted: measured pairs, and bans.
 
     progress ──saw──▶ history of each pair ─┐
     an eviction ──ban──▶ apart for 30 min ──┼──due──▶ the table that policies get, patched
@@ -87,12 +87,12 @@ class ObservationRecord(msgspec.Struct, frozen=True):
 
 
 def encode(kept: ObservationRecord) -> str:
-    """As JSON."""
+    """Encode as JSON."""
     return msgspec.json.encode(kept).decode()
 
 
 def decode(text: str | bytes) -> ObservationRecord:
-    """From JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
+    """Decode JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
     try:
         kept = msgspec.json.decode(text, type=ObservationRecord)
     except RecursionError:
@@ -183,7 +183,7 @@ class ObservedSlowdowns:
         self._put(gpu_model, one, other, now_ns + BAN_NS)
 
     def bans(self, now_ns: int) -> tuple[Ban, ...]:
-        """Those in force. A clock that went back makes none longer than it was meant to be."""
+        """Bans in force. A clock that went back makes none longer than it was meant to be."""
         for key, until_ns in list(self._bans.items()):
             if until_ns <= now_ns:
                 del self._bans[key]
@@ -230,7 +230,7 @@ class ObservedSlowdowns:
         return self._patched(known, bans)
 
     def kept(self, now_ns: int) -> ObservationRecord:
-        """What another process needs to go on from here."""
+        """State that another process needs to go on from here."""
         self._forget_old(now_ns)
         pairs = []
         for key in self._seen:
@@ -247,7 +247,7 @@ class ObservedSlowdowns:
     def _with_room(
         self, bans: Sequence[Ban]
     ) -> tuple[dict[Key, RememberedSlowdown], frozenset[Apart]]:
-        """What has a place in the table: bans first, and the newest of both."""
+        """Entries that have a place in the table: bans first, and the newest of both."""
         base, names = set(self.base.classes), set[str]()
 
         def fits(*told: str) -> bool:
@@ -337,7 +337,7 @@ class ObservedSlowdowns:
 
 
 def _measured(cells: _Cells, cell: tuple[int, int, int], one: RememberedSlowdown) -> None:
-    """What was observed of a pair; what somebody stands for is only made worse by it."""
+    """Observations of a pair; what somebody stands for is only made worse by it."""
     mean, upper = one.mean, one.upper
     if cells.tier[cell] == PredictionTier.TABLE:
         mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])
@@ -347,7 +347,7 @@ def _measured(cells: _Cells, cell: tuple[int, int, int], one: RememberedSlowdown
 
 
 def _moved(told: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
-    """Whether any pair is worth telling again, or gone."""
+    """True if any pair is worth telling again, or gone."""
     return bool(told.keys() - known.keys()) or any(
         key not in told
         or abs(told[key].mean - one.mean) > MOVED

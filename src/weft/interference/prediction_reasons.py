@@ -28,7 +28,7 @@ class PredictionReasons(msgspec.Struct, frozen=True):
 
 
 def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> PredictionReasons:
-    """Of one pair. Below the learned rung there is nothing to say but the rung."""
+    """Explain one pair. Below the learned rung there is nothing to say but the rung."""
     found = predictor.predict(target, [other])
     speaker = predictor.speaker
     if speaker is None or predictor.rung_of(target, other) != "learned":

@@ -1,4 +1,4 @@
-"""What was measured, in the terms of this room: applications alone, and beside each other."""
+"""Measurements of applications alone, and beside each other."""
 
 import math
 import re
@@ -58,7 +58,7 @@ class Measurements(msgspec.Struct, frozen=True):
         return sorted({(run.gpu_model, run.isolation) for run in self.runs})
 
     def cell(self, gpu_model: str, isolation: str) -> "Measurements":
-        """What was measured on one GPU model in one way of sharing.
+        """Measurements on one GPU model in one way of sharing.
 
         What stood still beside others counts as `SLOWEST`: 0 has no logarithm. Of who was only
         measured beside others nothing is known alone but the name.

@@ -1,4 +1,4 @@
-"""How good predictions are: errors, coverage of the bound, and the baselines to stand beside."""
+"""Scores of predictions: errors, coverage of the bound, and the baselines beside them."""
 
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -21,7 +21,7 @@ _AT_90 = NormalDist().inv_cdf(0.9)
 
 
 class PredictionScore(msgspec.Struct, frozen=True):
-    """Of predicted against measured speeds.
+    """Score of predicted against measured speeds.
 
     `coverage` is the share of speeds at or above their lower bound, `width` the mean distance of
     the bound, `hindsight_width` the one width that would have covered nine of ten of these very
@@ -50,7 +50,7 @@ class ScoredSamples(msgspec.Struct, frozen=True):
 
 
 def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> PredictionScore:
-    """Of one method."""
+    """Score one method."""
     error = np.abs(predicted - speed)
     total = float(((speed - speed.mean()) ** 2).sum())
     r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")

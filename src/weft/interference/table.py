@@ -1,4 +1,4 @@
-"""From predictors, or from someone's table, to the `InterferenceTable` that policies get."""
+"""Makes the `InterferenceTable` that policies get, from predictors or from someone's table."""
 
 from collections.abc import Callable, Sequence
 

@@ -31,7 +31,7 @@ _SETTINGS = {
 
 
 def available() -> bool:
-    """Whether LightGBM is installed (`pip install 'weft[interference]'`), and its libraries are."""
+    """True if LightGBM is installed (`pip install 'weft[interference]'`), and its libraries are."""
     try:
         import lightgbm  # noqa: F401
     except (ImportError, OSError):
@@ -40,7 +40,7 @@ def available() -> bool:
 
 
 def readable(texts: Sequence[str]) -> bool:
-    """Whether they are none, or three forests; without LightGBM as far as can be seen."""
+    """True if they are none, or three forests; without LightGBM as far as can be seen."""
     if not texts:
         return True
     if len(texts) != len(QUANTILES) or not all(text.startswith("tree\n") for text in texts):
@@ -64,19 +64,19 @@ class QuantileForests:
 
     @classmethod
     def read(cls, texts: Sequence[str]) -> "QuantileForests":
-        """From what `texts` was."""
+        """Read from what `texts` gave."""
         import lightgbm
 
         return cls([lightgbm.Booster(model_str=text) for text in texts])
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What they are kept as."""
+        """The forests as text."""
         return tuple(one.model_to_string() for one in self._boosters)
 
     @classmethod
     def fitted(cls, rows: Floats, slower: Floats) -> "QuantileForests":
-        """To rows of `features.pair_rows` and their log slowdowns."""
+        """Fit to rows of `features.pair_rows` and their log slowdowns."""
         import lightgbm
 
         told = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
@@ -92,6 +92,6 @@ class QuantileForests:
         return np.sort(found, axis=0)
 
     def contributions(self, row: Floats) -> Floats:
-        """What each column adds to the median of one row, [columns]; the base is left out."""
+        """Contribution of each column to the median of one row, [columns]; the base is left out."""
         found = self._boosters[1].predict(row[None], pred_contrib=True)
         return np.asarray(found, dtype=np.float64)[0, :-1]

@@ -41,5 +41,5 @@ def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, f
 
 
 def unknown() -> tuple[float, float]:
-    """As if everybody together just filled the card."""
+    """Predict as if everybody together just filled the card."""
     return slowdown_of(speed_of(UNKNOWN_SUM))

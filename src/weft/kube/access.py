@@ -1,4 +1,4 @@
-"""Who somebody is and what they may, as the API server says: tokens, and the rights behind them.
+"""Asks the API server whose a token is and what its user may do.
 
 A token is made for one purpose, its audience: one that is shown to Weft opens nothing else.
 """
@@ -75,7 +75,7 @@ async def make_token(client: ApiClient, account: Account, audience: str) -> str:
 
 
 async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
-    """Whose token it is; None for one that is not good, or was made for another audience."""
+    """The token's user; None for one that is not good, or was made for another audience."""
     spec = {"token": token, "audiences": [audience]}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     answer = await client.call("POST", _TOKEN_REVIEWS, msgspec.json.encode(body))

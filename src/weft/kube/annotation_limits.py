@@ -1,4 +1,4 @@
-"""Whether annotations and labels may go into a Binding.
+"""Checks annotations and labels before they go into a Binding.
 
 The API server does not check a Binding's annotations: bad keys and too much text land on the pod,
 and every later write to that pod is refused. So they are checked before they are sent.
@@ -18,7 +18,7 @@ _PREFIX = re.compile(
 
 
 def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
-    """What these annotations count for the limit."""
+    """The size of these annotations as the limit counts it."""
     return sum(
         len(key.encode()) + len(value.encode()) for key, value in (annotations or {}).items()
     )
@@ -27,7 +27,7 @@ def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
 def problem_of(
     annotations: Mapping[str, str], labels: Mapping[str, str], present_bytes: int = 0
 ) -> str:
-    """What is wrong with them, in words; "" for nothing.
+    """The problem with them, in words; "" for none.
 
     `present_bytes` is the size of the annotations that the pod has already.
     """

@@ -169,7 +169,7 @@ class Binder:
             self._uids.discard(request.uid)
 
     async def resolve(self, unknown: Unknown) -> Outcome:
-        """What became of a binding whose answer was lost; `Unknown` again if that can't be told.
+        """The outcome of a binding whose answer was lost; `Unknown` again if that can't be told.
 
         A pod read as unbound proves nothing while the binding may still be under way. With a
         version as precondition it is fenced: the pod is written to, so that its version moves and
@@ -329,7 +329,7 @@ def encode(request: BindRequest, version: str) -> bytes:
 
 
 def _is_ours(pod: Pod, request: BindRequest) -> bool:
-    """Whether this very binding bound the pod. Agents change the other marks of their systems."""
+    """True if this very binding bound the pod. Agents change their systems' other annotations."""
     has = pod.metadata.annotations or {}
     mark = request.annotations.get(PLACEMENT)
     if mark is not None:
@@ -338,7 +338,7 @@ def _is_ours(pod: Pod, request: BindRequest) -> bool:
 
 
 def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
-    """What the pod itself says; None for one that is still to be bound."""
+    """The outcome as the pod itself shows it; None for one that is still to be bound."""
     meta, node = pod.metadata, pod.spec.node_name
     if meta.uid != request.uid:
         return Gone("another pod of this name is there")

@@ -50,7 +50,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 
 class ApiResponse(NamedTuple):
-    """What came back: HTTP status code, body, and the Retry-After header ("" without)."""
+    """An HTTP answer: status code, body, and the Retry-After header ("" without)."""
 
     code: int
     body: bytes
@@ -285,8 +285,10 @@ class ApiClient:
                 if response.status != 200:
                     if response.status == 401:
                         self.endpoint.credentials.refused()
-                    told = response.headers.get("Retry-After", "")
-                    raise api_error(response.status, await response.read(), f"WATCH {path}", told)
+                    retry_after = response.headers.get("Retry-After", "")
+                    raise api_error(
+                        response.status, await response.read(), f"WATCH {path}", retry_after
+                    )
                 yield response.content
         except _BROKEN as error:
             _raise_ours(error)
@@ -298,9 +300,9 @@ class ApiClient:
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
     def pause_s(self, answer: ApiResponse) -> float:
-        """How long the server wants to be left alone after this answer."""
-        told = answer.retry_after
-        wait = float(told) if told.isdecimal() else 1.0 if answer.code == 429 else 0.0
+        """Seconds that the server wants to be left alone after this answer."""
+        retry_after = answer.retry_after
+        wait = float(retry_after) if retry_after.isdecimal() else 1.0 if answer.code == 429 else 0.0
         return min(wait, self.options.most_wait_s)
 
     async def _headers(self, content_type: str) -> dict[str, str]:
@@ -349,7 +351,7 @@ def _limits(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
 
 
 def _repeat(method: str, code: int) -> bool:
-    """Whether a request with this answer may be sent again unchanged."""
+    """True if a request with this answer may be sent again unchanged."""
     return code == 429 or (method == "GET" and code in (500, 502, 503, 504))
 
 

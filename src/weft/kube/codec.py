@@ -23,7 +23,6 @@ from weft.kube.structs import (
     ListMeta,
     PersistentVolume,
     PersistentVolumeClaim,
-    RuntimeClass,
 )
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
@@ -128,41 +127,43 @@ class Resource(Generic[T]):
     def decode_line(self, line: bytes, skips: SkippedObjects) -> WatchEvent[T]:
         """One line of a watch."""
         try:
-            told = _line.decode(line)
-            if told.type == "ERROR":
-                return WatchEvent("ERROR", _NO_META, error=from_status(_status.decode(told.object)))
-            if told.type == "BOOKMARK":
-                return WatchEvent("BOOKMARK", _meta.decode(told.object).metadata)
-            if told.type not in ("ADDED", "MODIFIED", "DELETED"):
-                raise msgspec.ValidationError(f"unknown type of event {told.type!r}")
+            event = _line.decode(line)
+            if event.type == "ERROR":
+                return WatchEvent(
+                    "ERROR", _NO_META, error=from_status(_status.decode(event.object))
+                )
+            if event.type == "BOOKMARK":
+                return WatchEvent("BOOKMARK", _meta.decode(event.object).metadata)
+            if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+                raise msgspec.ValidationError(f"unknown type of event {event.type!r}")
         except _UNREADABLE as error:
             skips.note(self.name, "", error)
             return WatchEvent("", _NO_META)
-        found, meta = self._decode_object(told.object, skips)
+        decoded, meta = self._decode_object(event.object, skips)
         if meta is None:
             return WatchEvent("", _NO_META)
-        return WatchEvent(told.type, meta, found)
+        return WatchEvent(event.type, meta, decoded)
 
     def _decode_singly(self, body: bytes, skips: SkippedObjects) -> ObjectPage[T]:
         whole = _raw_list.decode(body)
         items: list[T] = []
         unreadable: list[ObjectMeta] = []
         for raw in whole.items or ():
-            found, meta = self._decode_object(raw, skips)
-            if found is not None:
-                items.append(found)
+            decoded, meta = self._decode_object(raw, skips)
+            if decoded is not None:
+                items.append(decoded)
             elif meta is not None:
                 unreadable.append(meta)
-        told = whole.metadata
-        return ObjectPage(items, unreadable, told.resource_version, told.continue_)
+        list_meta = whole.metadata
+        return ObjectPage(items, unreadable, list_meta.resource_version, list_meta.continue_)
 
     def _decode_object(
         self, raw: msgspec.Raw, skips: SkippedObjects
     ) -> tuple[T | None, ObjectMeta | None]:
         try:
-            found = self._one.decode(raw)
-            if found.metadata.name:
-                return found, found.metadata
+            decoded = self._one.decode(raw)
+            if decoded.metadata.name:
+                return decoded, decoded.metadata
             raise msgspec.ValidationError("an object without a name")
         except _UNREADABLE as error:
             try:
@@ -195,5 +196,4 @@ VOLUMES = Resource("/api/v1", "persistentvolumes", PersistentVolume)
 CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
 CSI_NODES = Resource("/apis/storage.k8s.io/v1", "csinodes", CsiNode)
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
-RUNTIME_CLASSES = Resource("/apis/node.k8s.io/v1", "runtimeclasses", RuntimeClass)
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)

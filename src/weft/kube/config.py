@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who asks: from a kubeconfig, or from inside a pod.
+"""Finds the API server and its credentials: from a kubeconfig, or from inside a pod.
 
 Proxies are off: neither the environment's nor a kubeconfig's is used, for a scheduler that reaches
 its API server through one cannot say what a lost answer means.
@@ -48,7 +48,7 @@ def load(
     env: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> Endpoint:
-    """What kubectl would use: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
+    """kubectl's endpoint: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
 
     `context` names one of the kubeconfig's contexts; "" is its current one.
     """
@@ -157,25 +157,25 @@ def _credentials(chosen: ChosenContext, tls: ssl.SSLContext | None, clock: Clock
 
 
 def _exec(
-    told: Exec, chosen: ChosenContext, at: str, tls: ssl.SSLContext | None, clock: Clock
+    exec_plugin: Exec, chosen: ChosenContext, at: str, tls: ssl.SSLContext | None, clock: Clock
 ) -> ExecPlugin:
-    if not told.command:
+    if not exec_plugin.command:
         raise BadInputError(f"{at}.command", "is missing")
-    if told.api_version not in _EXEC_VERSIONS:
+    if exec_plugin.api_version not in _EXEC_VERSIONS:
         raise BadInputError(
-            f"{at}.apiVersion", f"{told.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
+            f"{at}.apiVersion", f"{exec_plugin.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
         )
     # As kubectl: a command with a slash is relative to the file, one without is looked up in PATH.
-    command = told.command
+    command = exec_plugin.command
     if "/" in command:
         command = str(chosen.user_file.parent / command)
     spec: dict[str, object] = {"interactive": False}
-    if told.provide_cluster_info:
+    if exec_plugin.provide_cluster_info:
         spec["cluster"] = _cluster_info(chosen)
-    info = {"apiVersion": told.api_version, "kind": "ExecCredential", "spec": spec}
-    env = {one.name: one.value for one in told.env or ()}
+    info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    env = {one.name: one.value for one in exec_plugin.env or ()}
     env["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
-    return ExecPlugin([command, *(told.args or ())], env, clock, at, tls)
+    return ExecPlugin([command, *(exec_plugin.args or ())], env, clock, at, tls)
 
 
 def _cluster_info(chosen: ChosenContext) -> dict[str, object]:

@@ -67,6 +67,6 @@ class OwnConfigMap:
         )
         return CONFIG_MAPS.decode(answer)
 
-    def _seen(self, found: ConfigMap) -> dict[str, str]:
-        self._version = found.metadata.resource_version
-        return dict(found.data or {})
+    def _seen(self, config_map: ConfigMap) -> dict[str, str]:
+        self._version = config_map.metadata.resource_version
+        return dict(config_map.data or {})

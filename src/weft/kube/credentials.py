@@ -1,4 +1,4 @@
-"""Who asks: the ways a kubeconfig or a pod proves it to the API server."""
+"""Credentials: the ways a kubeconfig or a pod proves to the API server who asks."""
 
 import asyncio
 import base64
@@ -128,7 +128,7 @@ class ExecStatus(msgspec.Struct, rename="camel"):
 
 
 class ExecCredential(msgspec.Struct, rename="camel"):
-    """What an exec plugin prints."""
+    """An exec plugin's output."""
 
     status: ExecStatus | None = None
 
@@ -167,18 +167,18 @@ class ExecPlugin:
         """Run the command again before the next request."""
         self._found = None
 
-    def _take_certificate(self, found: ExecStatus) -> None:
-        if not found.client_certificate_data:
+    def _take_certificate(self, status: ExecStatus) -> None:
+        if not status.client_certificate_data:
             return
         if self._tls is None:
             raise BadInputError(
                 self._where, "printed a client certificate, but the server is not https"
             )
-        certificate, key = found.client_certificate_data, found.client_key_data
+        certificate, key = status.client_certificate_data, status.client_key_data
         load_certificate(self._tls, certificate.encode(), key.encode(), self._where)
 
-    def _ends_soon(self, found: ExecStatus) -> bool:
-        end = found.expiration_timestamp
+    def _ends_soon(self, status: ExecStatus) -> bool:
+        end = status.expiration_timestamp
         return end is not None and (end - self._clock.wall()).total_seconds() < SPARE_S
 
     async def _run(self) -> ExecStatus:

@@ -1,4 +1,4 @@
-"""What can go wrong between Weft and the API server, told apart by what it lets one conclude."""
+"""Errors between Weft and the API server, told apart by what they let one conclude."""
 
 import msgspec
 
@@ -70,10 +70,10 @@ def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> 
     except msgspec.DecodeError:
         text = body[:_MOST_SHOWN].decode("utf-8", "replace").strip()
         status = ApiStatus(message=text)
-    told = float(retry_after) if retry_after.isdecimal() else 0.0
-    if not told and status.details is not None:
-        told = float(status.details.retry_after_seconds)
-    return from_status(msgspec.structs.replace(status, code=code), what, told)
+    retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0
+    if not retry_after_s and status.details is not None:
+        retry_after_s = float(status.details.retry_after_seconds)
+    return from_status(msgspec.structs.replace(status, code=code), what, retry_after_s)
 
 
 def from_status(status: ApiStatus, what: str = "", retry_after_s: float = 0) -> ApiError:

@@ -84,7 +84,7 @@ class _Told:
 
 
 class Aggregator:
-    """What to write and when. Pure: time is passed in, in seconds."""
+    """Decides which events to write and when. Pure: time is passed in, in seconds."""
 
     def __init__(self, options: EventOptions) -> None:
         self._options = options
@@ -96,8 +96,8 @@ class Aggregator:
         """Take a note; what to write at once, if anything."""
         about = note.regarding
         key = (about.uid, about.namespace, about.name, note.reason)
-        told = self._told.get(key)
-        if told is None:
+        series = self._told.get(key)
+        if series is None:
             name = self._name(note)
             self._told[key] = _Told(name, note.note, now)
             while len(self._told) > self._options.remembered:
@@ -105,16 +105,16 @@ class Aggregator:
                 self._waiting.discard(gone)
             return Create(name, note)
         self._told.move_to_end(key)
-        if told.text == note.note:
-            told.count += 1
-        told.pending = note
-        if now - told.written_at >= self._options.interval_s:
-            return self._write(key, told, now)
+        if series.text == note.note:
+            series.count += 1
+        series.pending = note
+        if now - series.written_at >= self._options.interval_s:
+            return self._write(key, series, now)
         self._waiting.add(key)
         return None
 
     def due(self, now: float) -> list[Write]:
-        """What has waited for long enough."""
+        """Events that have waited for long enough."""
         ready = [
             key
             for key in self._waiting
@@ -122,16 +122,16 @@ class Aggregator:
         ]
         return [self._write(key, self._told[key], now) for key in ready]
 
-    def _write(self, key: tuple[str, str, str, str], told: _Told, now: float) -> Write:
-        note = told.pending
+    def _write(self, key: tuple[str, str, str, str], series: _Told, now: float) -> Write:
+        note = series.pending
         assert note is not None
         self._waiting.discard(key)
-        told.pending, told.written_at = None, now
-        if note.note == told.text:
-            return Count(told.name, note, told.count)
-        told.name, told.text = self._name(note), note.note
-        told.count = 1
-        return Create(told.name, note)
+        series.pending, series.written_at = None, now
+        if note.note == series.text:
+            return Count(series.name, note, series.count)
+        series.name, series.text = self._name(note), note.note
+        series.count = 1
+        return Create(series.name, note)
 
     def _name(self, note: Note) -> str:
         self._next += 1

@@ -19,7 +19,7 @@ class KubeconfigForm(msgspec.Struct, rename="kebab", frozen=True):
 
 
 class KubeconfigCluster(KubeconfigForm, frozen=True, rename="kebab"):
-    """Where the API server is and whom to trust."""
+    """A cluster: its API server and the CA to trust."""
 
     server: str = ""
     certificate_authority: str = ""
@@ -47,7 +47,7 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeconfigUser(KubeconfigForm, frozen=True, rename="kebab"):
-    """Who asks."""
+    """A user: its credentials."""
 
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
@@ -115,7 +115,7 @@ _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
     """The files that exist, decoded; at least one must."""
-    found = []
+    files = []
     for path in paths:
         try:
             text = path.read_bytes()
@@ -127,11 +127,11 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
             file = msgspec.convert(load(text), KubeconfigFile)
         except (msgspec.ValidationError, BrokenYamlError, BadInputError) as error:
             raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
-        found.append((path, file))
-    if not found:
+        files.append((path, file))
+    if not files:
         names = ", ".join(str(path) for path in paths)
         raise BadInputError("kubeconfig", f"no such file: {names}; set KUBECONFIG")
-    return found
+    return files
 
 
 def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> ChosenContext:

@@ -63,7 +63,7 @@ class LeaseOptions(msgspec.Struct, frozen=True):
 
 
 class LeaseObservation:
-    """What a candidate has seen of a Lease, and since when. Pure.
+    """A candidate's view of a Lease, and since when it holds. Pure.
 
     `alive`: it was seen to change, so that somebody holds it now, or did a moment ago: a Lease that
     is just there may be a dead process's.
@@ -94,7 +94,7 @@ class LeaseObservation:
         self._held_s, self._version = MOST_DURATION_S, _MISSING
 
     def free_in_s(self, now: float) -> float:
-        """How long until it may be taken; 0 for now."""
+        """Seconds until it may be taken; 0 for now."""
         return max(0.0, self._at + self._held_s + self._margin_s - now) if self._held_s else 0.0
 
 
@@ -123,18 +123,18 @@ class Elector:
 
     @property
     def leading(self) -> bool:
-        """Whether this process is the leader, by its own clock."""
+        """True if this process is the leader, by its own clock."""
         return self._clock.monotonic() < self._expires_at
 
     @property
     def other(self) -> str:
-        """Who leads instead, as far as this process has seen; "" while nobody is known to."""
+        """The other leader, as far as this process has seen; "" while nobody is known to."""
         if self.leading or self.holder == self.identity or not self._observed.alive:
             return ""
         return self.holder if self._observed.free_in_s(self._clock.monotonic()) > 0 else ""
 
     def may_bind(self, seconds: float) -> bool:
-        """Whether a write that takes up to `seconds` ends before the lease does."""
+        """True if a write that takes up to `seconds` ends before the lease does."""
         return self._clock.monotonic() + seconds + self.options.margin_s < self._expires_at
 
     # --- becoming and staying leader ---

@@ -1,4 +1,4 @@
-"""What changed in a list of objects, worked out without a network.
+"""Computes what changed in a list of objects, without a network.
 
 `KnownObjects` is what a list-watch believes to exist. It turns a fresh list into the changes since
 then (so that no deletion is lost while the watch was away), and watch events into changes.
@@ -69,9 +69,9 @@ class KnownObjects(Generic[T]):
         version = ""
         for page in pages:
             version = page.version
-            for found in page.items:
-                seen.add(_key(found.metadata))
-                changes += self._put(found)
+            for listed in page.items:
+                seen.add(_key(listed.metadata))
+                changes += self._put(listed)
             for meta in page.unreadable:
                 seen.add(_key(meta))
                 changes += self._unreadable(meta)
@@ -93,18 +93,18 @@ class KnownObjects(Generic[T]):
             return self._put(event.object)
         return self._unreadable(event.meta)
 
-    def _put(self, found: T) -> list[Change[T]]:
-        key = _key(found.metadata)
+    def _put(self, listed: T) -> list[Change[T]]:
+        key = _key(listed.metadata)
         known = self.objects.get(key)
-        self.objects[key] = found
+        self.objects[key] = listed
         if known is None:
-            return [Added(found)]
-        if known.metadata.uid != found.metadata.uid:
-            return [Deleted(known), Added(found)]
-        if known.metadata.resource_version == found.metadata.resource_version:
+            return [Added(listed)]
+        if known.metadata.uid != listed.metadata.uid:
+            return [Deleted(known), Added(listed)]
+        if known.metadata.resource_version == listed.metadata.resource_version:
             self.objects[key] = known
             return []
-        return [Modified(found, known)]
+        return [Modified(listed, known)]
 
     def _unreadable(self, meta: ObjectMeta) -> list[Change[T]]:
         """Another object of that name, which cannot be read: the known one is gone all the same."""

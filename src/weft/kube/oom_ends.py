@@ -1,4 +1,4 @@
-"""Which ends of a pod's containers were for want of GPU memory, as its status tells. Pure.
+"""Finds containers that ended for want of GPU memory, in their pod's status. Pure.
 
 No exit code means "the GPU has no more memory". What tells are a container's own last words
 (`state.terminated.message`: what it wrote to its termination log, or its last lines of log where
@@ -55,22 +55,22 @@ class _Mark(msgspec.Struct, frozen=True):
 
 def out_of_memory(pod: Pod) -> list[OomEnd]:
     """The ends that the pod's status still shows, the oldest first."""
-    uid, mark, status = pod.metadata.uid, _mark(pod), pod.status
-    if mark is not None:
-        return [OomEnd(f"{uid}/{mark.end}", mark.peak_mib)]
-    found = []
+    uid, annotation, status = pod.metadata.uid, _mark(pod), pod.status
+    if annotation is not None:
+        return [OomEnd(f"{uid}/{annotation.end}", annotation.peak_mib)]
+    ends = []
     for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         for number, ended in _ends(one):
             if _for_want_of_memory(ended):
-                found.append(OomEnd(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
-    return found
+                ends.append(OomEnd(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
+    return ends
 
 
 def _ends(status: ContainerStatus) -> list[tuple[int, Terminated]]:
     """The container's ends that are still told, each with its number, from 0."""
     before, now = status.last_state.terminated, status.state.terminated
-    found = [(status.restart_count - 1, before)] if before is not None else []
-    return [*found, (status.restart_count, now)] if now is not None else found
+    ends = [(status.restart_count - 1, before)] if before is not None else []
+    return [*ends, (status.restart_count, now)] if now is not None else ends
 
 
 def _for_want_of_memory(ended: Terminated) -> bool:
@@ -97,12 +97,12 @@ def _tells(words: str) -> bool:
 def _mark(pod: Pod) -> _Mark | None:
     text = (pod.metadata.annotations or {}).get(OUT_OF_MEMORY, "")
     try:
-        found = msgspec.json.decode(text, type=_Mark) if text else None
+        annotation = msgspec.json.decode(text, type=_Mark) if text else None
     except (msgspec.DecodeError, RecursionError):  # RecursionError: nested a thousand deep
         return None
     good = (
-        found is not None
-        and 0 < len(found.end) <= MOST_LETTERS
-        and 0 <= found.peak_mib <= MOST_GPU_MIB
+        annotation is not None
+        and 0 < len(annotation.end) <= MOST_LETTERS
+        and 0 <= annotation.peak_mib <= MOST_GPU_MIB
     )
-    return found if good else None
+    return annotation if good else None

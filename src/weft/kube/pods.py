@@ -166,14 +166,14 @@ class Volume(Api, frozen=True, gc=False):
 
     @property
     def lone_disk(self) -> str:
-        """Which of these disks it is, as its field is spelled; "" for none."""
-        for field, told in (
+        """The field of the disk that only one pod of a node may write; "" for none."""
+        for field, disk in (
             ("gcePersistentDisk", self.gce_persistent_disk),
             ("awsElasticBlockStore", self.aws_elastic_block_store),
             ("iscsi", self.iscsi),
             ("rbd", self.rbd),
         ):
-            if told is not None:
+            if disk is not None:
                 return field
         return ""
 
@@ -284,11 +284,11 @@ class Pod(PodManifest, frozen=True, gc=False):
 
     @property
     def bound_at(self) -> str:
-        """When the API server wrote its binding, RFC 3339, whole seconds; "" if unknown."""
-        found = (c for c in self.status.conditions or () if c.type == "PodScheduled")
-        return next((c.last_transition_time or "" for c in found if c.status == "True"), "")
+        """The time of its binding by the API server, RFC 3339, whole seconds; "" if unknown."""
+        scheduled = (c for c in self.status.conditions or () if c.type == "PodScheduled")
+        return next((c.last_transition_time or "" for c in scheduled if c.status == "True"), "")
 
     @property
     def ended(self) -> bool:
-        """Whether its containers are over: only then (or when it is gone) is a GPU free."""
+        """True if its containers are over: only then (or when it is gone) is a GPU free."""
         return self.status.phase in ("Succeeded", "Failed")

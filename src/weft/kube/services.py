@@ -91,7 +91,7 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, has an address, is to stay, and says that it can be asked."""
+        """True if it runs, has an address, is to stay, and says that it can be asked."""
         said = {one.type: one.status for one in self.status.conditions or ()}
         return (
             self.status.phase == "Running"
@@ -102,7 +102,7 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def of_daemon_set(self) -> bool:
-        """Whether a DaemonSet made it."""
+        """True if a DaemonSet made it."""
         owners = self.metadata.owner_references or ()
         return any(one.controller and one.kind == "DaemonSet" for one in owners)
 
@@ -120,14 +120,14 @@ async def everything(
     client: ApiClient, resource: Resource[T], namespace: str = "", selector: str = ""
 ) -> list[T]:
     """All objects of a namespace, or of all of them, page by page; unreadable ones are left out."""
-    skips, found = SkippedObjects(), list[T]()
+    skips, objects = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
         body = await client.call("GET", resource.of(namespace), query=query)
         page = resource.decode_page(body, skips)
-        found += page.items
+        objects += page.items
         if not page.next:
-            return found
+            return objects
         query["continue"] = page.next
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from weft.kube.pods import KubeToleration, NodeSelector
-from weft.model.manifest import Api, Condition, NodeManifest, NodeStatus, ObjectMeta, Quantities
+from weft.kube.pods import NodeSelector
+from weft.model.manifest import Api, Condition, NodeManifest, NodeStatus, ObjectMeta
 
 
 class KubeObject(Protocol):
@@ -47,9 +47,9 @@ class KubeNode(NodeManifest, frozen=True, gc=False):
 
     @property
     def ready_changed_at(self) -> str | None:
-        """When the Ready condition became what it is, RFC 3339; None where nobody says."""
-        found = (c.last_transition_time for c in self.status.conditions or () if c.type == "Ready")
-        return next(found, None)
+        """The last change of the Ready condition, RFC 3339; None where nobody says."""
+        ready = (c for c in self.status.conditions or () if c.type == "Ready")
+        return next((condition.last_transition_time for condition in ready), None)
 
 
 class ConfigMap(Api, frozen=True, gc=False):
@@ -77,7 +77,7 @@ class Lease(Api, frozen=True, gc=False):
 
 
 class VolumeNodeAffinity(Api, frozen=True, gc=False):
-    """Where a volume can be reached from."""
+    """The nodes that can reach a volume."""
 
     required: NodeSelector | None = None
 
@@ -118,7 +118,7 @@ class PersistentVolumeClaim(Api, frozen=True, gc=False):
 
 
 class CsiAllocatable(Api, frozen=True, gc=False):
-    """How many volumes of a driver can be attached to a node; None for no limit."""
+    """The number of a driver's volumes that a node can attach; None for no limit."""
 
     count: int | None = None
 
@@ -143,29 +143,8 @@ class CsiNode(Api, frozen=True, gc=False):
     spec: CsiNodeSpec = CsiNodeSpec()
 
 
-class Overhead(Api, frozen=True, gc=False):
-    """What a runtime takes beside the containers."""
-
-    pod_fixed: Quantities | None = None
-
-
-class RuntimeScheduling(Api, frozen=True, gc=False):
-    """Which nodes have the runtime."""
-
-    node_selector: dict[str, str] | None = None
-    tolerations: list[KubeToleration] | None = None
-
-
-class RuntimeClass(Api, frozen=True, gc=False):
-    """node.k8s.io/v1 RuntimeClass."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    overhead: Overhead | None = None
-    scheduling: RuntimeScheduling | None = None
-
-
 class ObjectReference(Api, frozen=True, gc=False, omit_defaults=True):
-    """Which object an event is about."""
+    """The object that an event is about."""
 
     kind: str = ""
     namespace: str = ""
@@ -176,7 +155,7 @@ class ObjectReference(Api, frozen=True, gc=False, omit_defaults=True):
 
 
 class EventSeries(Api, frozen=True, gc=False):
-    """How often, and when last, an event happened again."""
+    """The count and last time of an event that happened again."""
 
     count: int = 0
     last_observed_time: str = ""
@@ -202,7 +181,7 @@ class StatusCause(Api, frozen=True, gc=False):
 
 
 class StatusDetails(Api, frozen=True, gc=False):
-    """What a refusal is about."""
+    """The object and causes of a refusal."""
 
     name: str = ""
     kind: str = ""

@@ -52,7 +52,7 @@ class WatchOptions(msgspec.Struct, frozen=True):
 
 
 class WatchStep(NamedTuple):
-    """What to do now: after `delay_s`, list again or resume the watch at `version`."""
+    """The next step: after `delay_s`, list again or resume the watch at `version`."""
 
     step: Literal["list", "watch"]
     version: str = ""
@@ -60,7 +60,7 @@ class WatchStep(NamedTuple):
 
 
 class WatchPlan:
-    """Where a list-watch stands, and what it does next. Pure: no clock, no network."""
+    """A list-watch's state and its next step. Pure: no clock, no network."""
 
     def __init__(self, options: WatchOptions, backoff: Backoff) -> None:
         self._options = options
@@ -85,10 +85,10 @@ class WatchPlan:
         self.version = version or self.version
         self._backoff.reset()
 
-    def ended(self, lasted_s: float, told: bool) -> WatchStep:
+    def ended(self, lasted_s: float, any_event: bool) -> WatchStep:
         """The watch ended in good order; one that ended at once and told nothing has failed."""
         self.resumes += 1
-        delay = 0.0 if told or lasted_s >= SHORT_S else self._backoff.next_s()
+        delay = 0.0 if any_event or lasted_s >= SHORT_S else self._backoff.next_s()
         return WatchStep("watch", self.version, delay)
 
     def failed(self, error: Exception) -> WatchStep:
@@ -169,11 +169,11 @@ class ListWatch(Generic[T]):
                     changes = self.known.replace(pages)
                     self.plan.listed(pages[-1].version)
                     yield changes
-                began, told = self._client.clock.monotonic(), False
+                began, any_event = self._client.clock.monotonic(), False
                 async for batch in self._watch():
-                    told = True
+                    any_event = True
                     yield batch
-                then = self.plan.ended(self._client.clock.monotonic() - began, told)
+                then = self.plan.ended(self._client.clock.monotonic() - began, any_event)
             except (ApiError, LostError, NotSentError, BadInputError, msgspec.DecodeError) as error:
                 self._note(error)
                 then = self.plan.failed(error)

@@ -1,12 +1,11 @@
-"""Where the numbers come from: whose metric means what, in which unit, about which GPU and pod.
+"""Reads what GPUs do: metric sources, names and units, joining to GPUs and pods, the feed.
 
-    source ─▶ answers ─▶ join ─▶ window ─▶ refresh ─▶ SignalsSnapshot
-    (prometheus, exporters)        names ┘    doubts ┘
+    sources/ ─▶ meaning/ ─▶ feed/ ─▶ SignalsSnapshot
+                              ▲ forecast/
 
-In: `names` (canonical metrics, the exporters' names for them, labels in all their spellings), two
-sources and what they answer, how questions get there and who asks (`transport`, `proxied`), which
-Services are metrics servers (`servers`), joining series to GPUs, the window of the last minutes,
-what is not believed, and the columns of a snapshot; `checking` says what is missing.
-Out: forecasts, and anything decided with the numbers; when to look
+In: `sources/` (metrics servers and exporters: requests and answers), `meaning/` (canonical metrics,
+exporters' names and labels, joining series to GPUs, false readings), `feed/` (windows, columns,
+memory needs, for live and simulated clusters alike), `forecast/`.
+Out: anything decided with the numbers (`core/`), and when to refresh them
 (`cluster/telemetry/telemetry_loop`).
 """

@@ -1,4 +1,4 @@
-"""What an API server answers, case by case: the fake must, and a real one can be held against it.
+"""An API server's answers, case by case: the fake must give them, and a real one is held to them.
 
 Each `Behaviour` is a pod, what is done before, one request, and the answer. `check` plays it
 through any client. Where a text is expected it is a part of the message; `holds` looks at an object
@@ -74,7 +74,7 @@ def _delete(grace_s: int) -> Step:
 
 
 def _goes_in(grace_s: int, planned_s: int) -> Callable[[Json], bool]:
-    """Whether it has this grace period, and goes so long after it was made (or a little later)."""
+    """True if it has this grace period, and goes so long after it was made (or a little later)."""
 
     def holds(pod: Json) -> bool:
         meta = pod["metadata"]
@@ -106,7 +106,7 @@ _ENDED = _status({"phase": "Succeeded"})
 
 
 def _runs(pod: Json) -> bool:
-    """Whether both conditions are there, and the container's status."""
+    """True if both conditions are there, and the container's status."""
     told = pod["status"]
     types = {one["type"] for one in told["conditions"]}
     return types >= {"PodScheduled", "Ready"} and told["containerStatuses"][0]["name"] == "main"
@@ -289,7 +289,7 @@ async def _play(client: ApiClient, step: Step, namespace: str) -> ApiResponse:
 
 
 def difference(behaviour: Behaviour, answer: ApiResponse) -> str:
-    """What this answer says otherwise than the table."""
+    """The difference between this answer and the table."""
     status: Json = msgspec.json.decode(answer.body)
     if answer.code != behaviour.code:
         return f"{answer.code} instead of {behaviour.code}: {status.get('message')}"

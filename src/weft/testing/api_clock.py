@@ -52,7 +52,7 @@ class VirtualClock:
     @property
     def sleepers(self) -> int:
         """How many sleep now."""
-        self._sleepers = [one for one in self._sleepers if not one[2].done()]
+        self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[2].done()]
         heapq.heapify(self._sleepers)
         return len(self._sleepers)
 

@@ -38,7 +38,7 @@ class Fault:
     hits: int = 0
 
     def matches(self, method: str, path: str) -> bool:
-        """Whether this fault is still due, for such a request."""
+        """True if this fault is still due, for such a request."""
         return self.hits < self.times and self.method in ("", method) and self.path in path
 
 
@@ -72,5 +72,5 @@ class ApiFaults:
 
     @property
     def any(self) -> bool:
-        """Whether anything is planned."""
+        """True if anything is planned."""
         return bool(self._planned)

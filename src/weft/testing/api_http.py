@@ -79,7 +79,7 @@ class FakeConnection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether the client is still there."""
+        """True if the client is still there."""
         return self._transport is not None
 
     def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:

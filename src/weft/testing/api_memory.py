@@ -46,7 +46,7 @@ class MemoryConnection(FakeConnection):
 
     @property
     def open(self) -> bool:
-        """Whether the client is still there."""
+        """True if the client is still there."""
         return self._state == "open"
 
     def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
@@ -88,7 +88,7 @@ class MemoryConnection(FakeConnection):
             await self._news()
 
     async def take(self) -> bytes:
-        """What has come, as soon as anything has; b"" at the end."""
+        """The bytes that have come, as soon as there are any; b"" at the end."""
         while not self._chunks:
             if self._state == "reset":
                 raise aiohttp.ClientPayloadError("reset")
@@ -113,7 +113,7 @@ class MemoryConnection(FakeConnection):
 
 
 class _Response:
-    """What a client sees of it."""
+    """The response as a client sees it."""
 
     def __init__(self, connection: MemoryConnection, silence_s: float | None, lag: Delay) -> None:
         self.status, self.headers = connection.status, connection.headers

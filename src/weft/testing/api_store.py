@@ -1,4 +1,4 @@
-"""What a fake API server holds: objects, one counter of versions, the history that watches read.
+"""A fake API server's store: objects, one counter of versions, the history that watches read.
 
 Objects are JSON as it came. Every write makes one new version and one event; watches that ask for
 a version older than the compacted one must list again, as etcd makes them.
@@ -112,7 +112,7 @@ class ObjectStore:
         return found
 
     def has(self, kind: ResourceKind, key: Key) -> bool:
-        """Whether there is such an object."""
+        """True if there is such an object."""
         return key in self._objects[kind]
 
     def all(self, kind: ResourceKind, namespace: str = "") -> list[Json]:

@@ -23,7 +23,7 @@ class Selection:
         self.everything = not (namespace or self._labels or self._fields)
 
     def __contains__(self, found: Json | None) -> bool:
-        """Whether this object is selected."""
+        """True if this object is selected."""
         if found is None:
             return False
         meta = found["metadata"]

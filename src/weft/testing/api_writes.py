@@ -1,4 +1,4 @@
-"""What a fake API server does with writes: preconditions, the Binding subresource, patches.
+"""Writes of a fake API server: preconditions, the Binding subresource, patches.
 
 The answers and their texts are those observed on a 1.36 control plane; `api_behaviours` lists
 them one by one.

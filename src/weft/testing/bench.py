@@ -91,7 +91,7 @@ class FakeBench:
 
     def sample(self) -> dict[str, float]:
         """The shares of those that run, as far as the card goes."""
-        running = [one for one in self.residents if one.runs]
+        running = [resident for resident in self.residents if resident.runs]
         return {
             "sm_active_ratio": min(1.0, sum(one.played.compute for one in running)),
             "dram_active_ratio": min(1.0, sum(one.played.memory for one in running)),
@@ -99,8 +99,8 @@ class FakeBench:
         }
 
     def free_mib(self) -> int | None:
-        """What nobody holds."""
-        return self.card.memory_mib - sum(one.played.memory_mib for one in self.residents)
+        """The memory that nobody holds."""
+        return self.card.memory_mib - sum(resident.played.memory_mib for resident in self.residents)
 
     def held_mib(self, resident: object) -> int:
         """As declared."""
@@ -108,8 +108,8 @@ class FakeBench:
         return resident.played.memory_mib
 
     def speed(self, resident: "FakeResident") -> float:
-        """What is left of its rate beside the others."""
-        running = [one for one in self.residents if one.runs]
+        """Its rate beside the others, as a part of its rate alone."""
+        running = [resident for resident in self.residents if resident.runs]
         sums = (
             sum(one.played.compute for one in running),
             sum(one.played.memory for one in running),
@@ -131,7 +131,7 @@ class FakeResident:
 
     @property
     def runs(self) -> bool:
-        """Whether it uses the card."""
+        """True if it uses the card."""
         return self._said.state in {"warming", "steady"}
 
     def said(self) -> ResidentReport:
@@ -144,11 +144,11 @@ class FakeResident:
         self._since_s = self.bench.time_s
 
     def _faulty(self) -> bool:
-        """Whether somebody's fault ends it; all are hit."""
-        running = [one for one in self.bench.residents if one.runs]
+        """True if somebody's fault ends it; all are hit."""
+        running = [resident for resident in self.bench.residents if resident.runs]
         if len(running) > 1 and any(one.played.fails == "fault" for one in running):
-            for one in self.bench.residents:
-                one.hit = True
+            for resident in self.bench.residents:
+                resident.hit = True
         return self.hit
 
     def pause(self) -> None:
@@ -166,7 +166,7 @@ class FakeResident:
         self._said.state = "ended"
 
     def pass_time(self, step_s: float) -> None:
-        """What becomes of it meanwhile."""
+        """Advances it by `step_s`."""
         said, since_s = self._said, self.bench.time_s - self._since_s
         if self.played.fails == "hang" and said.state != "starting":
             return

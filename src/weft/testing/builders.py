@@ -125,7 +125,7 @@ def shape(
     application: str = "",
     job_class: str = "",
 ) -> Shape:
-    """What a pod asks. `gpus=2` alone means two whole cards; with memory, percent or milli it
+    """A pod's request. `gpus=2` alone means two whole cards; with memory, percent or milli it
     means two cards of which each gives so much; `gpu_requests` says it in full."""
     return Shape(
         gpu_requests=tuple(gpu_requests) or _gpu_request(gpus, memory_mib, percent, milli),
@@ -210,7 +210,7 @@ def placement(
     host_memory_mib: int = 0,
     extended: Mapping[str, int] | None = None,
 ) -> Placement:
-    """Where a pod is: so much memory and cores of each of these GPUs, or `shares` in full."""
+    """A pod's placement: so much memory and cores of each of these GPUs, or `shares` in full."""
     indexes = (gpu,) if isinstance(gpu, int) else tuple(gpu)
     return Placement(
         uid=uid,

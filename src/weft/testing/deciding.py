@@ -16,7 +16,7 @@ def decide(
     *,
     seed: int = 0,
 ) -> dict[str, Placement | None]:
-    """Where each pod goes (None: nowhere), added one after another; every bind succeeds."""
+    """Each pod's node (None: nowhere), added one after another; every bind succeeds."""
     engine = Engine([Profile("weft", policies)], nodes, seed=seed)
     found: dict[str, Placement | None] = {}
     for now_ns, pod in enumerate(pods):

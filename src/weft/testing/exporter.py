@@ -21,8 +21,6 @@ _NAMES = {
     "DCGM_FI_PROF_SM_OCCUPANCY": "sm_occupancy",
     "DCGM_FI_PROF_DRAM_ACTIVE": "dram_active",
 }
-PER_PROCESS = frozenset({"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"})
-"""What newer exporters also tell of each pod, beside the device's own series."""
 
 
 class PlayedPod(msgspec.Struct, frozen=True):
@@ -35,7 +33,7 @@ class PlayedPod(msgspec.Struct, frozen=True):
 
 
 class PlayedGpu(msgspec.Struct, frozen=True):
-    """What the exporter says of one GPU; None leaves the metric out."""
+    """The exporter's values of one GPU; None leaves the metric out."""
 
     node: str
     index: int

@@ -14,7 +14,7 @@ Given = Mapping[int, int]
 def given_to(
     pod: PodManifest, node: Node, taken: Container[int], settings: DialectSettings
 ) -> tuple[Given, str]:
-    """What the pod's marks give it; and a warning where they leave open what it has, "" if not.
+    """The GPUs that a pod's marks give it; and a warning where they leave that open, "" if not.
 
     Nobody writes down the cards of `nvidia.com/gpu` pods that another scheduler placed: they get
     the first that are not `taken`, as far as there are any.

@@ -108,7 +108,7 @@ class HollowKubelet:
         return self._writer.waiting if self._writer is not None else 0
 
     def gpu_use(self) -> list[GpuUse]:
-        """What is used of each GPU now, for exporters and for tests."""
+        """Each GPU's use now, for exporters and for tests."""
         return self.world.gpu_use()
 
     async def fail_node(self, name: str) -> None:

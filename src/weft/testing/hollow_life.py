@@ -76,7 +76,7 @@ class Life:
         return "Succeeded" if self.last is not None and self.last.code == 0 else "Failed"
 
     def due(self) -> Due:
-        """What comes next; at infinity where nothing does."""
+        """The next event; at infinity where there is none."""
         if self.stage == "ended":
             return Due(math.inf, ENDS)
         if self.stage != "running":

@@ -35,7 +35,7 @@ class HollowContainer(PodContainer, frozen=True, gc=False):
 
     @property
     def says_why(self) -> bool:
-        """Whether its status quotes its log where it fails. No hollow one writes a message."""
+        """True if its status quotes its log where it fails. No hollow one writes a message."""
         return self.termination_message_policy == "FallbackToLogsOnError"
 
 
@@ -96,7 +96,7 @@ class HollowPod(Pod, frozen=True, gc=False):
 
     @property
     def restarts_after(self) -> tuple[bool, bool]:
-        """Whether its containers start again after success, and after failure."""
+        """True if its containers start again after success, and after failure."""
         policy = self.spec.restart_policy or "Always"
         return policy == "Always", policy in ("Always", "OnFailure")
 

@@ -1,4 +1,4 @@
-"""What a hollow pod pretends to do: how long it takes to start, what it uses, how it ends.
+"""A hollow pod's pretended life: how long it takes to start, what it uses, how it ends.
 
 A profile comes from the pod's own annotations, or from a function of the pod. All times are
 seconds; memory is MiB on each GPU that the pod has.

@@ -1,4 +1,4 @@
-"""What a hollow kubelet writes into a pod's status, in the words of a real one. Pure."""
+"""A pod's status as a hollow kubelet writes it, in the words of a real one. Pure."""
 
 from typing import Any
 

@@ -41,7 +41,7 @@ def annotated_profile(pod: HollowPod) -> HollowProfile:
 
 
 class WorldOptions(msgspec.Struct, frozen=True):
-    """What the hollow nodes are like.
+    """Options of the hollow nodes.
 
     `profile` of each pod; `BadInputError` from it fails the pod. `admission`: whether pods that
     ask for more devices than the node advertises fail there. `settings` and `rules` are what a
@@ -65,7 +65,7 @@ class Write(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """What is used of one GPU, in MiB, by pod (`namespace/name`) and in all."""
+    """One GPU's used memory, in MiB, by pod (`namespace/name`) and in all."""
 
     node: str
     gpu: int
@@ -126,11 +126,11 @@ class _Home:
         return {t.pod.key: t.uses[gpu] for t in self.tenants.values() if gpu in t.uses}
 
     def lacking(self, asked: dict[str, int]) -> str:
-        """What a kubelet says to a pod that asks for more devices than are left; "" if it fits."""
+        """The kubelet's refusal where fewer devices are left than asked; "" if the pod fits."""
         for name, amount in asked.items():
             if name not in self.advertised:
                 continue
-            held = sum(one.devices.get(name, 0) for one in self.tenants.values())
+            held = sum(tenant.devices.get(name, 0) for tenant in self.tenants.values())
             left = self.advertised[name] - held
             if amount > left:
                 return (

@@ -92,7 +92,7 @@ class StatusWriter:
                 del self._queues[uid]
 
     async def _try(self, write: Write) -> bool:
-        """Whether this is over, well or not; False to try again."""
+        """True if this is over, well or not; False to try again."""
         try:
             await self._send(write)
         except NotFoundError:

@@ -59,7 +59,7 @@ class KnotsRule(enum.StrEnum):
 
     @property
     def admits(self) -> bool:
-        """Whether the pod may be placed."""
+        """True if the pod may be placed."""
         return self in {KnotsRule.REQUESTS, KnotsRule.CORRELATION, KnotsRule.PEAK}
 
 
@@ -78,7 +78,7 @@ class KnotsDecision(msgspec.Struct, frozen=True):
 
     @property
     def admits(self) -> bool:
-        """Whether the pod may be placed."""
+        """True if the pod may be placed."""
         return self.why.admits
 
 

@@ -49,7 +49,7 @@ class ReferenceAccount:
 
 @dataclass(frozen=True)
 class ReferenceHolding:
-    """What a pod holds, as the reference remembers it."""
+    """A pod's holding, as the reference remembers it."""
 
     placement: Placement
     state: str
@@ -104,7 +104,7 @@ class ReferenceLedger:
         return {name: self.account(name) for name in self.nodes}
 
     def fits(self, placement: Placement) -> bool:
-        """Whether the placement overbooks nothing and uses no card together with its instance."""
+        """True if the placement overbooks nothing and uses no card together with its instance."""
         node = self.nodes.get(placement.node)
         if node is None or not node.schedulable:
             return False
@@ -178,7 +178,7 @@ class ReferenceLedger:
         return late
 
     def occupants(self, node: str, gpu: int) -> list[str]:
-        """Who shares this GPU, in the order they came."""
+        """The pods that share this GPU, in the order they came."""
         return [
             uid
             for uid, held in self.held.items()
@@ -202,7 +202,7 @@ class ReferenceLedger:
 
 
 def related(one: Gpu, other: Gpu) -> bool:
-    """Whether one is a MIG instance cut from the other."""
+    """True if one is a MIG instance cut from the other."""
     return one.parent == other.index or other.parent == one.index
 
 

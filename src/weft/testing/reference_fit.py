@@ -1,4 +1,4 @@
-"""Where does a shape fit? Every assignment of every claim, tried one by one.
+"""Finds where a shape fits: every assignment of every GPU request, tried one by one.
 
 Loops over plain values, no cleverness: the answer that `weft.core.framework` must give, only
 slower.
@@ -21,7 +21,7 @@ def fitting_nodes(ledger: ReferenceLedger, shape: Shape) -> list[str]:
 
 
 def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
-    """Whether a pod of this shape can be placed on this node now."""
+    """True if a pod of this shape can be placed on this node now."""
     node = account.node
     if not node.schedulable or shape.node_name not in ("", node.name):
         return False
@@ -90,7 +90,7 @@ def _holds(
 
 
 def charged_mib(entry: GpuAccount, gpu_request: GpuRequest) -> int:
-    """What a claim takes of this card."""
+    """A GPU request's part of this card."""
     return entry.gpu.memory_mib if gpu_request.whole else _asked_mib(entry, gpu_request)
 
 

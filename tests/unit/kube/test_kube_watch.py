@@ -273,9 +273,9 @@ def test_plan_waits_as_long_as_the_server_asks() -> None:
 def test_plan_takes_a_watch_that_ends_at_once_for_a_failure() -> None:
     it = plan()
     it.listed("5")
-    assert it.ended(300, told=False) == WatchStep("watch", "5")
-    assert it.ended(0.1, told=True) == WatchStep("watch", "5")
-    assert it.ended(0.1, told=False).delay_s > 0
+    assert it.ended(300, any_event=False) == WatchStep("watch", "5")
+    assert it.ended(0.1, any_event=True) == WatchStep("watch", "5")
+    assert it.ended(0.1, any_event=False).delay_s > 0
     it.progress("6")
     assert it.failures == 0
 

@@ -77,7 +77,7 @@ freshness = st.sampled_from([FRESH, FRESH, STALE, MISSING])
 cards = st.tuples(st.lists(pods, max_size=4), series, freshness)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(cards, min_size=1, max_size=3))
 def test_it_is_what_the_text_says_and_never_more_is_idle(
     told: list[tuple[list[Pod], Series, int]],

@@ -12,17 +12,17 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def is_label(text: str) -> bool:
-    """Whether it is a DNS label (RFC 1123), as a namespace's name is."""
+    """True if it is a DNS label (RFC 1123), as a namespace's name is."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether it is a DNS subdomain (RFC 1123), as most objects' names are."""
+    """True if it is a DNS subdomain (RFC 1123), as most objects' names are."""
     return len(text) <= 253 and all(is_label(part) for part in text.split("."))
 
 
 def is_host(text: str) -> bool:
-    """Whether it is an IP address or a host's name; `999.1.1.1` is neither."""
+    """True if it is an IP address or a host's name; `999.1.1.1` is neither."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

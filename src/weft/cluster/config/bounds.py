@@ -18,39 +18,39 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _ORIGINAL_PORTS = (39_999, 12_345)
 
 
-def from_builtins(told: Any) -> Configuration:
+def from_builtins(document: Any) -> Configuration:
     """The configuration that a file says, each setting within its bound."""
     try:
-        return msgspec.convert(told, Configuration)
+        return msgspec.convert(document, Configuration)
     except msgspec.ValidationError as error:
         match = _AT.fullmatch(str(error))
         what, at = (match[1], match[2] or "") if match else (str(error), "")
-        raise BadInputError(at, _in_words(what, at, told)) from error
+        raise BadInputError(at, _in_words(what, at, document)) from error
 
 
-def check_again(found: Configuration) -> None:
+def check_again(config: Configuration) -> None:
     """Checks settings that were changed since they were read."""
-    from_builtins(msgspec.to_builtins(found))
-    check_bounds(found)
+    from_builtins(msgspec.to_builtins(config))
+    check_bounds(config)
 
 
-def _in_words(what: str, at: str, told: Any) -> str:
-    """What msgspec says, with the value and what may stand there."""
+def _in_words(what: str, at: str, value: Any) -> str:
+    """msgspec's complaint, with the value and what may stand there."""
     kind: Any = msgspec.inspect.type_info(Configuration)
     words: dict[str, str] = {}
     for name, index in _STEP.findall(at):
         if isinstance(kind, msgspec.inspect.StructType):
             fields = {field.encode_name: field.type for field in kind.fields}
-            kind, told = fields[name], told.get(name)
+            kind, value = fields[name], value.get(name)
         elif isinstance(kind, msgspec.inspect.VarTupleType):
-            kind, told = kind.item_type, told[int(index)]
+            kind, value = kind.item_type, value[int(index)]
         if isinstance(kind, msgspec.inspect.Metadata):
             kind, words = kind.type, kind.extra or {}
     if isinstance(kind, msgspec.inspect.LiteralType) and what.startswith("Invalid enum value"):
-        return f"{what}; write one of {', '.join(repr(value) for value in kind.values)}"
+        return f"{what}; write one of {', '.join(repr(legal) for legal in kind.values)}"
     if isinstance(kind, _NUMBERS) and _BEYOND.match(what):
-        value = float(told) if isinstance(kind, msgspec.inspect.FloatType) else told
-        return _out_of_bounds(kind, value, words)
+        exact = float(value) if isinstance(kind, msgspec.inspect.FloatType) else value
+        return _out_of_bounds(kind, exact, words)
     return what
 
 
@@ -68,19 +68,19 @@ def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:
     return f"{value:,} must be {least}"
 
 
-def check_bounds(found: Configuration) -> None:
-    """What is right only beside other settings; `BadInputError` with the field as its place."""
-    stable, window = found.limits.stable_seconds, found.telemetry.window_seconds
+def check_bounds(config: Configuration) -> None:
+    """Checks settings against each other; `BadInputError` with the field as its place."""
+    stable, window = config.limits.stable_seconds, config.telemetry.window_seconds
     if stable > window:
         what = f"{stable:,} is more than {window:,}; write that at most"
         raise BadInputError("limits.stableSeconds", what)
-    _check_names(found)
-    _check_ports(found)
-    _check_door(found.extender)
+    _check_names(config)
+    _check_ports(config)
+    _check_door(config.extender)
 
 
-def _check_names(found: Configuration) -> None:
-    lease = found.lease
+def _check_names(config: Configuration) -> None:
+    lease = config.lease
     if not is_subdomain(lease.name):
         what = f"{lease.name!r} is no name of a Lease; write lower-case letters, digits, - and ."
         raise BadInputError("lease.name", what)
@@ -88,24 +88,24 @@ def _check_names(found: Configuration) -> None:
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
     kept = (
-        ("lessons.name", found.oom_history.name),
-        ("interference.observed", found.interference.observed),
+        ("lessons.name", config.oom_history.name),
+        ("interference.observed", config.interference.observed),
     )
     for field, name in kept:
         if name and not is_subdomain(name):
             what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
             raise BadInputError(field, what)
-    if found.oom_history.name and found.oom_history.name == found.interference.observed:
+    if config.oom_history.name and config.oom_history.name == config.interference.observed:
         raise BadInputError("interference.observed", "is lessons.name too; give it another name")
-    for section, address in (("http", found.http.address), ("extender", found.extender.address)):
+    for section, address in (("http", config.http.address), ("extender", config.extender.address)):
         if not is_host(address):
             what = f"{address!r} is no IP address or host name; write 0.0.0.0 for all addresses"
             raise BadInputError(f"{section}.address", what)
 
 
-def _check_ports(found: Configuration) -> None:
+def _check_ports(config: Configuration) -> None:
     """The two servers of one process need ports of their own; 0 is always a free one."""
-    http, extender = found.http, found.extender
+    http, extender = config.http, config.extender
     apart = http.address != extender.address and not {http.address, extender.address} & {
         *EVERYWHERE
     }
@@ -119,14 +119,14 @@ def _check_ports(found: Configuration) -> None:
         raise BadInputError("http.port", what)
 
 
-def _check_door(found: ExtenderSettings) -> None:
+def _check_door(extender: ExtenderSettings) -> None:
     """Whoever is let in binds pods, of every namespace: other machines only by certificate."""
-    if not found.enabled or is_loopback(found.address):
+    if not extender.enabled or is_loopback(extender.address):
         return
-    if not (found.client_authority_file or found.anyone_may_bind):
+    if not (extender.client_authority_file or extender.anyone_may_bind):
         what = (
-            f"{found.address} lets whoever reaches it bind any pod; write certificateFile, keyFile "
-            "and clientAuthorityFile, or 127.0.0.1 where kube-scheduler is on the same machine, or "
-            "anyoneMayBind: true where everybody on that network may"
+            f"{extender.address} lets whoever reaches it bind any pod; write certificateFile, "
+            "keyFile and clientAuthorityFile, or 127.0.0.1 where kube-scheduler is on the same "
+            "machine, or anyoneMayBind: true where everybody on that network may"
         )
         raise BadInputError("extender.address", what)

@@ -146,7 +146,7 @@ class LimitsSettings(Section, frozen=True):
 
 
 class OomHistorySettings(Section, frozen=True):
-    """Where it is kept which workloads ran out of GPU memory: a ConfigMap beside the Lease."""
+    """The ConfigMap, beside the Lease, of workloads that ran out of GPU memory."""
 
     name: Annotated[
         str,
@@ -171,7 +171,7 @@ class InventoryRule(Section, frozen=True):
 
 
 class HttpSettings(Section, frozen=True):
-    """Where the scheduler answers questions about itself."""
+    """The scheduler's own HTTP server: health, metrics, explain."""
 
     address: Annotated[
         str, "all addresses, so that the kubelet's probes and Prometheus reach it"
@@ -188,7 +188,7 @@ class HttpSettings(Section, frozen=True):
 
 
 class EventSettings(Section, frozen=True):
-    """What people are told through the API."""
+    """Kubernetes events and conditions."""
 
     interval_seconds: Annotated[
         float,
@@ -205,7 +205,7 @@ Compat = Literal["sane", "exact"]
 
 
 class CompatSettings(Section, frozen=True):
-    """Whether the policies of these systems decide as their originals did, flaws included."""
+    """Compatibility: exact decides as the original system did, flaws included."""
 
     elastic: Annotated[
         Compat,
@@ -283,7 +283,7 @@ class ExtenderSettings(Section, frozen=True):
 
 
 class OwnMetric(Section, frozen=True):
-    """What a metric of an exporter that Weft does not know means; see docs/reference/telemetry.md.
+    """The meaning of an exporter's metric that Weft does not know; see docs/reference/telemetry.md.
 
     `scale` makes the metric's unit Weft's own: 0.01 for percentages.
     """
@@ -300,7 +300,7 @@ DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-ex
 
 
 class TelemetrySettings(Section, frozen=True):
-    """Where and how Weft looks at what the GPUs do."""
+    """The sources of GPU metrics, and how often and how far back Weft reads them."""
 
     url: Annotated[
         str,
@@ -370,7 +370,7 @@ class TelemetrySettings(Section, frozen=True):
 
 
 class InterferenceSettings(Section, frozen=True):
-    """What policies are told of how much applications slow each other down: one file, or none; and
+    """Predictions of how much applications slow each other down: one file, or none; and
     how it is found out how fast pods really go, and where that is kept."""
 
     table: Annotated[
@@ -411,7 +411,7 @@ class InterferenceSettings(Section, frozen=True):
 
     @property
     def predicted(self) -> bool:
-        """Whether anything but the extender's own table is named."""
+        """True if anything but the extender's own table is named."""
         return bool(self.table or self.model)
 
 

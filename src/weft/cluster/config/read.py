@@ -32,23 +32,23 @@ def read(path: Path) -> Configuration:
         text = path.read_bytes()
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
-    found = decode(text, str(path))
-    _check_files(found, str(path))
-    return found
+    config = decode(text, str(path))
+    _check_files(config, str(path))
+    return config
 
 
 def decode(text: bytes, where: str) -> Configuration:
     """The configuration in this text; `where` names it in errors."""
-    told = _load(text, where)
-    if not isinstance(told, dict):
+    document = _load(text, where)
+    if not isinstance(document, dict):
         raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
-    _check_version(told, where)
+    _check_version(document, where)
     try:
-        found = from_builtins(told)
+        config = from_builtins(document)
     except BadInputError as error:
         raise BadInputError(_place(where, error.where), error.what) from error
-    _check(found, where)
-    return found
+    _check(config, where)
+    return config
 
 
 def _load(text: bytes, where: str) -> Any:
@@ -61,22 +61,22 @@ def _load(text: bytes, where: str) -> Any:
         raise BadInputError(_place(where, error.where), error.what) from None
 
 
-def maker(found: Configuration, registry: Registry) -> Callable[..., Policy]:
+def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
     """`registry.create`, with `compat` as configured where no option of the policy says it."""
 
     def create(name: str, **options: Any) -> Policy:
         system = SYSTEM_OF.get(name)
-        if system is not None and getattr(found.compat, system) == "exact":
+        if system is not None and getattr(config.compat, system) == "exact":
             options = {"compat": "exact", **options}
         return registry.create(name, **options)
 
     return create
 
 
-def profiles(found: Configuration, registry: Registry, where: str = "") -> list[Profile]:
+def profiles(config: Configuration, registry: Registry, where: str = "") -> list[Profile]:
     """The profiles with their policies made; `BadInputError` for unknown names and options."""
-    made, create = [], maker(found, registry)
-    for i, profile in enumerate(found.profiles):
+    made, create = [], maker(config, registry)
+    for i, profile in enumerate(config.profiles):
         plugins = []
         for j, use in enumerate(profile.policies):
             try:
@@ -85,14 +85,14 @@ def profiles(found: Configuration, registry: Registry, where: str = "") -> list[
                 at = _place(where, f"profiles[{i}].policies[{j}]")
                 raise BadInputError(at, f"{error.where}: {error.what}") from error
         made.append(Profile(profile.scheduler_name, plugins))
-    _check_policies(found, registry, where)
+    _check_policies(config, registry, where)
     return made
 
 
-def _check_policies(found: Configuration, registry: Registry, where: str) -> None:
+def _check_policies(config: Configuration, registry: Registry, where: str) -> None:
     """A route's policy must be one that can be made by its name alone."""
-    known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in found.profiles)}
-    for path, policy in found.extender.routes.items():
+    known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in config.profiles)}
+    for path, policy in config.extender.routes.items():
         if policy not in known:
             try:
                 registry.create(policy)
@@ -101,19 +101,19 @@ def _check_policies(found: Configuration, registry: Registry, where: str) -> Non
                 raise BadInputError(at, f"{error.where}: {error.what}") from error
 
 
-def _check_version(told: dict[object, object], where: str) -> None:
+def _check_version(document: dict[object, object], where: str) -> None:
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if told.get(field) != wanted:
+        if document.get(field) != wanted:
             raise BadInputError(
-                _place(where, field), f"{told.get(field)!r} is unknown; write {wanted}"
+                _place(where, field), f"{document.get(field)!r} is unknown; write {wanted}"
             )
 
 
-def _check_profiles(found: Configuration, where: str) -> None:
-    names = [profile.scheduler_name for profile in found.profiles]
+def _check_profiles(config: Configuration, where: str) -> None:
+    names = [profile.scheduler_name for profile in config.profiles]
     if not names:
         raise BadInputError(_place(where, "profiles"), "is empty; name at least one schedulerName")
-    for i, profile in enumerate(found.profiles):
+    for i, profile in enumerate(config.profiles):
         at = f"profiles[{i}]"
         name = profile.scheduler_name
         if not name or name in names[:i]:
@@ -123,15 +123,15 @@ def _check_profiles(found: Configuration, where: str) -> None:
             raise BadInputError(_place(where, f"{at}.policies"), "is empty; name at least one")
 
 
-def _check(found: Configuration, where: str) -> None:
-    """What the types and their bounds cannot say."""
-    _check_profiles(found, where)
+def _check(config: Configuration, where: str) -> None:
+    """Checks what the types and their bounds cannot say."""
+    _check_profiles(config, where)
     try:
-        check_bounds(found)
-        check_telemetry(found.telemetry)
+        check_bounds(config)
+        check_telemetry(config.telemetry)
     except BadInputError as error:
         raise BadInputError(_place(where, error.where), error.what) from error
-    client, lease = found.client, found.lease
+    client, lease = config.client, config.lease
     needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
     if lease.enabled and needs_s >= lease.duration_seconds:
         raise BadInputError(
@@ -139,52 +139,52 @@ def _check(found: Configuration, where: str) -> None:
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
-    _check_extender(found.extender, where)
-    _check_interference(found.interference, where)
+    _check_extender(config.extender, where)
+    _check_interference(config.interference, where)
 
 
-def _check_interference(found: InterferenceSettings, where: str) -> None:
-    if found.table and found.model:
+def _check_interference(interference: InterferenceSettings, where: str) -> None:
+    if interference.table and interference.model:
         raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
     for field, name in (
-        ("progressMetric", found.progress_metric),
-        ("latencyMetric", found.latency_metric),
+        ("progressMetric", interference.progress_metric),
+        ("latencyMetric", interference.latency_metric),
     ):
         if name and not _METRIC.fullmatch(name):
             what = f"{name!r} is no metric's name; write letters, digits, _ and :"
             raise BadInputError(_place(where, f"interference.{field}"), what)
-    if found.latency_metric and found.latency_metric == found.progress_metric:
+    if interference.latency_metric and interference.latency_metric == interference.progress_metric:
         at = _place(where, "interference.latencyMetric")
         raise BadInputError(at, "is progressMetric too; one counts, the other is a gauge")
 
 
-def _check_extender(found: ExtenderSettings, where: str) -> None:
-    for path, policy in found.routes.items():
+def _check_extender(extender: ExtenderSettings, where: str) -> None:
+    for path, policy in extender.routes.items():
         at = _place(where, f"extender.routes[{path}]")
         if not _ROUTE.fullmatch(path):
             raise BadInputError(at, f"{path!r} is no path; write one such as /weft")
         if not policy:
             raise BadInputError(at, f"is empty; write a policy, {BY_SCHEDULER_NAME} or {BY_AUTO}")
-    if not found.routes:
+    if not extender.routes:
         raise BadInputError(_place(where, "extender.routes"), "is empty; name at least one path")
-    if bool(found.certificate_file) != bool(found.key_file):
+    if bool(extender.certificate_file) != bool(extender.key_file):
         at = _place(where, "extender.certificateFile")
         raise BadInputError(at, "belongs together with extender.keyFile; write both")
-    if found.client_authority_file and not found.certificate_file:
+    if extender.client_authority_file and not extender.certificate_file:
         at = _place(where, "extender.clientAuthorityFile")
         raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
 
 
-def _check_files(found: Configuration, where: str) -> None:
+def _check_files(config: Configuration, where: str) -> None:
     """Files that are named are there and can be read; what is in them is for who uses them."""
-    extender = found.extender
+    extender = config.extender
     for field, name, kind in (
         ("extender.certificateFile", extender.certificate_file, "a PEM file"),
         ("extender.keyFile", extender.key_file, "a PEM file"),
         ("extender.clientAuthorityFile", extender.client_authority_file, "a PEM file"),
-        *telemetry_files(found.telemetry),
-        ("interference.profiles", found.interference.profiles, "a file of profiles"),
-        ("interference.mystic", found.interference.mystic, "a table of distances"),
+        *telemetry_files(config.telemetry),
+        ("interference.profiles", config.interference.profiles, "a file of profiles"),
+        ("interference.mystic", config.interference.mystic, "a table of distances"),
     ):
         if name:
             try:

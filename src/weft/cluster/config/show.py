@@ -25,17 +25,17 @@ def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]
 REASONS = dict(_reasons(Configuration))
 
 
-def as_yaml(found: Configuration) -> str:
+def as_yaml(config: Configuration) -> str:
     """The whole configuration as a file that means the same."""
     lines: list[str] = []
-    for field, value in msgspec.to_builtins(found).items():
+    for field, value in msgspec.to_builtins(config).items():
         lines.append(f"# {REASONS[field]}" if field in REASONS else "")
         if isinstance(value, dict):
             lines.append(f"{field}:")
             for name, inner in value.items():
                 lines += [f"  # {REASONS[f'{field}.{name}']}", f"  {name}: {_flow(inner)}"]
         elif isinstance(value, list) and value:
-            lines += [f"{field}:", *(f"- {_flow(one)}" for one in value)]
+            lines += [f"{field}:", *(f"- {_flow(item)}" for item in value)]
         else:
             lines.append(f"{field}: {_flow(value)}")
     return "\n".join(line for line in lines if line) + "\n"
@@ -49,11 +49,11 @@ def settings() -> list[tuple[str, str, str]]:
 
 def explain(path: str) -> list[tuple[str, str, str]]:
     """The settings at and below this path; `BadInputError` where there is none."""
-    found = [one for one in settings() if not path or _below(one[0], path)]
-    if not found:
+    below = [setting for setting in settings() if not path or _below(setting[0], path)]
+    if not below:
         known = ", ".join(REASONS)
         raise BadInputError("setting", f"{path!r} is unknown; write one of {known}")
-    return found
+    return below
 
 
 def _below(path: str, asked: str) -> bool:

@@ -34,8 +34,7 @@ _TOO_MANY, _TOO_LATE = 429, 504
 
 
 class _Why(NamedTuple):
-    """Of an eviction: the event's reason, its text, where it is counted, and what then if a budget
-    blocks it."""
+    """An eviction's event reason, text and counts, and what follows if a budget blocks it."""
 
     reason: str
     text: str
@@ -44,8 +43,7 @@ class _Why(NamedTuple):
 
 
 class EvictionOutcome(NamedTuple):
-    """What became of asking: a refusal to report, whether the pod may be going, and for how long
-    the API server wants to be left alone."""
+    """A refusal to report, whether the pod may be going, and the API server's Retry-After."""
 
     refusal: NotEvicted | None = None
     may_go: bool = False
@@ -53,7 +51,7 @@ class EvictionOutcome(NamedTuple):
 
     @property
     def evicted(self) -> bool:
-        """Whether the API server said yes."""
+        """True if the API server said yes."""
         return self.may_go and self.refusal is None
 
 
@@ -90,7 +88,7 @@ class Evictor:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def outcome_for(self, uids: Collection[str]) -> EvictionOutcome:
-        """What becomes of the eviction of one of these pods that is under way, if any is."""
+        """The outcome of the eviction of one of these pods that is under way, if any is."""
         tasks = [task for task, uid in self._tasks.items() if uid in uids]
         if not tasks:
             return EvictionOutcome()

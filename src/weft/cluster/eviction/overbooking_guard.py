@@ -105,7 +105,7 @@ class OverbookingGuard:
         return uid in self._pods.assumed or self._pods.unsure(uid)
 
     def _changed(self, name: str) -> bool:
-        """Whether a node's account changed since the last look."""
+        """True if a node's account changed since the last look."""
         table = self._engine.ledger.table
         row = table.row_of.get(name)
         return row is None or bool(table.changed_at[row] > self._looked_at)
@@ -198,7 +198,7 @@ class OverbookingGuard:
         return frozenset(ours)
 
     def _is_double_booked(self, name: str, ours: frozenset[str]) -> bool:
-        """Whether these pods do not fit beside each other, and that was not left as it is."""
+        """True if these pods do not fit beside each other, and that was not left as it is."""
         node = self._nodes.nodes.get(name)
         if node is None or self._left.get(name) == (ours, node):
             return False

@@ -27,7 +27,7 @@ class LedgerGauges:
         self._nodes: list[dict[str, str]] = []
         self._gpus: list[dict[str, str]] = []
         self._label: dict[str, dict[str, str]] = {}
-        self._told: list[Column] = []
+        self._steady: list[Column] = []
 
     def collect(self) -> Iterator[Metric]:
         """All of them, as of now: what changes between two families changes nothing here."""
@@ -47,7 +47,7 @@ class LedgerGauges:
         names = [table.nodes[row].name for row in self._rows.tolist()]
         self._label = {name: self._label.get(name) or {"node": name} for name in names}
         self._nodes = list(self._label.values())
-        self._told = self._of_told()
+        self._steady = self._steady_columns()
         if self._per_gpu:
             self._gpus = [
                 {"gpu": str(gpu.index), "node": node.name}
@@ -55,7 +55,7 @@ class LedgerGauges:
                 for gpu in node.gpus
             ]
 
-    def _of_told(self) -> list[Column]:
+    def _steady_columns(self) -> list[Column]:
         """Numbers that change only with the nodes. A MIG instance counts as part of its card."""
         table = self._ledger.table
         cards = table.device_parent < 0
@@ -76,7 +76,7 @@ class LedgerGauges:
     def _of_nodes(self) -> list[Column]:
         table = self._ledger.table
         return [
-            *self._told,
+            *self._steady,
             (
                 "weft_ledger_gpus_idle",
                 "GPUs in service that no pod holds a share of.",

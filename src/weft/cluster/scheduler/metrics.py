@@ -63,11 +63,11 @@ class SchedulerMetrics:
         self._tries = _histogram(
             "scheduler_pod_scheduling_attempts", "Tries that a bound pod took.", [1, 2, 4, 8, 16]
         )
-        live.on_decision.append(self._heard)
+        live.on_decision.append(self._on_decision)
 
     # --- listening ---
 
-    def _heard(self, what: Attempt | BindOutcome) -> None:
+    def _on_decision(self, what: Attempt | BindOutcome) -> None:
         record = what.command.record
         if isinstance(what, BindOutcome):
             self._written(what)

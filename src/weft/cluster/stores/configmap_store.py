@@ -34,7 +34,7 @@ class StoredValue(abc.ABC):
     """
 
     subject: ClassVar[str]
-    """What is kept, with its verb: "lessons are"."""
+    """The values that are stored, with their verb: "lessons are"."""
     gather_s: ClassVar[float]
     """From news to the write: more may come."""
 
@@ -56,7 +56,7 @@ class StoredValue(abc.ABC):
 
     @abc.abstractmethod
     def _is_due(self) -> bool:
-        """Whether something is not stored yet."""
+        """True if something is not stored yet."""
 
     @abc.abstractmethod
     async def _read(self, kept: OwnConfigMap) -> None:
@@ -67,11 +67,11 @@ class StoredValue(abc.ABC):
         """Write what is due; what comes meanwhile is due again."""
 
     def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
-        """What runs while leading."""
+        """The tasks that run while leading."""
         return [self._run(kept)]
 
     def _last(self) -> None:  # noqa: B027 - most have nothing
-        """What waits for its time is due now: this is the last write."""
+        """Make due what waits for its time: this is the last write."""
 
     async def _pause(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

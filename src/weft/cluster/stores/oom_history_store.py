@@ -1,4 +1,4 @@
-"""What was learnt about pods, kept in a ConfigMap: the next process knows what this one learnt.
+"""Stores OOM history and peaks in a ConfigMap: the next process knows what this one learnt.
 
     lead ──▶ read ──LessonsTold──▶ engine ──Learnt──▶ learnt ──▶ write what is new ──▶ ConfigMap
                  ▲                                                    │
@@ -47,7 +47,7 @@ class OomHistoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def oom_record(self) -> OomRecord:
-        """What it says."""
+        """The stored text, decoded."""
         return OomRecord(self.times, self.least_mib, self.ends)
 
 
@@ -140,7 +140,7 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
-        """What cannot be read is learnt anew, and then written over."""
+        """Count and log a key that cannot be read: it is learnt anew, and then written over."""
         try:
             found = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
         except msgspec.DecodeError as error:
@@ -192,7 +192,7 @@ class OomHistoryStore(StoredValue):
         return {_PEAKS: text or None} if text != before else {}
 
     def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
-        """What to write, and which keys go so that there are not too many."""
+        """The keys to write, and those that go so that there are not too many."""
         stored = self._stored or {}
         entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
         changes: dict[str, str | None] = {}

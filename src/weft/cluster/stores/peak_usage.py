@@ -44,7 +44,7 @@ def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
 
 
 def decode(text: str) -> tuple[PeakLearnt, ...]:
-    """What is there; `msgspec.DecodeError` where it is none of ours."""
+    """Decodes stored peaks; `msgspec.DecodeError` where they are none of ours."""
     try:
         found = msgspec.json.decode(text, type=_Kept).peaks
     except RecursionError:

@@ -1,4 +1,4 @@
-"""What was observed of pods that share GPUs, kept in a ConfigMap: bans outlive the process.
+"""Stores slowdowns observed on shared GPUs in a ConfigMap: bans outlive the process.
 
     lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
                ▲          │ a ban ──soon──▶ write, at once
@@ -102,7 +102,7 @@ class SlowdownStore(StoredValue):
             self.adopted()
 
     def _understood(self, store: OwnConfigMap, text: str) -> ObservedSlowdowns | None:
-        """What is there together with what this process saw; None where nobody can read it."""
+        """The stored record joined with what this process saw; None where it cannot be read."""
         now_ns = self.now_ns()
         try:
             both = joined(self.experience.kept(now_ns), observed_slowdown.decode(text), now_ns)
@@ -121,7 +121,7 @@ class SlowdownStore(StoredValue):
             return None
 
     async def _write(self, kept: OwnConfigMap) -> None:
-        """What is seen meanwhile is due again."""
+        """Write; what is seen meanwhile is due again."""
         text = fitting(self.experience.kept(self.now_ns()))
         if text != (self._stored or {}).get(KEY, ""):
             self._stored = await kept.write({KEY: text})
@@ -147,7 +147,7 @@ def joined(
     stored: observed_slowdown.ObservationRecord,
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
-    """What both know; of one pair what was seen here counts, of one ban the longer one."""
+    """Both records as one; of a pair what was seen here counts, of a ban the longer one."""
     here = {(one.gpu_model, one.target, one.others): one for one in mine.pairs}
     there = {(one.gpu_model, one.target, one.others): one for one in stored.pairs}
     pairs = (*(one for key, one in there.items() if key not in here), *here.values())

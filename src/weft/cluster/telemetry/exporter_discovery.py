@@ -25,7 +25,7 @@ _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
 class ExporterWish(NamedTuple):
-    """Which pods are exporters, and how they are asked; see `finding.Wish`."""
+    """Selects the pods that are exporters, and how they are asked; see `finding.Wish`."""
 
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class DiscoveredExporters:
         )
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """One sample of everything, of every exporter there is."""
+        """Read one sample of everything from every exporter."""
         began = time.monotonic()
         problem = None
         if self._clock() >= self._find_at_s:
@@ -78,7 +78,7 @@ class DiscoveredExporters:
         await self._exporters.close()
 
     async def _find(self) -> TelemetryError | None:
-        """Where they are now; those that are known stay where the API server does not answer."""
+        """Find exporters; those that are known stay where the API server does not answer."""
         found: list[ServingPod] = []
         try:
             for namespace in self._wish.namespaces or ("",):

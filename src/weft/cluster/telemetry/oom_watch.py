@@ -22,7 +22,7 @@ from weft.model import BadInputError, Placement
 
 
 class OomWatch:
-    """What one live cluster has seen of such ends; `count` counts them.
+    """Keeps such ends that one live cluster has seen; `count` counts them.
 
     `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 where nobody looks.
     """
@@ -34,7 +34,7 @@ class OomWatch:
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, *, gone: bool = False) -> list[OutOfMemory]:
-        """What to tell the engine of this pod, as it is now, or was at last where it is `gone`."""
+        """The event of this pod, as it is now, or was at last where it is `gone`."""
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())
         new = [end for end in out_of_memory(pod) if end.name not in seen]
@@ -61,7 +61,7 @@ class OomWatch:
         ]
 
     def _held(self, pod: Pod) -> Placement | None:
-        """What the pod had, also where nobody holds it any more; None where nobody says."""
+        """Memory that the pod had, also where nobody holds it any more; None where unknown."""
         node = self._nodes.nodes.get(pod.spec.node_name)
         if node is None:
             return self._pods.decided(pod.metadata.uid)
@@ -72,5 +72,5 @@ class OomWatch:
 
 
 def _short(name: str) -> str:
-    """As good as the name, and short enough to be kept a thousand times."""
+    """Shorten the name, so that it can be kept a thousand times."""
     return sha256(name.encode()).hexdigest()[:16]

@@ -42,7 +42,7 @@ Stamp = tuple[int, ...]
 
 
 class LoadedPredictions(NamedTuple):
-    """What all files say together; None where no file is about it."""
+    """Contents of all files together; None where no file is about it."""
 
     interference: InterferenceTable | None = None
     distances: Distances | None = None
@@ -75,13 +75,13 @@ class PredictionFiles:
         self._error: Exception | None = None
 
     def read(self) -> LoadedPredictions:
-        """What they say; `BadInputError` names the first one that is missing or bad."""
+        """Read all files; `BadInputError` names the first one that is missing or bad."""
         self._stamps, bodies = self._stamped(), self._bodies()
         self._digests = _digests(bodies)
         return self._meaning(bodies)
 
     def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
-        """What they say, where they are others than at the last look.
+        """Read the files if they changed since the last time.
 
         What is wrong with them is raised at each look until they change again.
         """
@@ -157,7 +157,7 @@ class PredictionReloader:
         self._failing = ""
 
     def tell(self) -> None:
-        """What was read at the start, to policies."""
+        """Tell policies what was read at the start."""
         if self.told.interference is not None:
             self._live.handle(PolicyInput(INTERFERENCE, to_input(self.told.interference)))
         if self.told.distances is not None:

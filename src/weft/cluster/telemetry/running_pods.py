@@ -19,7 +19,7 @@ from weft.telemetry.meaning.progress_counters import PodName
 
 _SM = f"{Metric.SM_ACTIVE_RATIO}.last"
 TURN = 50
-"""Nodes that are looked at before others have their turn."""
+"""Nodes that are read before others have their turn."""
 LEAVING_S = 300.0
 """So long after it should be gone, nobody waits for a pod that is on its way out."""
 Gpu = tuple[str, int]
@@ -55,7 +55,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             held_by.setdefault(node, []).append(held)
         for share in held.placement.shares:
             on.setdefault((node, share.gpu), []).append(held.placement.uid)
-    found: dict[PodName, RunningPod] = {}
+    running: dict[PodName, RunningPod] = {}
     now_s = live.client.clock.wall().timestamp()
     for number, (node, there) in enumerate(held_by.items(), 1):
         known = live.nodes.nodes.get(node)
@@ -72,7 +72,7 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
-            found[name] = RunningPod(
+            running[name] = RunningPod(
                 pod,
                 held,
                 tuple(sorted(beside)),
@@ -83,17 +83,17 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             )
         if number % TURN == 0:
             await asyncio.sleep(0)
-    return found
+    return running
 
 
 def _leaves(pod: Pod | None, now_s: float) -> bool:
-    """Whether it is on its way out, and not stuck there."""
+    """True if it is terminating, and not stuck there."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
     return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
-    """What each pod does alone, read anew only where the pod, or its profile, is another one."""
+    """Caches what each pod does alone; reads anew where the pod, or its profile, changed."""
 
     def __init__(self, live: EngineCluster, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
@@ -117,14 +117,14 @@ class SoloRateCache:
         return known[1]
 
     def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:
-        """What was measured of GPUs just now, where anybody's SM_ACTIVE alone is known."""
+        """SM_ACTIVE of GPUs just now, where anybody's SM_ACTIVE alone is known."""
         if not self._solos:
             return {}
         table = self._live.engine.ledger.table
         values, ages = SignalsView(made).over(table, _SM)
         gpus = ((node.name, gpu.index) for node in table.nodes for gpu in node.gpus)
-        told = zip(gpus, values.tolist(), ages.tolist(), strict=True)
-        return {gpu: value for gpu, value, age in told if age == FRESH and value > 0.0}
+        readings = zip(gpus, values.tolist(), ages.tolist(), strict=True)
+        return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
     def guess(self, one: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
         """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they

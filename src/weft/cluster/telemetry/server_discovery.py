@@ -56,7 +56,7 @@ _TOLD_BY = (
 
 
 class DiscoveryOptions(NamedTuple):
-    """How servers that were found are asked: as `options` say, whose `url` is put in.
+    """Options of asking discovered servers: as `options` say, whose `url` is put in.
 
     `namespaces` are where to look (none: everywhere). `proxied`: through the API server.
     """
@@ -84,7 +84,7 @@ class ServerProbe(NamedTuple):
 
 
 class DiscoveryResult(NamedTuple):
-    """What was found; nothing `taken` where nobody answers."""
+    """Result of a search; nothing `taken` where nobody answers."""
 
     taken: ServerProbe | None
     others: tuple[ServerProbe, ...] = ()
@@ -118,7 +118,7 @@ class Discovered:
         self._logged = LogOnce()
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """What the server tells; it is looked for before, where there is none or it is silent."""
+        """Read from the server, after a search for one where there is none or it is silent."""
         began = time.monotonic()
         if (self._source is None or self._empty >= PATIENCE) and self._clock() >= self._find_at_s:
             self._find_at_s = self._clock() + AGAIN_S
@@ -226,7 +226,7 @@ def _worth(one: ServerProbe) -> tuple[bool, bool, int, MetricsServer]:
 async def _try(
     server: MetricsServer, opened: Callable[[MetricsServer], Prometheus], devices: Devices
 ) -> ServerProbe:
-    """How many GPUs the server sees."""
+    """Number of GPUs that the server sees."""
     try:
         async with opened(server) as source:
             found = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")

@@ -1,4 +1,4 @@
-"""How fast running pods go beside each other: counted, told to the engine, learnt, and kept.
+"""Observes how fast pods run beside each other: counts, tells the engine, learns, and keeps it.
 
     counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ evictor ┐
     (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
@@ -63,12 +63,12 @@ class SlowdownObserverOptions(msgspec.Struct, frozen=True):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is asked for."""
+        """Metrics that are asked for."""
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
 
 
 class _Seen:
-    """What the last looks saw of a pod, and when (1970): `last` was told to the engine, at
+    """Last observations of a pod, and when (1970): `last` was told to the engine, at
     `counted_s` its progress was counted last."""
 
     __slots__ = ("at_s", "counted_s", "last", "progress")
@@ -141,7 +141,7 @@ class SlowdownObserver:
     # --- for people ---
 
     def about(self, uid: str) -> ObservedProgress | None:
-        """What was seen of this pod last, and which bans are on its application."""
+        """The pod's last observed progress, and the bans on its application."""
         seen, held = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
         name = held.placement.application if held is not None else self._application(uid)
         now_s = self._now_s()
@@ -194,27 +194,27 @@ class SlowdownObserver:
             rates, p99_ms = await asyncio.to_thread(self._digest, reading, co_residents, now_s)
         sm_active = self._alone.sm_active(made)
         seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
-        told: list[tuple[RunningPod, PodProgress]] = []
+        progress: list[tuple[RunningPod, PodProgress]] = []
         for number, (name, one) in enumerate(pods.items(), 1):
             new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
             if one.parting:
                 new = None  # who slowed it down goes: what it did says nothing of the rest
             if new is not None:
-                told.append((one, new))
+                progress.append((one, new))
             self._show(one, seen[one.uid], new, sm_active)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leadership.here and self.options.trusted:
-            self._learn(told, pods.values())
-            await self._tell(told)
+            self._learn(progress, pods.values())
+            await self._tell(progress)
         if self._live.leadership.here:
             self._tell_policies()
 
     def _show(
         self, one: RunningPod, seen: _Seen, new: PodProgress | None, sm_active: Mapping[Gpu, float]
     ) -> None:
-        """What people are told of the pod."""
+        """Keep what people are told of the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
@@ -227,7 +227,7 @@ class SlowdownObserver:
                 alone_per_s=0.0,
             )
         bound = 0.0
-        if self._live.engine.lending.class_of(one.held) == LATENCY_CRITICAL:
+        if self._live.engine.harvest.class_of(one.held) == LATENCY_CRITICAL:
             tolerance = self._live.engine.tolerance_of(one.uid)
             bound = tolerance.critical if tolerance is not None else 0.0
         broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
@@ -250,7 +250,7 @@ class SlowdownObserver:
     def _digest(
         self, reading: SourceReading, co_residents: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
-        """In a thread. Nobody else touches reader and rates."""
+        """Compute rates, in a thread. Nobody else touches reader and rates."""
         options = self.options
         (answer,) = reading.answers
         found = self._reader.read(answer, co_residents, now_s)
@@ -262,7 +262,7 @@ class SlowdownObserver:
     def _of_pod(
         self, one: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
     ) -> PodProgress | None:
-        """What to tell the engine; what was seen is put into `seen`."""
+        """Progress to tell the engine; what was observed is put into `seen`."""
         alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
         problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
@@ -291,7 +291,7 @@ class SlowdownObserver:
         return PodProgress(one.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
-        """Whether the pod was counted lately: what was, is how fast it goes now."""
+        """True if the pod was counted lately: what was, is how fast it goes now."""
         return seen.counted_s >= self._now_s() - 2.0 * self._rates.rests_s
 
     # --- what follows ---
@@ -299,8 +299,8 @@ class SlowdownObserver:
     def _learn(
         self, told: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
     ) -> None:
-        """Of pods with one GPU, where everybody there is known by name and runs for long enough; of
-        many pods of the same applications the middle one, for they are one window."""
+        """Learn of pods with one GPU, where everybody there is known by name and runs for long
+        enough; of many pods of the same applications the median, for they are one window."""
         known = {
             one.uid: one.held.placement.application
             for one in pods
@@ -319,11 +319,11 @@ class SlowdownObserver:
             self.slowdown_store.changed()
 
     def _young(self, one: RunningPod) -> bool:
-        """Whether it has not been there for as long as pods take to start."""
+        """True if it has not been there for as long as pods take to start."""
         return self._now_s() - one.bound_s < self._rates.rests_s
 
     def _tell_policies(self, *, at_once: bool = False) -> bool:
-        """Where some policy goes by it, and something moved; whether they were told."""
+        """Tell policies that go by it, if something moved; True if they were told."""
         policies = (p for profile in self._live.engine.profiles.values() for p in profile.policies)
         now_s, bans = self._live.client.clock.monotonic(), self._bans_now()
         soon = at_once or bans != self._bans or now_s - self._told_s >= TELL_NS / 1e9
@@ -339,7 +339,7 @@ class SlowdownObserver:
         return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
-        """Of a pod that waits."""
+        """Application of a pod that waits."""
         pod = self._live.pod_by_uid(uid)
         try:
             return self._live.parse(pod).shape.application if pod is not None else ""

@@ -1,4 +1,4 @@
-"""How fast a pod goes alone: what it says of itself, or what its application's profile says. Pure.
+"""Rates of pods alone, as they say themselves, or as their application's profile says. Pure.
 
     weft.dev/solo-rate: "12.5"                units a second, on whatever GPU it gets
     weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
@@ -55,7 +55,7 @@ class SoloProfiles:
         return bool(self._by_name)
 
     def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> SoloRate:
-        """What is known of this pod on this GPU model; its own word on its rate counts first."""
+        """The rate of this pod on this GPU model; its own word counts first."""
         known = self._profile(names_of(pod, request), gpu_model, request)
         per_s = known.rate_per_s if known is not None and known.rate_per_s > 0 else math.nan
         sm = known.features.get(_SM, math.nan) if known is not None else math.nan
@@ -81,7 +81,7 @@ class SoloProfiles:
 
 
 def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
-    """What the pod's application may be called in a profile, the surest first."""
+    """Names that the pod's application may have in a profile, the surest first."""
     application = request.shape.application if request is not None else ""
     workload = request.workload if request is not None else ""
     containers = tuple(one.name for one in pod.spec.containers)
@@ -102,6 +102,6 @@ def solo_rate(text: str, gpu_model: str) -> float | None:
 
 
 def slo_ms(pod: Pod) -> float | None:
-    """What the pod's p99 must not exceed; None where it says nothing that can be read."""
+    """Bound of the pod's p99; None where it says nothing that can be read."""
     text = (pod.metadata.annotations or {}).get(SLO_MS, "")
     return number(text) if text else None

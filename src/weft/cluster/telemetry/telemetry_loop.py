@@ -1,4 +1,4 @@
-"""Looking at the GPUs: every tick the metrics are read, and the engine gets a new snapshot.
+"""Reads metrics every tick, and gives the engine a new snapshot.
 
     source ──samples──▶ joiner ──▶ TelemetryFeed ──SignalsChanged──▶ engine
                                         ▲ ledger: who holds what; pods: since when
@@ -56,7 +56,7 @@ def devices_of(live: EngineCluster) -> Devices:
 
 
 class TelemetryLoopOptions(msgspec.Struct, frozen=True):
-    """`interval_s` between two looks, and the length of a slot of the window; `window_s` are kept.
+    """`interval_s` between two ticks, and the length of a slot of the window; `window_s` are kept.
 
     `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
     forecasts look ahead. `warm_up`: a pod held a GPU for so long before its memory is believed.
@@ -71,7 +71,7 @@ class TelemetryLoopOptions(msgspec.Struct, frozen=True):
 
 
 class TelemetryLoop:
-    """Looks for one live cluster. What it counts is read by `looked.LookedMetrics`."""
+    """Reads metrics for one live cluster. What it counts is read by `TelemetryMetrics`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TelemetryLoop:
         self._devices = Devices([])
         self._joiner = SeriesJoiner(self._devices, aliases)
         self.feed: TelemetryFeed | None = None
-        """None before the first look."""
+        """None before the first tick."""
         self._good_at_s = 0.0
         self._bound_s: dict[str, float] = {}
         self.slowdown_observer = slowdown_observer
@@ -103,7 +103,7 @@ class TelemetryLoop:
 
     @property
     def devices(self) -> Devices:
-        """The GPUs of the last look."""
+        """The GPUs of the last tick."""
         return self._devices
 
     @property
@@ -116,7 +116,7 @@ class TelemetryLoop:
         return self._live.client.clock.wall().timestamp()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Refresh for ever."""
         clock = self._live.client.clock
         due = clock.monotonic()
         while True:
@@ -130,11 +130,11 @@ class TelemetryLoop:
             due += self.options.interval_s
             late = clock.monotonic() - due
             if late > self.options.interval_s:
-                due += late  # never look twice in a row to catch up
+                due += late  # never two ticks in a row to catch up
             await clock.sleep(max(0.0, due - clock.monotonic()))
 
     async def refresh(self) -> SignalsSnapshot:
-        """Look once, and tell the engine."""
+        """Read once, and tell the engine."""
         clock = self._live.client.clock
         began_s = clock.wall().timestamp()
         back_s = began_s - self._good_at_s + 2.0 * self.options.scrape_s + 5.0
@@ -156,7 +156,7 @@ class TelemetryLoop:
         return made
 
     async def _counters(self, back_s: float) -> SourceReading:
-        """What applications count, where anybody wants to know."""
+        """Counters of applications, where anybody wants to know."""
         return (
             SourceReading([], [])
             if self.slowdown_observer is None
@@ -210,7 +210,7 @@ class TelemetryLoop:
     def _digest(
         self, reading: SourceReading, feed: TelemetryFeed, at_ns: int, version: int
     ) -> SignalsSnapshot:
-        """In a thread: join, keep, compute. Nobody else touches the joiner and the feed."""
+        """Join, keep and compute, in a thread. Nobody else touches the joiner and the feed."""
         joiner = self._joiner
         joiner.begin()
         for answer in reading.answers:

@@ -22,7 +22,7 @@ class TelemetryMetrics:
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last look."""
+        """Everything, as of the last tick."""
         loop = self._loop
         yield from self._freshness()
         yield from self._ages()
@@ -66,7 +66,7 @@ class TelemetryMetrics:
         )
 
     def _whom(self) -> Iterator[Metric]:
-        """Who answers, how often somebody else came to, and how questions went."""
+        """Backends: who answers, changes of it, and how queries went."""
         loop = self._loop
         backend = GaugeMetricFamily(
             "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]
@@ -89,7 +89,7 @@ class TelemetryMetrics:
 
     def _freshness(self) -> Iterator[Metric]:
         """GPUs by how old their newest sample is, metric by metric."""
-        found = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "weft_telemetry_gpus",
             "GPUs by how old their newest sample of a metric is.",
             labels=["metric", "state"],
@@ -103,12 +103,12 @@ class TelemetryMetrics:
                 row = rows.get(metric.value)
                 ages = view.freshness[row] if row is not None else np.full(gpus, MISSING)
                 for state, word in _STATES.items():
-                    found.add_metric([metric.value, word], int((ages == state).sum()))
-        yield found
+                    family.add_metric([metric.value, word], int((ages == state).sum()))
+        yield family
 
     def _ages(self) -> Iterator[Metric]:
         """The median age of what is known; a metric that nobody has is left out."""
-        found = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "weft_telemetry_age_seconds",
             "Median age of GPUs' newest samples of a metric.",
             labels=["metric"],
@@ -121,8 +121,8 @@ class TelemetryMetrics:
                 at_s = window.newest(metric)[1]
                 known = at_s[np.isfinite(at_s)]
                 if len(known):
-                    found.add_metric([metric.value], float(now_s - np.median(known)))
-        yield found
+                    family.add_metric([metric.value], float(now_s - np.median(known)))
+        yield family
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

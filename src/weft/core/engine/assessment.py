@@ -26,7 +26,7 @@ LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several claims."""
 TURN_LOOKS = 60_000
-"""What others may be kept waiting for by one event: some 20 ms, whatever the cluster's size."""
+"""Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
 
 
 class Assessment:
@@ -83,7 +83,7 @@ class Assessment:
         return Query(table, self.demand, rows, self.observed)
 
     def tell(self, table: LedgerTable) -> None:
-        """What follows from the nodes alone: with the layout, and where a node is closed."""
+        """Answers that follow from the nodes alone: with the layout, and where a node is closed."""
         self.told: Codes = feasibility.told_codes(table, self.demand)
         self.any_told = bool(self.told.any())
 

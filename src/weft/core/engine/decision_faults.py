@@ -47,6 +47,6 @@ def unless_faulted(commands: list[C]) -> list[C]:
 
 
 def in_words(error: BaseException, what: str = "deciding for this pod") -> str:
-    """Why `what` broke off, the same in every process."""
+    """Says why `what` broke off, the same in every process."""
     text = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
     return f"{what} failed: {text}"[:_MOST_LETTERS]

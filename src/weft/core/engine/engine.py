@@ -77,8 +77,8 @@ class Engine:
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
-        self.lending = HarvestRules(self.ledger)
-        self.slowdown_eviction = SlowdownEviction(self.ledger, self.lending)
+        self.harvest = HarvestRules(self.ledger)
+        self.slowdown_eviction = SlowdownEviction(self.ledger, self.harvest)
         self.journal = Journal(self.ledger, keep_top)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
@@ -164,7 +164,7 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """Who decides for this pod: its own profile, else its system's, else the first."""
+        """The profile that decides for this pod: its own, else its system's, else the first."""
         names = (pod.scheduler_name, *pod.system_names)
         return next((self.profiles[one] for one in names if one in self.profiles), self._default)
 
@@ -182,7 +182,7 @@ class Engine:
         self.queue.remove(uid, now_ns)
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
         self.slowdown_eviction.gone(uid)
         if held is None:
@@ -202,7 +202,7 @@ class Engine:
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
         placement = event.placement
-        self.lending.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
+        self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
@@ -223,7 +223,7 @@ class Engine:
     def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
-        self.lending.leaves(held.placement.uid)
+        self.harvest.leaves(held.placement.uid)
         self.slowdown_eviction.leaves(held, now_ns)
         out.append(Evict(held.placement, record))
 
@@ -236,7 +236,7 @@ class Engine:
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
@@ -273,7 +273,7 @@ class Engine:
             self.ledger.forget(uid)
         else:
             self.ledger.release(uid)
-        self.lending.gone(uid)
+        self.harvest.gone(uid)
         self.residencies.left(uid)
 
     def _broke_off(
@@ -300,7 +300,8 @@ class Engine:
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
-        self._bind(placed, placement, now_ns, out)
+        out.append(Bind(pod, placement, placed.record))
+        self._await_answer(now_ns, out)
 
     def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -340,7 +341,8 @@ class Engine:
         self.queue.remove(pod.uid, now_ns)
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         placed.own = own
-        self._bind(placed, placement, now_ns, out)
+        out.append(Bind(pod, placement, placed.record))
+        self._await_answer(now_ns, out)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
@@ -365,7 +367,7 @@ class Engine:
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        harvested = self.lending.placed(placement, shape, whose(pod))
+        harvested = self.harvest.placed(placement, shape, whose(pod))
         record = msgspec.structs.replace(
             self.journal.decided(
                 waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
@@ -376,13 +378,11 @@ class Engine:
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
-        self.lending.close()
+        self.harvest.close()
         self.residencies.came(placement, now_ns)
         return placed, placement
 
-    def _bind(
-        self, placed: PlacedPod, placement: Placement, now_ns: int, out: list[Command]
-    ) -> None:
-        out.append(Bind(placed.pod, placement, placed.record))
+    def _await_answer(self, now_ns: int, out: list[Command]) -> None:
+        """Wake up when the place of a `Bind` without an answer is free again."""
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))

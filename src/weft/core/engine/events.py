@@ -1,4 +1,4 @@
-"""What happens to the engine (events) and what it wants done (commands).
+"""Events that the engine is told, and commands for its host to carry out.
 
 Events are plain values that can be logged and replayed: together with their times they are all
 the engine ever learns. Commands are for a host to carry out; it reports back with events.
@@ -118,7 +118,7 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class OomHistoryLearnt(msgspec.Struct, frozen=True, tag="LessonsTold", gc=False):
-    """What other processes learnt: about workloads, by name, and how much kinds of pods used."""
+    """OOM history of other processes by workload, and how much kinds of pods used."""
 
     oom_history: dict[str, OomRecord] = msgspec.field(name="lessons")
     peaks: tuple[PeakLearnt, ...] = ()

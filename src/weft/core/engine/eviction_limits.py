@@ -47,7 +47,7 @@ WHYS = tuple(_WORDS)
 
 
 def held_back_in_words(why: Why) -> str:
-    """Why nobody goes for a pod that is too slow."""
+    """Says why nobody is evicted for a pod that is too slow."""
     return f"nobody is evicted for it: {_WORDS[why]}"
 
 
@@ -60,9 +60,9 @@ class SlowdownSample(NamedTuple):
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
     """In how many of them it was slower than its bound, and in how many late."""
-    there = list(windows)
-    slow = sum(one.slowdown is not None and one.slowdown > bound for one in there)
-    return slow, sum(one.late for one in there)
+    samples = list(windows)
+    slow = sum(one.slowdown is not None and one.slowdown > bound for one in samples)
+    return slow, sum(one.late for one in samples)
 
 
 class _Leaving(NamedTuple):
@@ -82,7 +82,7 @@ class EvictionLimits:
         self.held_back: dict[str, Why] = {}
         self._ledger = ledger
         self._alone: dict[str, bool] = {}
-        """Who was slow alone, and whether for its late answers, not its rate."""
+        """Pods slow alone, and whether for their late answers, not their rate."""
         self._for: dict[str, list[int]] = {}
         """When those that went for a pod in the last hour were asked to."""
         self._leaving: dict[str, _Leaving] = {}
@@ -111,8 +111,8 @@ class EvictionLimits:
 
     def saw_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
         """The same of a pod that is not latency-critical; that it was late counts for nothing."""
-        told = [one._replace(late=False) for one in windows]
-        self.saw(uid, told, FULL_SPEED, alone=alone)
+        on_time = [one._replace(late=False) for one in windows]
+        self.saw(uid, on_time, FULL_SPEED, alone=alone)
 
     def look(self, too_slow: Collection[bool], now_ns: int) -> None:
         """Which of the latency-critical pods are too slow now."""
@@ -128,7 +128,7 @@ class EvictionLimits:
     # --- who goes ---
 
     def allows(self, uid: str, slow_pod: str, co_residents: Iterable[str], now_ns: int) -> bool:
-        """Whether it goes for the victim's sake: then it is on its way. Else `held_back` says why.
+        """Let the pod be evicted for the slow pod's sake, or say in `held_back` why not.
 
         `co_residents` are others without whose numbers it would not go: they are not doubted
         either.
@@ -144,7 +144,7 @@ class EvictionLimits:
         return True
 
     def _doubt(self, uid: str, now_ns: int) -> Why | None:
-        """What speaks against the pod itself."""
+        """The doubt about the pod itself, if there is one."""
         if uid in self._alone:
             return "alone"
         went = sum(now_ns - asked_ns < TRIED_NS for asked_ns in self._for.get(uid, ()))
@@ -165,7 +165,7 @@ class EvictionLimits:
         return max(1, len(gpus) // GPUS_EACH)
 
     def not_let_go(self, uid: str) -> None:
-        """It stays."""
+        """The pod was not evicted."""
         self._leaving.pop(uid, None)
         self._went_ns.pop(uid, None)
 

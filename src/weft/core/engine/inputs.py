@@ -1,4 +1,4 @@
-"""What changes what policies see, and not who holds what: inputs, signals, progress, lessons."""
+"""Takes in what policies see, and rules decide by: inputs, signals, progress, OOM history."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
-"""What others measured, wrote or kept: such an event that breaks off is left out."""
+"""Events of what others measured, wrote or kept: one that breaks off is left out."""
 
 
 def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
@@ -48,7 +48,7 @@ def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> Non
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
-            engine.lending.not_let_go(event.uid, refused=event.refused)
+            engine.harvest.not_let_go(event.uid, refused=event.refused)
             engine.slowdown_eviction.not_let_go(event.uid, now_ns, refused=event.refused)
         case OomHistoryLearnt():
             if engine.oom_history.tell(event.oom_history) | engine.peaks.tell(event.peaks):
@@ -79,13 +79,13 @@ def leave_out(engine: "Engine", event: Event) -> None:
 
 
 def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list[Command]) -> None:
-    found = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
-    if found is None:
+    late = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if late is None:
         return
-    if found.excuse:
-        out.append(EvictionWaived(found.held.placement, *found[1:]))
+    if late.excuse:
+        out.append(EvictionWaived(late.held.placement, *late[1:]))
     else:
-        engine.evict(found.held, found.why, now_ns, out)
+        engine.evict(late.held, late.why, now_ns, out)
 
 
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
@@ -112,7 +112,7 @@ def _signals_changed(
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
     needs = engine.peaks.needs(engine.placed)
-    for held, eviction in engine.lending.look(engine.signals, needs):
+    for held, eviction in engine.harvest.look(engine.signals, needs):
         engine.evict(held, eviction, now_ns, out)
     table = engine.ledger.table
     if readers:

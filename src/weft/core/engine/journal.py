@@ -24,7 +24,7 @@ EvictionReason = Eviction | SlowdownReason | DoubleBooking
 
 
 class DecisionAttempt(NamedTuple):
-    """Whose decision it was, by which profile, and which try."""
+    """One try of one pod, by one profile."""
 
     pod: PodRequest
     profile: str
@@ -32,12 +32,12 @@ class DecisionAttempt(NamedTuple):
 
     @classmethod
     def of(cls, waiting: WaitingPod) -> "DecisionAttempt":
-        """Of a pod in the queue."""
+        """The try of a pod in the queue."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
 
 class Journal:
-    """Of one engine. `keep_top` is how many best nodes each record lists."""
+    """One engine's journal. `keep_top` is how many best nodes each record lists."""
 
     def __init__(self, ledger: Ledger, keep_top: int) -> None:
         self._ledger, self._keep_top = ledger, keep_top
@@ -49,7 +49,7 @@ class Journal:
         self._stop = (seq, error)
 
     def stops_by(self, error: Exception) -> bool:
-        """Whether the error is how `begin` stops."""
+        """True if the error is how `begin` stops."""
         return self._stop is not None and isinstance(error, self._stop[1])
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class Journal:
     def asked_to_leave(
         self, held: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
     ) -> Record:
-        """Who is asked to go; `placed` where this engine placed it."""
+        """Record an eviction; `placed` where this engine placed the pod."""
         self.begin()
         placement = held.placement
         pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")

@@ -1,4 +1,4 @@
-"""What was learnt from pods that ran out of GPU memory (policies.md 7.1).
+"""Learns from pods that ran out of GPU memory what those like them need (policies.md 7.1).
 
 A pod's request cannot be changed in Kubernetes, so what is learnt is about its *workload* (whoever
 made the pod makes the next one): what Weft charges for it from then on.
@@ -51,7 +51,7 @@ class OomRecord(msgspec.Struct, frozen=True, gc=False):
     ends: tuple[str, ...] = ()
 
     def joined(self, other: "OomRecord") -> "OomRecord":
-        """What both say together."""
+        """Both records as one."""
         ends = tuple(dict.fromkeys(self.ends + other.ends))
         times = min(max(self.times, other.times, len(ends)), ALONE_AFTER)
         return OomRecord(times, max(self.least_mib, other.least_mib), ends[:ALONE_AFTER])
@@ -73,7 +73,7 @@ class OomHistory:
         self._owed: Counter[str] = Counter()
 
     def learn(self, told: OutOfMemory, ledger: Ledger) -> OomRecord | None:
-        """What its workload needs from now on; None where that is no news."""
+        """The workload's record from now on; None where that is no news."""
         before = self.known.get(told.workload, _NOTHING)
         if told.end in before.ends or not told.placement.shares:
             return None
@@ -90,7 +90,7 @@ class OomHistory:
         return oom_record if oom_record != before else None
 
     def tell(self, oom_history: dict[str, OomRecord]) -> bool:
-        """What other processes learnt; whether any of it is new."""
+        """Take over what other processes learnt; True if any of it is new."""
         new = False
         for workload, oom_record in oom_history.items():
             mine = self.known.get(workload, _NOTHING)
@@ -107,7 +107,7 @@ class OomHistory:
             del self.known[oldest], self._owed[oldest]
 
     def goes_first(self, pod: PodRequest) -> bool:
-        """Whether the pod takes the place of one that ran out of memory: once for each."""
+        """True, once for each, if the pod takes the place of one that ran out of memory."""
         workload = workload_of(pod)
         if workload not in self._owed:
             return False
@@ -117,7 +117,7 @@ class OomHistory:
         return True
 
     def shape_of(self, pod: PodRequest) -> Shape:
-        """What the pod is charged, as its workload's past demands."""
+        """The charge that the workload's past demands of the pod."""
         oom_record = self.known.get(workload_of(pod)) if self.known else None
         if oom_record is None:
             return pod.shape
@@ -138,7 +138,7 @@ class OomHistory:
 
 
 def workload_of(pod: PodRequest) -> str:
-    """Whose next pod is like this one; a pod that nobody made again is its own."""
+    """The workload whose next pod is like this one; a pod that nobody makes again is its own."""
     return pod.workload or pod.uid
 
 

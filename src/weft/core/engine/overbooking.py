@@ -74,7 +74,7 @@ class PodBinding(msgspec.Struct, frozen=True, gc=False):
 
 
 class DoubleBooking(msgspec.Struct, frozen=True, gc=False):
-    """Why a pod goes: of its GPU so much is missing `beside` the pods (UIDs) bound before it."""
+    """The reason to evict: so much of the GPU is missing `beside` the pods (UIDs) bound before."""
 
     gpu: int
     beside: tuple[str, ...]
@@ -174,7 +174,7 @@ def who_goes(
 
 
 def _larger_than_its_card(ledger: Ledger, held: Holding) -> bool:
-    """Whether one share alone is more than its card has: then the card is not what it was."""
+    """True if one share alone is more than its card has: then the card is not what it was."""
     node: Node = ledger.table.nodes[ledger.table.row_of[held.placement.node]]
     cards = {gpu.index: gpu for gpu in node.gpus}
     return any(

@@ -1,4 +1,4 @@
-"""Who gets a place where several pods wait: for policies that read `pending`, after all filters.
+"""Picks who gets a place that several pods wait for: for policies that read `pending`, last.
 
 What a shape may have is kept by the `Assessor`; who else waits changes with every event, so this
 last filter is asked anew each time, and only about nodes that fit.
@@ -71,7 +71,7 @@ def among(
 
 
 def _best(total: Ints, rows: Ints, most: int) -> Ints:
-    """Of these rows the best `most`, in order; of equals the first."""
+    """The best `most` of these rows, in order; of equals the first."""
     if len(rows) <= most:
         return rows
     scores = total.take(rows)

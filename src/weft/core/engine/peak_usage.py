@@ -1,4 +1,4 @@
-"""What pods will need of a GPU's memory, as pods like them used before they ended.
+"""Expects of pods the GPU memory that pods like them used before they ended.
 
 Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
 that is unknown, made by the same workload. A run counts if it completed and its memory was watched
@@ -52,7 +52,7 @@ class HasPod(Protocol):
 
 
 class Peaks:
-    """What is known of each kind of pods."""
+    """The peaks of each kind of pods."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
@@ -64,7 +64,7 @@ class Peaks:
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
     def tell(self, told: Sequence[PeakLearnt]) -> bool:
-        """What other processes learnt, the oldest first; whether it changes what is expected."""
+        """Take over other processes' peaks, the oldest first; True if expectations change."""
         changes = False
         for one in reversed(told):  # all of it before what was learnt here
             kind = one.namespace, one.who, one.asks
@@ -81,16 +81,16 @@ class Peaks:
         return changes
 
     def news(self) -> list[PeakLearnt]:
-        """What was learnt here since this was last asked, as far as it is worth keeping."""
+        """Yields what was learnt here since the last call, as far as it is worth keeping."""
         found, self._news = self._news, {}
         return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in found.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
-        """It ran out of memory, and its lesson is to be given so much."""
+        """The pod ran out of memory, and those like it are to be given so much."""
         self._learn(pod, least_mib, 0)
 
     def expected_mib(self, pod: PodRequest) -> int:
-        """What it will need of its GPU, MiB; 0 where that is not known."""
+        """Memory that the pod will need of its GPU, MiB; 0 where that is not known."""
         kind = kind_of(pod) if self.known else None
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
@@ -146,7 +146,7 @@ class Peaks:
 
 
 def kind_of(pod: PodRequest) -> Kind | None:
-    """Who is like this pod; None where nothing can be learnt from it."""
+    """The kind of this pod; None where nothing can be learnt from it."""
     who = pod.shape.application or pod.workload
     if not who or len(pod.shape.gpu_requests) != 1 or not _is_one_share(pod.shape.gpu_requests[0]):
         return None
@@ -155,7 +155,7 @@ def kind_of(pod: PodRequest) -> Kind | None:
 
 
 def whose(pod: PodRequest) -> str:
-    """Whose peak is expected of the pod, in words."""
+    """Names whose peak is expected of the pod."""
     application = pod.shape.application
     return f"application {application}" if application else f"workload {pod.workload}"
 

@@ -56,7 +56,7 @@ class RowLookup:
         return found
 
     def remember(self, table: LedgerTable, names: list[str], found: Ints) -> None:
-        """What a look-up of `names` would find."""
+        """The rows that a look-up of `names` would find."""
         self._known.appendleft((names, table, found))
 
 

@@ -23,7 +23,7 @@ from weft.core.engine.waiting_pods import (
     Never,
     ParkedGroup,
     WaitingPod,
-    needs_no_loan,
+    fits_without_harvest,
 )
 from weft.core.framework import Demand, Profile
 from weft.model import PodRequest, Shape
@@ -116,14 +116,14 @@ class Queue:
 
     @property
     def active(self) -> bool:
-        """Whether `pop` has a pod to try."""
+        """True while `pop` has a pod to try."""
         for heap in self._active.values():
             while heap and heap[0][1].state != "active":
                 heapq.heappop(heap)
         return any(self._active.values())
 
     def give_way(self, waiting: WaitingPod, shape: Shape) -> bool:
-        """Whether a pod of this shape that came before `waiting` still rests or is parked.
+        """True if a pod of this shape that came before `waiting` still rests or is parked.
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
@@ -144,7 +144,7 @@ class Queue:
         return True
 
     def done(self, waiting: WaitingPod) -> None:
-        """It has a place."""
+        """The pod has a place."""
         self._known.pop(waiting.pod.uid, None)
         waiting.state = "gone"
 
@@ -157,7 +157,7 @@ class Queue:
     def park(
         self, waiting: WaitingPod, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
     ) -> None:
-        """It fits nowhere: wait for an event that could help. `never` are nodes that none could.
+        """Park a pod that fits nowhere until an event helps. `never` are nodes that none could.
 
         A woken one that by now is of another shape was no scout of its old group: the next one is.
         """
@@ -205,16 +205,16 @@ class Queue:
         """A node gained room: wake the first pod of each group that could fit there.
 
         Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
-        loan ends that rest: others would not have been tried before.
+        without harvesting ends that rest: others would not have been tried before.
         """
         self._wake_faulty(now_ns)
         for scout in list(self._scouts.values()):
-            if scout.state == "backoff" and needs_no_loan(scout.parked_in, room):
+            if scout.state == "backoff" and fits_without_harvest(scout.parked_in, room):
                 scout.rested = True
                 self._activate(scout)
         for group in list(self._parked.values()):
             if group.could_fit(room):
-                self._wake_first(group, now_ns, rested=needs_no_loan(group, room))
+                self._wake_first(group, now_ns, rested=fits_without_harvest(group, room))
 
     def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first.
@@ -265,7 +265,7 @@ class Queue:
                 self._hold(waiting, now_ns)
 
     def _no_scout(self, waiting: WaitingPod) -> None:
-        """It is tried now, or left."""
+        """The pod is tried now, or left."""
         if waiting.woken and self._scouts.get(waiting.group) is waiting:
             del self._scouts[waiting.group]
 

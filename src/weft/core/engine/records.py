@@ -21,7 +21,7 @@ LEAVES: Final = "asked-to-leave"
 
 
 FAULTED: Final = "faulted"
-"""Deciding broke off: see `faults.py`."""
+"""Deciding broke off: see `decision_faults.py`."""
 
 Outcome = Literal["placed", "unschedulable", "asked-to-leave", "faulted"]
 
@@ -42,9 +42,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
     got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom,
     `double_booked` beside whom it does not fit.
-    `charged` is there where a lesson, and not the request alone, said what the pod takes.
+    `charged` is there where OOM history, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
-    it. `bounded`: the search for its several claims ended at its bound, another place on that node
+    it. `bounded`: the search for its GPU requests ended at its bound, another place on that node
     may be better. `fault` says why the decision broke off (without a pod: an event was left out).
     """
 

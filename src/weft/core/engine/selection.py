@@ -64,7 +64,7 @@ def shares_on(
 def predicted(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
 ) -> tuple[ExpectedSlowdown, ...]:
-    """What the policy expects of the pod and those it joins; () without company."""
+    """Slowdowns expected of the pod and its co-residents; () where it is alone."""
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)

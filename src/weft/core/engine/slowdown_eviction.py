@@ -1,4 +1,4 @@
-"""Pods that are slower than they may be: who beside them goes, so that it gets better.
+"""Evicts a co-resident of a pod that is slower than its slowdown limit.
 
 What may change here: what was last seen of each pod, and since when a GPU is left alone. It is a
 pure function of the events. It knows nothing of how progress is counted, nor what is predicted: it
@@ -8,11 +8,11 @@ asks the pods' policies what one costs the other.
                                               ├─ or late in two of them
                                               └─ pods of a GPU, none of them latency-critical, get
                                                  less done together than one alone, for 5 minutes
-           ──▶ one beside it goes, if nothing speaks against it (`restraint.py`)
+           ──▶ one beside it goes, if nothing speaks against it (`eviction_limits.py`)
            ──▶ nobody else goes there for 5 minutes
 
-A latency-critical pod never goes. Windows count only with the very company that is there now: the
-first one with a new company is about both, and is left out. Guesses (`proxy`), and pods of which
+A latency-critical pod never goes. Windows count only with the very co-residents that are there now:
+the first one with others is about both, and is left out. Guesses (`proxy`), and pods of which
 nothing was seen, send nobody away. Who must not go (`NotEvicted`) is asked last from then on, and
 no more often than each 5 minutes; nothing else is put off by that.
 """
@@ -70,7 +70,7 @@ class PodProgress(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
-    """Why a pod goes: for whom, and by which rule.
+    """The reason to evict a pod for slowness: for whom, and by which rule.
 
     `rule` is `bound` (the latency-critical `slow_pod` was `slowdown` times slower than alone, and
     `bound` is allowed), `late` (its answers were), both in `windows` of the last three looks, or
@@ -94,7 +94,7 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Account:
-    """What was seen of a pod beside one company; whether a latency-critical one is too slow, None
+    """Windows of a pod beside the same others; whether a latency-critical one is too slow, None
     where that is not known."""
 
     __slots__ = ("at_ns", "co_residents", "too_slow", "windows")
@@ -114,10 +114,10 @@ class _Slow(NamedTuple):
 
 
 class SlowdownEviction:
-    """Looks after the speed of one ledger's pods."""
+    """Decides evictions for slowness among one ledger's pods."""
 
-    def __init__(self, ledger: Ledger, lending: HarvestRules) -> None:
-        self._ledger, self._lending, self._eviction_limits = ledger, lending, EvictionLimits(ledger)
+    def __init__(self, ledger: Ledger, harvest: HarvestRules) -> None:
+        self._ledger, self._harvest, self._eviction_limits = ledger, harvest, EvictionLimits(ledger)
         self._seen: dict[str, _Account] = {}
         self._slow: dict[_Gpu, _Slow] = {}
         self._sent: dict[str, tuple[int, frozenset[_Gpu]]] = {}
@@ -149,7 +149,7 @@ class SlowdownEviction:
             )
 
     def waits(self, now_ns: int) -> bool:
-        """Whether another process led just now, and may have had somebody evicted."""
+        """True while the process that led before may have had somebody evicted just now."""
         return self._heir and self._leads_newly(now_ns)
 
     def _leads_newly(self, now_ns: int) -> bool:
@@ -158,7 +158,7 @@ class SlowdownEviction:
     # --- what pods do ---
 
     def leaves(self, held: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
-        """It was asked to go, for whatever reason: let that show before the next one."""
+        """The pod was asked to go, for whatever reason: let that show before the next one."""
         if held.placement.uid not in self._leaving:
             self._leaving.add(held.placement.uid)
             there = frozenset((*_gpus(held), *slow_pod))
@@ -166,7 +166,7 @@ class SlowdownEviction:
             self._quiet |= there
 
     def not_let_go(self, uid: str, now_ns: int, *, refused: bool) -> None:
-        """It stays: the GPU may lose another one, and that one is asked last."""
+        """The pod was not evicted: the GPU may lose another one, and this one is asked last."""
         self._eviction_limits.not_let_go(uid)
         if uid in self._leaving:
             self._leaving.discard(uid)
@@ -194,14 +194,14 @@ class SlowdownEviction:
         `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
         """
         self._forget(now_ns)
-        found = {one.uid: one for one in observed}
+        by_uid = {one.uid: one for one in observed}
         if self.waits(now_ns):  # only of those that are alone: what others do may be over
-            found = {uid: one for uid, one in found.items() if self._alone(uid)}
-        self._eviction_limits.forget(found)
+            by_uid = {uid: one for uid, one in by_uid.items() if self._alone(uid)}
+        self._eviction_limits.forget(by_uid)
         counted = [
             held
-            for held in map(self._ledger.holdings.get, found)
-            if held is not None and self._count(held, found[held.placement.uid], now_ns)
+            for held in map(self._ledger.holdings.get, by_uid)
+            if held is not None and self._count(held, by_uid[held.placement.uid], now_ns)
         ]
         critical = self._critical(counted, tolerance_of)
         too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
@@ -222,20 +222,20 @@ class SlowdownEviction:
     ) -> list[tuple[Holding, SlowdownTolerance]]:
         """The latency-critical pods that have a bound; their accounts say whether they keep it. The
         others are looked at for whether they are slow alone."""
-        found = []
+        critical = []
         for held in counted:
             uid = held.placement.uid
             account, tolerance = self._seen[uid], tolerance_of(uid)
             account.too_slow = None
             alone = account.co_residents[1] == (uid,)
-            if self._lending.class_of(held) != LATENCY_CRITICAL:
+            if self._harvest.class_of(held) != LATENCY_CRITICAL:
                 self._eviction_limits.saw_other(uid, account.windows, alone=alone)
             elif tolerance is not None:
                 account.too_slow = self._eviction_limits.saw(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
-                found.append((held, tolerance))
-        return found
+                critical.append((held, tolerance))
+        return critical
 
     def _allowed(
         self, held: Holding, slowed: SlowdownReason, co_residents: Sequence[str], now_ns: int
@@ -245,7 +245,7 @@ class SlowdownEviction:
         )
 
     def _forget(self, now_ns: int) -> None:
-        """What is too long ago, and what was gathered for the last look."""
+        """Drop what is too long ago, and what was gathered for the last look."""
         old = [uid for uid, one in self._seen.items() if now_ns - one.at_ns > GAP_NS]
         self._eviction_limits.forget(old)
         for uid in old:
@@ -298,18 +298,18 @@ class SlowdownEviction:
         slow, late = bad_windows(windows, tolerance.critical)
         if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
             return None
-        told = [one.slowdown for one in windows if one.slowdown is not None]
-        slowdown = told[-1] if told else 1.0
+        counted = [one.slowdown for one in windows if one.slowdown is not None]
+        slowdown = counted[-1] if counted else 1.0
         ranked = []
         for gpu in self._open(_gpus(held)):
-            for number, other in enumerate(self._lending.in_order(*gpu)):
+            for number, other in enumerate(self._harvest.in_order(*gpu)):
                 if other is held or not self._may_go(other, now_ns):
                     continue
                 costs = self._costs(tolerance, held, other, gpu)
                 most = max(slowdown / tolerance.critical, tolerance.critical)
                 if len(_gpus(other)) > 1 and not costs > math.log(most):
                     continue  # others would lose much, for no clear relief here
-                best_effort = self._lending.class_of(other) == BEST_EFFORT
+                best_effort = self._harvest.class_of(other) == BEST_EFFORT
                 rank = (other.placement.uid in self._refused_ns, -costs, not best_effort, -number)
                 ranked.append((rank, gpu, other, costs))
         if not ranked:
@@ -334,11 +334,11 @@ class SlowdownEviction:
         return [gpu for gpu in gpus if gpu not in self._quiet]
 
     def _may_go(self, held: Holding, now_ns: int) -> bool:
-        """Whether it may be asked: a certain place, not latency-critical, not lately refused."""
+        """True if it may be evicted: a certain place, not latency-critical, not lately refused."""
         refused = self._refused_ns.get(held.placement.uid)
         return (
             held.state == "committed"
-            and self._lending.class_of(held) != LATENCY_CRITICAL
+            and self._harvest.class_of(held) != LATENCY_CRITICAL
             and (refused is None or now_ns - refused >= QUIET_NS)
             and len(self._open(_gpus(held))) == len(_gpus(held))
         )
@@ -346,7 +346,7 @@ class SlowdownEviction:
     def _costs(
         self, tolerance: SlowdownTolerance, held: Holding, other: Holding, gpu: _Gpu
     ) -> float:
-        """What the other is expected to cost the pod, log slowdown."""
+        """The log slowdown that the other pod is expected to cause this one."""
         mine, its = held.placement.application, other.placement.application
         return tolerance.costs(self._model(gpu), mine, its)
 
@@ -366,7 +366,7 @@ class SlowdownEviction:
         if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
             self._slow.pop(gpu, None)
             return None
-        there = [held for held in self._lending.in_order(*gpu) if held.placement.uid in speeds]
+        there = [held for held in self._harvest.in_order(*gpu) if held.placement.uid in speeds]
         co_residents, before = tuple(sorted(speeds)), self._slow.get(gpu)
         same = before is not None and before.co_residents == co_residents
         since_ns = before.since_ns if before is not None and same else now_ns
@@ -413,7 +413,7 @@ class SlowdownEviction:
             slowdown = account.windows[-1].slowdown
             if slowdown is None or account.co_residents != self._co_residents(held):
                 return None
-            if self._lending.class_of(held) == LATENCY_CRITICAL:
+            if self._harvest.class_of(held) == LATENCY_CRITICAL:
                 return None
             speeds[uid] = 1.0 / slowdown
         return speeds or None

@@ -1,8 +1,8 @@
-"""How slow one running pod may get: what its policy allows to all, or less where its SLO does.
+"""Sets how slow one running pod may get: what its policy allows to all, or less by its SLO.
 
 Neighbours go for what was counted, and small counts are inexact: a look counts twenty units or so,
-one of which is a twentieth. So nobody goes for less than that, however little slack a pod has, and
-a tight SLO makes no pod look slow that is not. (Who comes is judged by the slack as it is.)
+one of which is a twentieth. So nobody goes for less than that, however tight a pod's limit, and a
+tight SLO makes no pod look slow that is not. (Who comes is judged by the limit as it is.)
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ LEAST_SEEN = 1.05
 def tolerance_of(
     policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
 ) -> SlowdownTolerance | None:
-    """Of a pod of this profile, where it holds this; None: nobody is sent away for it."""
+    """The slowdown limits of a pod at this place; None: nobody is evicted for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
     if common is None or placement is None or not placement.slowdown_limit:
         return common

@@ -31,7 +31,7 @@ class FreedNode(NamedTuple):
         return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
 
     def could_take(self, need: Need, least_mib: int) -> bool:
-        """Whether one device has free what a claim asks of a share of it, and so much memory."""
+        """True if one device has free what a GPU request asks of it, and so much memory."""
         milli = need.milli
         if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
             return False
@@ -50,7 +50,7 @@ class Never(NamedTuple):
     rows: bytes
 
     def covers(self, room: FreedNode) -> bool:
-        """Whether the node is among them."""
+        """True if the node is among them."""
         if self.generation != room.generation:
             return False
         return bool(self.rows[room.row >> 3] >> (7 - (room.row & 7)) & 1)
@@ -114,7 +114,7 @@ class ParkedGroup:
         self.ask(demand)
 
     def ask(self, demand: Demand) -> None:
-        """What the group asks for, on the kinds of GPU that there are now."""
+        """The group's demand on the kinds of GPU that there are now."""
         self.demand = demand
         self._least_mib = [_least_mib(need) for need in demand.needs]
 
@@ -150,8 +150,8 @@ class ParkedGroup:
             heapq.heapify(self.heap)
 
 
-def needs_no_loan(group: ParkedGroup | None, room: FreedNode) -> bool:
-    """Whether pods that may borrow could fit the node without that."""
+def fits_without_harvest(group: ParkedGroup | None, room: FreedNode) -> bool:
+    """True if pods that may borrow could fit the node without that."""
     return group is not None and group.demand.harvests and group.could_fit(room, by_requests=True)
 
 

@@ -1,4 +1,4 @@
-"""What metrics had to do with a decision: which were read, and what it would be without them.
+"""Finds what metrics had to do with a decision, by deciding again without them.
 
 Nothing here is estimated: the same policies decide again on the same accounts, once with the
 signals of that moment and once with none and nothing measured idle. Both times their answers are
@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ColumnReading(msgspec.Struct, frozen=True):
-    """What one column said of a GPU; `value` is None where it is MISSING."""
+    """One column's reading of a GPU; `value` is None where it is MISSING."""
 
     column: str
     value: float | None
@@ -40,7 +40,7 @@ class ColumnReading(msgspec.Struct, frozen=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True):
-    """What the columns that were read said of a GPU."""
+    """The readings of a GPU in the columns that were read."""
 
     node: str
     gpu: int
@@ -48,7 +48,7 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
 
 class AlternativePlacement(msgspec.Struct, frozen=True):
-    """Where a pod goes; `node` is "" where it fits nowhere."""
+    """A pod's place; `node` is "" where it fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
@@ -154,7 +154,7 @@ def metrics_in_steps(
 
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
-    """What a snapshot says of a GPU."""
+    """A snapshot's readings of a GPU."""
     return told(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
 
 
@@ -166,15 +166,15 @@ def told(
 ) -> GpuReadings:
     """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
-    found = []
+    readings_of = []
     for column in columns:
         value: float | None = None
         age: Age = "MISSING"
         if column in at and values is not None:
             age = _AGES.get(int(values[1][at[column]]), "MISSING")
             value = float(values[0][at[column]]) if age != "MISSING" else None
-        found.append(ColumnReading(column, value, unit_of(column), age))
-    return GpuReadings(*gpu, tuple(found))
+        readings_of.append(ColumnReading(column, value, unit_of(column), age))
+    return GpuReadings(*gpu, tuple(readings_of))
 
 
 def in_words(one: GpuReadings) -> str:
@@ -241,7 +241,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 
 
 def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, list[tuple[str, int]]]:
-    """How many GPUs only signals keep out, and some of them (node, index)."""
+    """The number of GPUs that only signals keep out, and some of them (node, index)."""
     if seen.fits is None or blind.fits is None:
         return 0, []
     table = engine.ledger.table

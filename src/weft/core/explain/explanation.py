@@ -54,7 +54,7 @@ class SeparatedPair(msgspec.Struct, frozen=True):
 
 
 class ObservedProgress(msgspec.Struct, frozen=True):
-    """How fast one pod goes, for people.
+    """One pod's progress, for people.
 
     `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
     `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it

@@ -1,4 +1,4 @@
-"""Why a pod fits nowhere, or where it fits, in numbers people can act on."""
+"""Says why a pod fits nowhere, or where it fits, in numbers people can act on."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ Numbers = tuple[int, int, str]
 
 
 class ReasonMeasure(NamedTuple):
-    """What may be behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
+    """The amounts behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
 
     asked: Ints
     best: Ints
@@ -64,7 +64,7 @@ def summarise(table: LedgerTable, known: Assessment) -> FeasibilitySummary:
 
 
 def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
-    """Why these nodes do not fit, most common first, with the numbers of who lacks least."""
+    """Reasons why these nodes do not fit, most common first, in the numbers of who lacks least."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
     reasons = []
@@ -79,9 +79,9 @@ def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reaso
 
 
 def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[str]:
-    """Why each of these nodes does not fit, about that node alone; "" where it does."""
+    """The reason why each of these nodes does not fit, about that node alone; "" where it does."""
     codes = known.codes.take(rows)
-    found = [""] * len(rows)
+    reasons = [""] * len(rows)
     for number in np.unique(codes[codes != 0]).tolist():
         code, places = Code(number), np.flatnonzero(codes == number)
         query = Query(table, known.demand, rows.take(places))
@@ -91,8 +91,8 @@ def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[st
             key = about, _words(code, known, table, (row,))
             if key not in texts:
                 texts[key] = Reason(code, 1, *about, key[1]).text
-            found[place] = texts[key]
-    return found
+            reasons[place] = texts[key]
+    return reasons
 
 
 def best_nodes(
@@ -100,7 +100,7 @@ def best_nodes(
 ) -> list[Candidate]:
     """The best nodes in order, by masked argmax: records are no place for a sort."""
     total = known.total.copy()
-    found: list[Candidate] = []
+    best: list[Candidate] = []
     for _ in range(min(most, len(total))):
         row = int(total.argmax())
         if total[row] == NEVER:
@@ -109,13 +109,13 @@ def best_nodes(
             plugin.policy.name: int(raw[row])
             for plugin, raw in zip(profile.scorers, known.raw, strict=True)
         }
-        found.append(Candidate(table.nodes[row].name, int(total[row]), scores))
+        best.append(Candidate(table.nodes[row].name, int(total[row]), scores))
         total[row] = NEVER
-    return found
+    return best
 
 
 def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """Where only the pod says what is the matter: the model or the UUID, which resource."""
+    """The words that only the pod's request gives: the model or the UUID, which resource."""
     shape = known.shape
     if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
         return "no GPU of an accepted model or UUID"
@@ -140,12 +140,12 @@ def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
 
 def _of_each(measures: Sequence[ReasonMeasure], nodes: int) -> list[Numbers]:
     """For each node the first that explains it."""
-    found: list[Numbers] = [(0, 0, "")] * nodes
+    numbers: list[Numbers] = [(0, 0, "")] * nodes
     for asked, best, unit in reversed(measures):
         for index, (want, has) in enumerate(zip(asked.tolist(), best.tolist(), strict=True)):
             if has < want:
-                found[index] = want, max(0, has), unit
-    return found
+                numbers[index] = want, max(0, has), unit
+    return numbers
 
 
 def _cpu(query: Query) -> list[ReasonMeasure]:
@@ -157,26 +157,26 @@ def _node_memory(query: Query) -> list[ReasonMeasure]:
 
 
 def _extended(query: Query) -> list[ReasonMeasure]:
-    found = []
+    measures = []
     for name, amount in query.demand.extended:
         column = query.table.extended.get(name)
         best = _every(query, 0) if column is None else column.take(_rows(query))
-        found.append(ReasonMeasure(_every(query, amount), best, name))
-    return found
+        measures.append(ReasonMeasure(_every(query, amount), best, name))
+    return measures
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
     """For each claim: how many GPUs there are large enough and accepted."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
-    found = []
+    measures = []
     for need in query.demand.needs:
         large = need.ask_mib.take(kinds) <= total
         if not need.whole:
             large &= need.milli <= milli
         have = query.count(_accepted(query, need) & large)
-        found.append(ReasonMeasure(_every(query, need.count), have, "GPUs"))
-    return found
+        measures.append(ReasonMeasure(_every(query, need.count), have, "GPUs"))
+    return measures
 
 
 def _not_idle(query: Query) -> list[ReasonMeasure]:

@@ -54,7 +54,7 @@ def _candidates(explanation: Explanation) -> list[str]:
 
 
 def _metrics_lines(explanation: Explanation) -> list[str]:
-    """What metrics had to do with the decision, which a live cluster takes once more now."""
+    """Lines on metrics' part in the decision, which a live cluster takes once more now."""
     read: MetricsRead | None = explanation.metrics
     if read is None:
         return []
@@ -82,7 +82,7 @@ def _place_in_words(without: AlternativePlacement, place: AlternativePlacement) 
 
 
 def _progress_lines(progress: ObservedProgress | None) -> list[str]:
-    """How fast it goes beside others, as far as anybody knows, and whom it is kept apart from."""
+    """Lines on how fast it goes beside others, and whom it is kept apart from."""
     if progress is None:
         return []
     lines = []

@@ -42,7 +42,7 @@ FOLLOWS = "this process does not lead: the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
-    """Of a pod without a place: `why` is what the state is about."""
+    """The sentence of a pod's state; `why` is what the state is about."""
     return _STATES[state].format(why)
 
 
@@ -61,7 +61,7 @@ def bound_in_words(node: str, shares: Sequence[Share]) -> str:
 
 
 def pending_in_words(summary: FeasibilitySummary, unsupported: str, stuck: str) -> str:
-    """Why a pod waits: the event and the PodScheduled condition."""
+    """The reason why a pod waits: the event and the PodScheduled condition."""
     if unsupported:
         return f"{summary} ({unsupported})"
     return f"{summary}; {stuck}" if stuck else str(summary)
@@ -91,7 +91,7 @@ def _since(age_s: float | None) -> str:
 
 
 def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str]:
-    """What else a record says of its decision; `name` makes a name of a UID."""
+    """The other facts in a decision's record; `name` makes a name of a UID."""
     notes = [harvest_in_words(harvest, name) for harvest in record.harvested]
     notes += [eviction_in_words(record.eviction, name)] if record.eviction else []
     notes += [slowed_in_words(record.slowed, name)] if record.slowed else []
@@ -102,7 +102,7 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
 
 
 def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
-    """What was harvested and of whom; `name` makes a name of a UID."""
+    """The memory that was harvested, and its lenders; `name` makes a name of a UID."""
     whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
     text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
     if one.expected_mib:
@@ -114,7 +114,7 @@ def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
 
 
 def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
-    """Why a pod goes, in numbers."""
+    """The reason of a borrower's eviction, in numbers."""
     grew = ", ".join(
         f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in one.grew
     )
@@ -126,7 +126,7 @@ def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
 
 
 def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
-    """Why a pod goes, in numbers; `name` makes a name of a UID."""
+    """The reason of a slowdown eviction, in numbers; `name` makes a name of a UID."""
     who = name(one.slow_pod)
     if one.rule == "together":
         return (
@@ -176,7 +176,7 @@ def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) ->
 
 
 def charged_in_words(one: OomCharge) -> str:
-    """What the pod is charged, and why."""
+    """The pod's charge after running out of GPU memory, and why."""
     if one.times >= ALONE_AFTER:
         return (
             f"charged GPUs of its own, of {one.least_mib:,} MiB or more: {one.workload} ran out of "

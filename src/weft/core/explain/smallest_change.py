@@ -90,7 +90,7 @@ class ChangeSearch:
         self.ended = True
 
     def confirmed(self) -> list[SmallestChange]:
-        """What was found and is true now: each change tried once more, in one go."""
+        """The changes that are true now: each one tried once more, in one go."""
         return [
             change
             for change in self.found
@@ -247,10 +247,14 @@ class ChangeSearch:
         return msgspec.structs.replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
-        """Whether so much of a resource is what the claims ask of GPU memory."""
+        """True if so much of a resource is what the claims ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
-        told = sum(gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests)
-        return told == asked and all(_memory_kind(c) not in {"", "percent"} for c in gpu_requests)
+        asked_mib = sum(
+            gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests
+        )
+        return asked_mib == asked and all(
+            _memory_kind(c) not in {"", "percent"} for c in gpu_requests
+        )
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
@@ -270,14 +274,14 @@ class ChangeSearch:
     def _in_the_way(self) -> Trying[list[_Size]]:
         """The pods on nodes that pods could make room on, in the order to try."""
         helped = self._helped()
-        found = []
+        pods = []
         for number, (uid, held) in enumerate(list(self._engine.ledger.holdings.items()), 1):
             if held.placement.node in helped:
-                found.append(_size(self._rank(uid), held))
+                pods.append(_size(self._rank(uid), held))
             if number % _CHUNK == 0:
                 yield
-        found.sort()
-        return found
+        pods.sort()
+        return pods
 
     def _helped(self) -> set[str]:
         """Nodes whose reason follows from what others hold there, not from the node itself."""

@@ -106,14 +106,14 @@ class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _MadeBy(msgspec.Struct, frozen=True):
-    """What every version of the header says."""
+    """The fields that every version of the header has."""
 
     schema: str
     weft: str = "(version unknown)"
 
 
 _UNREADABLE = (msgspec.DecodeError, RecursionError, *UNREADABLE)
-"""What comes of lines that are no JSON or of another form, and of a broken gzip file."""
+"""Errors of lines that are no JSON or of another form, and of a broken gzip file."""
 
 
 class FullError(OSError):
@@ -163,7 +163,7 @@ class DecisionsWriter:
 
 
 def is_large(line: DecisionLine) -> bool:
-    """Whether it holds a snapshot that is not for the file itself."""
+    """True if the line holds a snapshot too large for the file itself."""
     return isinstance(line.event, SignalsChanged) and len(line.event.signals.values) > INLINE_BYTES
 
 

@@ -95,7 +95,7 @@ def _explanation(decision: RecordedDecision, state: State, text: str, **more: An
 
 
 def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
-    """What said that the GPU's pods need more than it has; without it nobody is evicted."""
+    """Metrics that say the GPU's pods need more than it has; without them nobody is evicted."""
     view, eviction = engine.signals, record.eviction
     if eviction is None:
         return None

@@ -24,7 +24,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
     @property
     def identical(self) -> bool:
-        """Whether every decision was made alike."""
+        """True if every decision was made alike."""
         return self.difference_at is None
 
 

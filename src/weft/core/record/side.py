@@ -40,7 +40,7 @@ class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class SnapshotBlob(msgspec.Struct, frozen=True):
-    """What changed. `follows` says since which version, 0 for since nothing.
+    """Changes of a snapshot since version `follows`, 0 for since nothing.
 
     `arrays` hold the changed bits of values and ages; `maps` new and changed entries of the
     snapshot's dictionaries by field, `gone` the keys that are no more; `plain` every other field.
@@ -73,7 +73,7 @@ class SnapshotPacker:
         self._encoder = msgspec.msgpack.Encoder()
 
     def pack(self, now: SignalsSnapshot) -> tuple[SignalsKept, bytes]:
-        """What stands in the file, and the blob."""
+        """The event as it stands in the file, and the blob."""
         before = self._before
         alike = all(getattr(now, name) == getattr(before, name) for name in _LAYOUT)
         before = self._before = before if alike else _NOTHING

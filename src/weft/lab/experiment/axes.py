@@ -96,7 +96,7 @@ class Panel(msgspec.Struct, frozen=True):
         return tuple(points)
 
     def _entry(self, outside: Point, inside: Point) -> Point:
-        """Where the line from `outside` to `inside` crosses this panel's left or lower edge."""
+        """The point at which the line from `outside` to `inside` crosses the left or lower edge."""
         (x0, y0), (x1, y1) = outside, inside
         share = 0.0
         if x0 < self.x.low:

@@ -185,7 +185,7 @@ def _count(value: float) -> str:
 
 
 def _key(reasons: list[str]) -> tuple[list[Mark], float]:
-    """What the colours mean, in as many lines as it takes, and where the bars begin."""
+    """The legend, in as many lines as it takes, and where the bars begin."""
     marks: list[Mark] = []
     x, y = 20.0, 74.0
     for i, reason in enumerate(reasons):

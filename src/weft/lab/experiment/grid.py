@@ -23,7 +23,7 @@ MakePolicy = Callable[[str], Policy]
 
 
 class RunGrid(msgspec.Struct, frozen=True):
-    """What to run: every policy on every arrival order.
+    """The experiment's runs: every policy on every arrival order.
 
     `compress` is for timed mode; `decisions` is where the one run's decisions file goes.
     """

@@ -26,7 +26,7 @@ PROGRESS = Feedback(noise=0.05, evict=False)
 
 
 class InterferenceStudy(msgspec.Struct, frozen=True):
-    """What to run: `told` says by which predictor ("trained" or "ridge") policies know pairs, or
+    """The study's runs: `told` names the predictor ("trained" or "ridge") of policies, or
     "truth" where the table itself is what everybody knows.
 
     `ours` is compared with every other policy; `mystic` are distances for Co-scheML's baseline.

@@ -1,4 +1,4 @@
-"""What predicted interference costs where predictions are poor, against going without them.
+"""The cost of poor predictions of interference, against going without them.
 
 Two things spoil what policies are told. *Missing*: so many of the applications were never
 measured, so that nothing is learnt from their pairs and nothing is said of them. *Noise*: every
@@ -28,14 +28,14 @@ NOISE = (0.0, 0.05, 0.10, 0.20, 0.40)
 
 
 class SpoiltPredictions(msgspec.Struct, frozen=True):
-    """What is wrong: the share of applications nobody knows, and sigma of the noise."""
+    """The predictions' faults: the share of applications nobody knows, and sigma of the noise."""
 
     missing: float = 0.0
     noise: float = 0.0
 
 
 class RobustnessStudy(msgspec.Struct, frozen=True):
-    """What to run: `policies` are told spoilt predictions, `BASELINE` none.
+    """The study's runs: `policies` are told spoilt predictions, `BASELINE` none.
 
     `told` says by which predictor, "trained" or "ridge".
     """
@@ -130,7 +130,7 @@ def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
 
 
 def told(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
-    """What policies are told."""
+    """The table that policies are told."""
     table = only(study.table, known_kinds(study.table, seed, spoilt.missing))
     if not table.kinds:
         return InterferenceTable(0)

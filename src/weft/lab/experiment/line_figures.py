@@ -82,7 +82,7 @@ def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
 
 
 def _window(panel: Panel, corner: tuple[float, float], last: float) -> Mark:
-    """Where the close-up lies in the whole."""
+    """The frame of the close-up in the whole."""
     low, high = corner
     left, right, top, bottom = panel.x(low), panel.x(last), panel.y(high), panel.y(low)
     return Rect(left, top, right - left, bottom - top, WINDOW, radius=3)
@@ -100,7 +100,7 @@ def _limits(panel: Panel) -> list[Mark]:
 
 
 def _full(panel: Panel) -> list[Mark]:
-    """Where demand equals capacity."""
+    """The line at which demand equals capacity."""
     if not panel.x.low < 100 < panel.x.high:
         return []
     at = panel.x(100)
@@ -133,7 +133,7 @@ def _under(results: SimulationResults) -> str:
 
 
 def _labels_at(series: list[CurveSeries]) -> float:
-    """Where the values beside the line ends begin, so that the longest name fits."""
+    """The left edge of the values beside the line ends, so that the longest name fits."""
     longest = max(text_width(shorten(one.name, 20), 12, bold=True) for one in series)
     return WIDTH - 16 - 44 - longest
 

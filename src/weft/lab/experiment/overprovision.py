@@ -1,4 +1,4 @@
-"""What policies make of jobs that ask for more memory than they use, level by level.
+"""Policies on jobs that ask for more memory than they use, level by level.
 
 A grid of policies × levels of over-provisioning × seeds. All policies meet the same jobs of a
 seed. Beside them runs `best-residency`: best fit where every pod asks for exactly the most that it
@@ -24,7 +24,7 @@ LEVELS = (0, 50, 100, 150, 200, 250)
 
 
 class OverprovisionStudy(msgspec.Struct, frozen=True):
-    """What to run. `percents` are the levels, `gpus` how many cards get thirty jobs each.
+    """The study's runs. `percents` are the levels, `gpus` how many cards get thirty jobs each.
 
     Differences are against `baseline`, which must be among the policies.
     """

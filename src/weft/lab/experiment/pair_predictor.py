@@ -1,4 +1,4 @@
-"""What policies are told of pairs in an experiment: learnt from some of them, never the truth.
+"""Predictions of pairs in an experiment: learnt from some of them, never the truth.
 
 `trained` is what `weft interference train` would learn. `ridge` is the plainest way: pairs that
 were drawn for training count as measured; of all others the additive rung speaks, and the bound is
@@ -36,7 +36,7 @@ def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=32)
 def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
-    """What Weft's own predictor says after it saw this share of the unordered pairs."""
+    """Weft's own predictor, trained on this share of the unordered pairs."""
     pairs, speed = _drawn(table, seed, share), table.array()
     rates = table.rate_per_s or (math.nan,) * len(table.kinds)
     solos = [solo(kind, gpu_model, "", rate) for kind, rate in zip(table.kinds, rates, strict=True)]
@@ -68,7 +68,7 @@ def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> In
 
 
 def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
-    """What an oracle would be told; what cannot be together is forbidden."""
+    """An oracle's table; what cannot be together is forbidden."""
     speed = table.array()
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)

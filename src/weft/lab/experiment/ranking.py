@@ -9,7 +9,7 @@ from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 
 class RankingMeasure(msgspec.Struct, frozen=True):
-    """What policies are ranked by: `value` of a run; `more` is better unless it is a wait."""
+    """The measure that ranks policies: `value` of a run; `more` is better unless it is a wait."""
 
     name: str
     unit: str
@@ -18,7 +18,7 @@ class RankingMeasure(msgspec.Struct, frozen=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """What to say first: one sentence, and how much it rests on."""
+    """The headline: one sentence, and how much it rests on."""
 
     lead: str
     rest: str
@@ -30,7 +30,7 @@ WAIT = RankingMeasure("mean wait", "s", lambda run: run.waits.mean_s if run.wait
 
 
 def is_timed(results: SimulationResults) -> bool:
-    """Whether the runs replayed times, so that pods waited and left."""
+    """True if the runs replayed times, so that pods waited and left."""
     return any(run.waits is not None for run in results.runs)
 
 
@@ -60,7 +60,7 @@ def ranked(results: SimulationResults) -> list[str]:
 
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
-    """Who won and by how much; `gpus` turns percentage points into cards."""
+    """Names the winner and its lead; `gpus` turns percentage points into cards."""
     measure, order = measure_of(results), ranked(results)
     best = by_seed(results, order[0], measure)
     if not best:

@@ -15,7 +15,7 @@ QUESTIONS = (
     "kube_replicaset_owner",
     "kube_pod_container_info",
 )
-"""What kube-state-metrics says of pods; the first needs its --metric-annotations-allowlist."""
+"""Series of kube-state-metrics about pods; the first needs its --metric-annotations-allowlist."""
 
 _labels = msgspec.json.Decoder(dict[str, str])
 
@@ -70,7 +70,7 @@ def _all(answer: QueryResult | None) -> Iterable[dict[str, str]]:
 
 
 def _told(labels: Mapping[str, str], name: str) -> str:
-    """Where Prometheus keeps its own labels, what kube-state-metrics says is called exported_…"""
+    """A label of kube-state-metrics', called exported_… where Prometheus keeps its own."""
     return labels.get(f"exported_{name}") or labels.get(name, "")
 
 

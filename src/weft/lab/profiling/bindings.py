@@ -1,4 +1,4 @@
-"""What the cluster says of who holds which GPU, since when, until when: the bindings' own marks.
+"""Residencies by the bindings' own marks: which pod holds which GPU, since when, until when.
 
 A pod that asks for GPUs but carries no marks holds some of its node's, nobody knows which: nobody
 counts as alone on that node while it is there.
@@ -35,7 +35,7 @@ async def bindings(client: ApiClient) -> ClusterRecord:
 
 
 def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
-    """Who holds what, pure."""
+    """The residencies of these pods, pure."""
     by_name = {node.name: node for node in nodes}
     residencies = [
         residency
@@ -76,9 +76,9 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
         return
     clues = ApplicationClues(
         request.shape.application,
-        tuple(one.name for one in pod.spec.containers),
+        tuple(container.name for container in pod.spec.containers),
         request.workload,
-        next((one.image for one in pod.spec.containers), ""),
+        next((container.image for container in pod.spec.containers), ""),
     )
     cards = {gpu.index: gpu for gpu in node.gpus}
     for share in placement.shares:

@@ -67,7 +67,9 @@ class Campaign:
         tell: Callable[[CampaignProgress], None],
     ) -> None:
         self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
-        self._workloads: Mapping[str, Workload] = {one.name: one for one in workloads}
+        self._workloads: Mapping[str, Workload] = {
+            workload.name: workload for workload in workloads
+        }
         self._took: list[float] = []
 
     def run(self, isolations: Sequence[str], log: RunLog) -> bool:
@@ -222,7 +224,7 @@ class Campaign:
             open_s = bench.now_s() - opened
             for resident, name in zip(residents, names, strict=True):
                 pool.until(resident, name, "steady", 0)
-            done = min(_between(one, opened, bench.now_s()) for one in residents)
+            done = min(_between(resident, opened, bench.now_s()) for resident in residents)
             enough = open_s >= settings.window_s and done >= LEAST_ITERATIONS
             if enough or open_s >= settings.longest * settings.window_s:
                 break
@@ -243,7 +245,7 @@ class Campaign:
             rates=tuple(rates),
             features=features(samples),
             memories_mib=held,
-            peaks_mib=tuple(one.said().peak_mib for one in residents),
+            peaks_mib=tuple(resident.said().peak_mib for resident in residents),
             window_s=round(closed - opened, 3),
             versions=residents[0].said().versions,
         )
@@ -285,14 +287,14 @@ class _Part:
         self.late = False
 
     def learn(self, run: LoggedRun) -> None:
-        """What a failure says about the runs to come."""
+        """Notes what a failure says about the runs to come."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
         elif run.does_not_fit:
             self.full.add(run.applications)
 
     def share(self, now_s: float, rounds: int) -> None:
-        """Of `rounds` repetitions the next one may use its share of the time: all are alike."""
+        """Gives the next of `rounds` repetitions an equal share of the time that is left."""
         self.until_s = now_s + (self.deadline_s - now_s) / rounds
 
     def sound(self, names: Iterable[str]) -> list[str]:
@@ -300,7 +302,7 @@ class _Part:
         return [name for name in names if name not in self.broken]
 
     def is_worth(self, pair: tuple[str, str]) -> bool:
-        """Whether to repeat it: it was begun, and fits."""
+        """True if to repeat it: it was begun, and fits."""
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
@@ -323,7 +325,7 @@ def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
 def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
     """Mean and 95th percentile of each feature over the samples that have it."""
     names = sorted({name for sample in samples for name in sample})
-    columns = {name: [one[name] for one in samples if name in one] for name in names}
+    columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
     return {
         name: Feature(round(float(np.mean(column)), 6), round(float(np.quantile(column, 0.95)), 6))
         for name, column in columns.items()

@@ -1,4 +1,4 @@
-"""What measuring needs of a machine, whoever it is: a GPU with processes on it, or a fake one."""
+"""The machine that measuring needs: a GPU with processes on it, or a fake one."""
 
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
@@ -33,7 +33,7 @@ class Stamp(NamedTuple):
 
 
 class ResidentReport(msgspec.Struct):
-    """What a resident has said so far; `stamps` are those since it was last told to go."""
+    """A resident's words so far; `stamps` are those since it was last told to go."""
 
     state: State = "starting"
     stamps: list[Stamp] = []
@@ -47,7 +47,7 @@ class BenchResident(Protocol):
     """One workload on the GPU. It is started paused: ready, its memory taken, doing nothing."""
 
     def said(self) -> ResidentReport:
-        """What it has said up to now."""
+        """All that it has said up to now."""
         ...
 
     def go(self) -> None:
@@ -88,7 +88,7 @@ class Bench(Protocol):
         ...
 
     def sample(self) -> dict[str, float]:
-        """What the GPU did since the last call: features by name."""
+        """The GPU's features since the last call, by name."""
         ...
 
     def free_mib(self) -> int | None:

@@ -61,7 +61,7 @@ class ProfiledStay(NamedTuple):
 
 
 class ClusterRecord(NamedTuple):
-    """What the cluster says: who holds what, each card's model, and what else a card is called:
+    """The cluster's record: who holds what, each card's model, and what else a card is called:
     its UUID, or node/index."""
 
     residencies: Sequence[ProfiledStay] = ()

@@ -27,7 +27,7 @@ SECONDS = 600.0
 
 
 class MachineOptions(msgspec.Struct, frozen=True):
-    """What runs the workloads: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
+    """How workloads are run: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
 
     `tiny` sizes show that everything works, and nothing else.
     """

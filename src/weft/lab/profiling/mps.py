@@ -81,7 +81,7 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
 
 
 def _answers(program: str, env: Mapping[str, str]) -> bool:
-    """Whether the daemon takes an order."""
+    """True if the daemon takes an order."""
     try:
         asked = subprocess.run(
             [program],

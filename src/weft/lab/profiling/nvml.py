@@ -1,4 +1,4 @@
-"""What a GPU says of itself through NVML: the features, on Hopper and later by its GPM counters.
+"""A GPU's features through NVML; on Hopper and later by its GPM counters.
 
 GPM needs no DCGM and no profiler: two samples are taken, and what happened between them is asked
 for. NVML's two shares of time are there on every GPU, and are coarser: any kernel at all counts as
@@ -77,7 +77,7 @@ class NvmlGpu:
         self._gpm = None
 
     def sample(self) -> dict[str, float]:
-        """What it did since the last call, and its power, clocks and temperature now."""
+        """Its load since the last call, and its power, clocks and temperature now."""
         nvml, handle = self._nvml, self._handle
         found = self._utilization() | (self._counters() if self._gpm else {})
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -95,7 +95,7 @@ class NvmlGpu:
         return found | {name: float(value) for name, value in now.items() if value is not None}
 
     def takes_one(self) -> bool:
-        """Whether it is set to exclusive-process (or to nobody): only MPS shares it then."""
+        """True if it is set to exclusive-process (or to nobody): only MPS shares it then."""
         return (self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle)) or 0) != 0
 
     def memory_mib(self) -> tuple[int, int]:
@@ -104,8 +104,8 @@ class NvmlGpu:
         return (told.used // _MIB, told.free // _MIB) if told is not None else (0, 0)
 
     def process_mib(self, pid: int) -> int | None:
-        """What this process holds; None where NVML does not say."""
-        used = [one.usedGpuMemory for one in self._processes() if one.pid == pid]
+        """The memory this process holds; None where NVML does not say."""
+        used = [process.usedGpuMemory for process in self._processes() if process.pid == pid]
         return int(used[0] // _MIB) if used and used[0] else None
 
     def _processes(self) -> list[Any]:

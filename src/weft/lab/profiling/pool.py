@@ -63,7 +63,7 @@ class ResidentPool:
         return len(keys - self._kept.keys())
 
     def learn(self, application: str, held_mib: int) -> None:
-        """What it really holds: its class only says what it may."""
+        """Remembers what it really holds: its class only says the most."""
         if held_mib:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
 

@@ -20,7 +20,7 @@ SCHEMA = "weft-runs/1"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Who failed, and why."""
+    """A workload that failed, and why."""
 
     application: str
     reason: str
@@ -50,12 +50,12 @@ class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
 
     @property
     def trial(self) -> PlannedRun:
-        """What was tried."""
+        """The run that was tried."""
         return PlannedRun(self.applications, self.isolation, self.repetition)
 
     @property
     def does_not_fit(self) -> bool:
-        """Whether these cannot be together, now or later. Other failures may be mended."""
+        """True if these cannot be together, now or later. Other failures may be mended."""
         told = self.failure
         return told is not None and told.reason == OUT_OF_MEMORY and len(self.applications) > 1
 
@@ -75,14 +75,14 @@ _line: msgspec.json.Decoder[LoggedRun | MeasuringBegan] = msgspec.json.Decoder(
 
 
 class RunLog(NamedTuple):
-    """What stands in a file so far."""
+    """The runs in a file so far."""
 
     begins: list[MeasuringBegan]
     runs: list[LoggedRun]
 
     @property
     def done(self) -> set[PlannedRun]:
-        """What need not be run again: what ended well, and what did not fit."""
+        """The runs that need not be repeated: those that ended well, and those that did not fit."""
         return {run.trial for run in self.runs if run.failure is None or run.does_not_fit}
 
 

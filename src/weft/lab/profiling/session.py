@@ -24,7 +24,7 @@ RUNS, DATASET = "runs.jsonl", "dataset.json"
 
 
 class MeasuringPlan(NamedTuple):
-    """What to measure, in which ways of sharing, how, on what, and the folder of its log."""
+    """A plan: workloads, ways of sharing, settings, machine, and the folder of the log."""
 
     folder: Path
     workloads: Sequence[Workload]
@@ -107,7 +107,7 @@ def compile_folder(folder: Path) -> Dataset:
 
 
 def line_of(told: CampaignProgress) -> str:
-    """What became of a run, in a line."""
+    """A run's result in a line."""
     names = " + ".join(told.run.applications)
     if told.run.failure is not None:
         what = f"failed: {told.run.failure.application}: {told.run.failure.reason}"

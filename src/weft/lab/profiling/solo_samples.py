@@ -1,4 +1,4 @@
-"""Who was alone on a GPU, and what the GPU did then. Pure: answers in, samples out.
+"""Samples of applications alone on a GPU. Pure: answers in, samples out.
 
 Times are slots of one grid. A pod is alone in a slot where it is the only one seen on the GPU, was
 the only one for `settle` slots before (what starts or has just lost company is not steady), and is
@@ -61,7 +61,7 @@ class TimeGrid(NamedTuple):
 
 
 class SeenGpus:
-    """What was seen of the GPUs in one grid: which pods were there, and every metric."""
+    """The GPUs' samples in one grid: which pods were there, and every metric."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where profiles are kept: a file, or a ConfigMap that several may write to.
+"""Stores of profiles: a file, or a ConfigMap that several may write to.
 
 What is written replaces what was read and nothing else: the file is exchanged whole, the ConfigMap
 is patched at the version that was read, and read again where somebody was quicker.
@@ -33,7 +33,7 @@ class ProfileStore(Protocol):
     where: str
 
     async def load(self) -> Dataset:
-        """What is there; `BadInputError` where nothing was kept yet."""
+        """Loads the profiles; `BadInputError` where nothing was kept yet."""
         ...
 
     async def change(self, change: Change) -> Dataset:
@@ -104,7 +104,7 @@ class ConfigMapStore:
         return dataset.decode(text.encode(), f"{self.where}, {KEY}") if text else EMPTY
 
     async def _put(self, here: ConfigMap | None, text: str) -> None:
-        """Where it was there, only as the version that was read."""
+        """Creates the ConfigMap, or changes it if it is still the version that was read."""
         meta = {"name": self._name, "namespace": self._namespace}
         if here is None:
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {KEY: text}}

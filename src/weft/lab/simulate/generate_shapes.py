@@ -1,4 +1,4 @@
-"""What generated clusters and workloads look like: summaries of a published production trace.
+"""Shapes of generated clusters and workloads: summaries of a published production trace.
 
 Shares and sizes follow the statistics of Alibaba's cluster-trace-gpu-v2023 (openb): 1,213 GPU
 nodes, 8,152 pods. A weight is how often a shape occurs there; most rarer than one in a hundred

@@ -133,7 +133,7 @@ def read_pods(path: Path) -> list[TracePod]:
 
 
 def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str = "") -> Shape:
-    """What an openb row asks: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
+    """An openb row's request: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
     gpu_requests: tuple[GpuRequest, ...] = ()
     if gpus:
         whole = milli >= 1000

@@ -1,4 +1,4 @@
-"""What one simulated run measured, and what several of them say together. Plain values."""
+"""Results of one simulated run, and of several together. Plain values."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What every run of an experiment shares: the cluster, the workload, and how to start an engine."""
+"""The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
 
 from typing import Any, BinaryIO
 

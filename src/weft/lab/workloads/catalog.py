@@ -15,7 +15,7 @@ Step = Callable[[], object]
 """One iteration. What it returns is of no interest."""
 
 MEMORY_MIB: dict[MemoryClass, int] = {"small": 4_096, "medium": 12_288, "large": 24_576}
-"""What a workload of this class takes at most, CUDA's own part included."""
+"""The most memory that a workload of this class takes, CUDA's own part included."""
 
 
 class Workload(NamedTuple):

@@ -1,4 +1,4 @@
-"""What makes images: two networks against each other, and one that takes noise away."""
+"""Image generators: two networks against each other, and one that takes noise away."""
 
 import torch
 from torch import nn

@@ -39,7 +39,7 @@ class RunOptions(NamedTuple):
 
 
 class RunOrders:
-    """What is told on a file descriptor, a word a line; without one: go once, then end."""
+    """Orders on a file descriptor, a word a line; without one: go once, then end."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
@@ -53,7 +53,7 @@ class RunOrders:
         return self._words.pop(0)
 
     def waiting(self) -> bool:
-        """Whether an order to stop has come."""
+        """True if an order to stop has come."""
         if self._descriptor is None:
             return False
         if select.select([self._descriptor], [], [], 0)[0]:
@@ -124,7 +124,7 @@ def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders
 
 
 def standard_output() -> TextIO:
-    """Where lines go: whatever else is printed meanwhile goes to stderr."""
+    """The stream that lines go to: whatever else is printed meanwhile goes to stderr."""
     mine = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -1,4 +1,4 @@
-"""What waits for something else than arithmetic: recurrent steps, a graph's edges, input."""
+"""Workloads that wait for something else than arithmetic: recurrent steps, edges, input."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Where a workload runs, and the two kinds of step that most of them are: training, inference."""
+"""A workload's device, and the two kinds of step that most of them are: training, inference."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -41,7 +41,7 @@ class Block(nn.Module):
         value: torch.Tensor,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What each position takes from the others."""
+        """Attention: each position's part of the others."""
         weights = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         if mask is not None:
             weights = weights + mask

@@ -37,7 +37,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 
 class TelemetryFeed:
-    """One cluster's. Not thread-safe: the steps of a tick come one after another."""
+    """Makes a cluster's snapshots. Not thread-safe: the steps of a tick come one after another."""
 
     def __init__(self, settings: FeedSettings, devices: Devices, origin_s: float) -> None:
         self.settings, self.devices = settings, devices
@@ -62,18 +62,18 @@ class TelemetryFeed:
         return self._builder.window
 
     def follow(self, devices: Devices) -> None:
-        """Other GPUs: what is known of those that stay is kept."""
+        """Change to other GPUs; what is known of those that stay is kept."""
         self.devices = devices
         self._builder.realign(devices)
 
     def observe(self, ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> None:
-        """Who holds which GPU now, and since when. The table's devices are in the order of ours."""
-        self._residents = found = ObservedResidents.of(ledger, now_s, bound_s)
+        """Take over who holds which GPU, and since when. The table's GPUs are ordered as ours."""
+        self._residents = residents = ObservedResidents.of(ledger, now_s, bound_s)
         self.window.advance(now_s)
         if self.settings.memory_needs:
-            self._memory.observe(found, self.devices.gpus)
-        pods = np.bincount(found.keys.gpu, minlength=len(self.devices))
-        rows = dict(zip(found.keys.gpu.tolist(), found.keys.uids, strict=True))
+            self._memory.observe(residents, self.devices.gpus)
+        pods = np.bincount(residents.keys.gpu, minlength=len(self.devices))
+        rows = dict(zip(residents.keys.gpu.tolist(), residents.keys.uids, strict=True))
         only = {self.devices.gpus[row]: uid for row, uid in rows.items() if pods[row] == 1}
         alone = self.sole_tenants.observe(only, now_s, SAMPLES * self.settings.step_s)
         applications = {
@@ -81,32 +81,34 @@ class TelemetryFeed:
             for gpu, uid in alone.items()
         }
         self._alone = {row: name for row, name in applications.items() if name}
-        self._builder.note(now_s, found.promised_mib)
+        self._builder.note(now_s, residents.promised_mib)
 
     def put(self, samples: JoinedSamples) -> None:
-        """Samples of one metric; what is not kept of is left out."""
+        """Take in samples of one metric, if it is one that is kept."""
         if samples.metric in self.settings.metrics:
             self.window.put(*samples, self._now.now_s)
 
     def put_scrape(self, at_s: float, values: Floats) -> None:
-        """One sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
+        """Take in one sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
         self.window.put_scrape(at_s, values, self._now.now_s)
 
     def put_pods(self, samples: Iterable[PodSamples]) -> None:
-        """What residents themselves use."""
+        """Take in what residents themselves use."""
         if self.settings.memory_needs:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 
     def snapshot(self, at_ns: int, version: int = 0, why: str = "") -> SignalsSnapshot:
         """All that policies may read, as of the last `observe`; `version` 0: one more than last."""
-        found, gpus = self._now, len(self.devices)
-        warm = found.keys.gpu[found.age_s >= self.settings.warm_up.warm_s]
-        pods, warm = (np.bincount(rows, minlength=gpus) for rows in (found.keys.gpu, warm))
+        observed, gpus = self._now, len(self.devices)
+        warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
+        pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
         residents = GpuPods(pods, warm)
-        now = SnapshotTime(found.now_s, at_ns, residents, self._alone)
+        now = SnapshotTime(observed.now_s, at_ns, residents, self._alone)
         made = self._builder.refresh(now, version=version, why=why)
         return (
-            self._memory.measure(made, self.window, found) if self.settings.memory_needs else made
+            self._memory.measure(made, self.window, observed)
+            if self.settings.memory_needs
+            else made
         )
 
     def peak_mib(self, uid: str) -> int:

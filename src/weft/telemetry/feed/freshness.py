@@ -1,4 +1,4 @@
-"""How far a number may be trusted: by its age, and by what the ledger knows better."""
+"""Freshness of samples, by their age and by what the ledger knows better."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
 
 
 def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
-    """Where used memory cannot be true, and counts as MISSING.
+    """GPUs whose used memory cannot be true, and counts as MISSING.
 
     That is: none while pods that have warmed up run, or all of the card and more. No card gives
     all it has to pods: a metric stuck at its maximum is caught by this, on one card as on many.

@@ -1,4 +1,4 @@
-"""Whether an application's load rises together with a GPU's: Kube-Knots' correlation of two series.
+"""Correlation of an application's load with a GPU's, as Kube-Knots compares two series.
 
 An application's series are what its GPU did while one of its pods was alone there. Compared with
 another GPU's latest samples they say whether the two peak at the same time (policies.md 7.3):
@@ -27,7 +27,7 @@ Gpu: TypeAlias = tuple[str, int]
 
 
 class SoleTenants:
-    """Who has had a GPU for itself, and since when."""
+    """Pods that have a GPU for themselves, and since when."""
 
     def __init__(self) -> None:
         self.since: dict[Gpu, tuple[str, float]] = {}
@@ -50,7 +50,7 @@ class LoadCorrelation:
         self._known: dict[str, Floats] = {}
 
     def observe(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
-        """What `series` say now, by metric; how every known application goes with each GPU, [g].
+        """Correlate every known application with each GPU, [g]; `series` are the GPUs', by metric.
 
         `alone` are GPUs (rows) that a pod of an application has had for itself all the while. NaN
         where a GPU's series has gaps. Only the newest `SAMPLES` matter.
@@ -63,11 +63,11 @@ class LoadCorrelation:
 
     def _learn(self, series: Sequence[Floats], alone: Mapping[int, str]) -> None:
         for row, application in sorted(alone.items()):
-            found = np.array([one[row, -SAMPLES:] for one in series])
-            if found.shape[1] < SAMPLES or bool(np.isnan(found).any()):
+            newest = np.array([values[row, -SAMPLES:] for values in series])
+            if newest.shape[1] < SAMPLES or bool(np.isnan(newest).any()):
                 continue
             self._known.pop(application, None)
-            self._known[application] = found
+            self._known[application] = newest
         for application in list(self._known)[:-MOST_APPLICATIONS]:
             del self._known[application]
 

@@ -1,4 +1,4 @@
-"""What residents need of their GPU's memory, and so what they leave idle (policies.md 7.1). Pure.
+"""Memory that residents need of their GPU, and so what they leave idle (policies.md 7.1). Pure.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
@@ -42,7 +42,7 @@ of the pod. How old its GPU's may be is for freshness to say."""
 
 
 class WarmUp(NamedTuple):
-    """How long a pod is held at what it asked: for `warm_s` from its binding on, seconds, and until
+    """Time that a pod is held at what it asked: for `warm_s` seconds from its binding, and until
     its memory was stable for `stable_s` once."""
 
     warm_s: float = 60.0
@@ -105,7 +105,7 @@ class MemoryNeeds(NamedTuple):
 def measure(
     residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
 ) -> MemoryNeeds:
-    """What is idle now. `sample_age_s` [T] is how long ago each sample was, the oldest first."""
+    """Measure needs and idle memory. `sample_age_s` [T]: age of each sample, the oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
@@ -158,7 +158,7 @@ def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tup
 
 
 def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
-    """What each pod is held at while nothing of its own says how much it needs."""
+    """Memory that each pod is held at while nothing of its own says how much it needs."""
     asked = residents.asked_mib.astype(np.float64)
     if residents.expected_mib is None:
         return asked
@@ -168,7 +168,7 @@ def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
 
 
 def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools) -> Floats:
-    """What each GPU uses beside the pods that have a series of their own, [G, T]."""
+    """Use of each GPU beside the pods that have a series of their own, [G, T]."""
     taken = np.zeros(cards.used_mib.shape)
     np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
     return np.asarray(np.maximum(0.0, cards.used_mib - taken))
@@ -191,10 +191,10 @@ def _warm(
 
 
 def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
-    """Whether each series, [s, T], ever lay within `STABLE_PART` for so long."""
+    """Series, [s, T], that ever lay within `STABLE_PART` for so long."""
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
-    found = np.zeros(len(series), dtype=np.bool_)
+    was_stable = np.zeros(len(series), dtype=np.bool_)
     for length in np.unique(lengths[begins >= 0]):  # one, where looks come at a steady pace
         first = begins[(begins >= 0) & (lengths == length)]
         stretches = np.lib.stride_tricks.sliding_window_view(series, length, axis=1)
@@ -202,8 +202,8 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
         least = stretches.min(axis=2)[:, first]
         with np.errstate(invalid="ignore"):
             stable = (most > 0) & (most - least < STABLE_PART * most)
-        found |= stable.any(axis=1)
-    return found
+        was_stable |= stable.any(axis=1)
+    return was_stable
 
 
 def _believed(
@@ -215,10 +215,10 @@ def _believed(
     now = _last(cards.used_mib)
     pods = np.bincount(residents.gpu[old], minlength=gpus)
     wrong = contradicted(now, cards.total_mib, pods)
-    told = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
-    slowdown_limit = cards.total_mib * RESERVE_PERMILLE / 1000
+    own_mib = _per_gpu(residents.gpu, np.where(has_own, _last(own), 0.0), gpus)
+    tolerance_mib = cards.total_mib * RESERVE_PERMILLE / 1000
     with np.errstate(invalid="ignore"):
-        wrong |= told > now + slowdown_limit
+        wrong |= own_mib > now + tolerance_mib
     absent = ~np.isfinite(now) & (cards.freshness == FRESH)
     return np.where(wrong | absent, MISSING, cards.freshness).astype(np.int8)
 
@@ -301,7 +301,7 @@ def _peak(series: Floats) -> Floats:
 
 
 class ResidentKeys(NamedTuple):
-    """Which pod (UID) and device row each row of `ResidentRows` is, what it asked and is expected
+    """The pod (UID) and device row of each row of `ResidentRows`, what it asked and is expected
     to need there, and whether its class lets it lend."""
 
     uids: tuple[str, ...]
@@ -313,7 +313,7 @@ class ResidentKeys(NamedTuple):
 
 def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
     """A row for each pod and GPU; shares of one GPU together."""
-    found: dict[tuple[str, int], int] = {}
+    asked: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
     lends: dict[tuple[str, int], bool] = {}
     for held in holdings:
@@ -322,13 +322,13 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
             device = table.device_row(row, share.gpu) if row is not None else -1
             if device >= 0:
                 key = held.placement.uid, device
-                found[key] = found.get(key, 0) + share.memory_mib
-                expected[key] = min(found[key], held.expected_mib or found[key])
+                asked[key] = asked.get(key, 0) + share.memory_mib
+                expected[key] = min(asked[key], held.expected_mib or asked[key])
                 lends[key] = held.placement.job_class != LATENCY_CRITICAL
     return ResidentKeys(
-        tuple(uid for uid, _ in found),
-        np.array([device for _, device in found], dtype=np.int64),
-        np.array(list(found.values()), dtype=np.int64),
+        tuple(uid for uid, _ in asked),
+        np.array([device for _, device in asked], dtype=np.int64),
+        np.array(list(asked.values()), dtype=np.int64),
         np.array(list(expected.values()), dtype=np.int64),
         np.array(list(lends.values()), dtype=np.bool_),
     )
@@ -346,7 +346,7 @@ def idle_by_uid(
         for uid, device, mib in zip(rows.uids, rows.gpu.tolist(), idle_mib, strict=True)
         if mib > 0
     }
-    found = {}
+    idle = {}
     for held in holdings if left else ():
         row = table.row_of.get(held.placement.node)
         parts = []
@@ -357,8 +357,8 @@ def idle_by_uid(
                 left[key] -= part
             parts.append(part)
         if any(parts):
-            found[held.placement.uid] = tuple(parts)
-    return found
+            idle[held.placement.uid] = tuple(parts)
+    return idle
 
 
 def with_memory_needs(

@@ -1,7 +1,7 @@
 """The most that pods used of their GPU, of those that were watched from their start without a gap.
 
-Pure. A look counts for a pod where its GPU's memory is FRESH and, once the pod has warmed up, its
-own use was told. One look that does not, and the pod is never told of again: what it used at most
+Pure. A tick counts for a pod where its GPU's memory is FRESH and, once the pod has warmed up, its
+own use was told. One tick that does not, and the pod is never told of again: what it used at most
 is not known. How it ends is for the engine to know: only whole runs say what the next one needs.
 """
 
@@ -14,7 +14,7 @@ _LOST = -1
 
 
 class PeakWatch:
-    """Keeps what is needed from one look to the next."""
+    """Keeps what is needed from one tick to the next."""
 
     def __init__(self, warm_up: WarmUp = USUAL) -> None:
         self._warm_up = warm_up
@@ -23,14 +23,14 @@ class PeakWatch:
     def observe(
         self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
     ) -> dict[str, int]:
-        """`SignalsSnapshot.peaks_mib` after this look: warm pods on one GPU, MiB by UID.
+        """`SignalsSnapshot.peaks_mib` after this tick: warm pods on one GPU, MiB by UID.
 
         `uids` are the residents' rows, `answer` what was found for them.
         """
         fresh = (answer.freshness == FRESH)[residents.gpu].tolist()
         ages, warm = residents.age_s.tolist(), answer.warm.tolist()
         now: dict[str, int] = {}
-        told: dict[str, int] = {}
+        peaks: dict[str, int] = {}
         for row, uid in enumerate(uids):
             before = self._most.get(uid)
             if before is None:  # one that was bound long ago was not watched from its start
@@ -40,8 +40,8 @@ class PeakWatch:
             lost = before == _LOST or not fresh[row] or unseen or uid in now
             now[uid] = _LOST if lost else max(before, most, 0)
             if warm[row] and not lost:
-                told[uid] = now[uid]
+                peaks[uid] = now[uid]
             else:
-                told.pop(uid, None)
+                peaks.pop(uid, None)
         self._most = now
-        return told
+        return peaks

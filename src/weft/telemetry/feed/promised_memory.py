@@ -1,4 +1,4 @@
-"""What pods were promised of each GPU's memory while its newest sample was taken, and since then.
+"""Memory promised of each GPU while its newest sample was taken, and since then.
 
 A reading of free memory is of the pods that were there when it was taken. Whoever left meanwhile is
 still in it: without this a card would look full for as long as samples are late.
@@ -13,14 +13,14 @@ from weft.telemetry.meaning.metric_names import Floats
 
 
 class PromisedMemory:
-    """The ledger's promises at the last looks, as long ago as `keep_s`."""
+    """The ledger's promises at the last ticks, as long ago as `keep_s`."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._ticks: deque[tuple[float, Ints]] = deque()
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """One look: MiB promised of each GPU, [g]. A clock that was put back begins anew."""
+        """Keep one tick: MiB promised of each GPU, [g]. A clock that was put back begins anew."""
         if self._ticks and wall_s < self._ticks[-1][0]:
             self._ticks.clear()
         self._ticks.append((wall_s, promised_mib))
@@ -28,7 +28,7 @@ class PromisedMemory:
             self._ticks.popleft()
 
     def since(self, sampled_s: Floats) -> Floats:
-        """The most that was promised from the last look before `sampled_s` on, [g]; NaN unknown."""
+        """The most that was promised from the last tick before `sampled_s` on, [g]; NaN unknown."""
         if not self._ticks:
             return np.full(len(sampled_s), np.nan)
         until = [*(at for at, _ in list(self._ticks)[1:]), np.inf]

@@ -26,7 +26,7 @@ USED = Metric.MEMORY_USED_MIB
 
 
 class ObservedResidents(NamedTuple):
-    """Who holds which GPU at `now_s`: a copy, which a thread may read while the ledger goes on.
+    """Holders of GPUs at `now_s`: a copy, which a thread may read while the ledger goes on.
 
     `age_s` is how long ago each row of `keys` was bound, NaN where that is not known.
     """
@@ -122,7 +122,7 @@ class ResidentMemory:
         return int(np.ceil(self._most.get(uid, 0.0)))
 
     def _watched_s(self, residents: ObservedResidents, fresh: Bytes) -> Floats:
-        """How long each row's pod has been watched: infinite for whoever came between two ticks.
+        """Time that each row's pod has been watched: infinite for whoever came between two ticks.
 
         Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
         """

@@ -1,4 +1,4 @@
-"""From the window to a `SignalsSnapshot`: every column that policies may read, in one pass.
+"""Builds a `SignalsSnapshot` from the window: every column that policies may read, in one pass.
 
 Pure but for the forecasters' memory of how wrong they were: time is passed in, and the same windows
 in the same order give the same snapshots. Columns are listed in docs/reference/telemetry.md.
@@ -71,7 +71,7 @@ class SnapshotTime(NamedTuple):
     """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
     `alone` are GPUs (rows) that a pod of an application has had for itself for
-    `co_residents.SAMPLES`.
+    `load_correlation.SAMPLES`.
     """
 
     wall_s: float
@@ -81,7 +81,7 @@ class SnapshotTime(NamedTuple):
 
 
 class _Series(NamedTuple):
-    """One metric of all GPUs: the window, the newest sample, its time."""
+    """A metric of all GPUs: the window, the newest sample, its time."""
 
     history: Floats
     last: Floats
@@ -104,7 +104,7 @@ class SnapshotBuilder:
         self._forecast_of: dict[Metric, Forecast] = {}
 
     def realign(self, devices: Devices) -> None:
-        """Other GPUs: what is known of those that stay is kept."""
+        """Change to other GPUs; what is known of those that stay is kept."""
         before = self.devices.row_of
         rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
         self.devices = devices
@@ -115,7 +115,7 @@ class SnapshotBuilder:
         self._forecast_of = {}
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """What pods are promised of each GPU at this tick, whether or not a snapshot is made."""
+        """Keep what pods are promised of each GPU at this tick, with or without a snapshot."""
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
@@ -143,22 +143,22 @@ class SnapshotBuilder:
 
     def _series(self) -> dict[Metric, _Series]:
         """Every metric of the window; used and free memory also follow from each other."""
-        found = {
+        series = {
             m: _Series(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
         nothing = np.zeros(self.devices.total_mib.shape)
         total = self.devices.total_mib.astype(np.float64)
-        reserved = found.get(RESERVED)
+        reserved = series.get(RESERVED)
         held = nothing if reserved is None else np.nan_to_num(reserved.last)
-        ratio = found.get(Metric.MEMORY_USED_RATIO)
-        if USED in found and ratio is not None:
+        ratio = series.get(Metric.MEMORY_USED_RATIO)
+        if USED in series and ratio is not None:
             whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
-            found[USED] = _or_else(found[USED], whole)
-        if USED in found and FREE in found:
-            used, free = found[USED], found[FREE]
-            found[USED] = _or_else(used, _rest(total - held, free))
-            found[FREE] = _or_else(free, _rest(total - held, used))
-        return found
+            series[USED] = _or_else(series[USED], whole)
+        if USED in series and FREE in series:
+            used, free = series[USED], series[FREE]
+            series[USED] = _or_else(used, _rest(total - held, free))
+            series[FREE] = _or_else(free, _rest(total - held, used))
+        return series
 
     def _doubt(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: GpuPods
@@ -219,7 +219,7 @@ class SnapshotBuilder:
     def _memory(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
     ) -> dict[str, Column]:
-        """What the Kube-Knots rules compare."""
+        """Columns that the Kube-Knots rules compare."""
         columns: dict[str, Column] = {}
         if USED in series:
             used = stats.pack(series[USED].history)
@@ -238,7 +238,7 @@ class SnapshotBuilder:
     def _promises(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
     ) -> dict[str, Column]:
-        """What free memory must be read with: see `promised`."""
+        """The column that free memory must be read with: see `promised_memory`."""
         read = FREE if FREE in series else USED
         if read not in series:
             return {}
@@ -248,12 +248,12 @@ class SnapshotBuilder:
     def _correlations(
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], alone: Mapping[int, str]
     ) -> dict[str, Column]:
-        """How applications go with each GPU: in memory, SMs and bandwidth, as far as measured."""
+        """Correlation of applications with each GPU: memory, SMs, bandwidth, where measured."""
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
         if USED not in known:
             return {}
-        found = [[metric for metric in kind if metric in known] for kind in COMPARED]
-        metrics = [kind[0] for kind in found if kind]
+        compared = [[metric for metric in kind if metric in known] for kind in COMPARED]
+        metrics = [kind[0] for kind in compared if kind]
         histories = {metric.value: _carried(series[metric].history) for metric in metrics}
         oldest = np.min([fresh[metric] for metric in metrics], axis=0)
         return {
@@ -280,13 +280,13 @@ class SnapshotBuilder:
                 for ago in range(passed - 1, 0, -1):
                     selector.tick(history[:, :-ago])
                 self._forecast_of[metric] = selector.tick(history)
-            told = self._forecast_of[metric]
+            forecast = self._forecast_of[metric]
             largest = self.devices.total_mib.astype(np.float64) if metric is FREE else 1.0
-            named = {"next": told.mean[:, -1]}
+            named = {"next": forecast.mean[:, -1]}
             if metric is FREE:
                 named["next_low"], named["next_high"] = (
-                    told.lower.min(axis=1),
-                    told.upper.max(axis=1),
+                    forecast.lower.min(axis=1),
+                    forecast.upper.max(axis=1),
                 )
             for name, values in named.items():
                 bounded = np.clip(values, 0.0, largest)
@@ -305,7 +305,7 @@ def _or_else(first: _Series, second: _Series) -> _Series:
 
 
 def _rest(total: Floats, part: _Series) -> _Series:
-    """What of `total` is not `part`, never below 0."""
+    """The rest of `total` beside `part`, never below 0."""
     return _Series(
         np.maximum(total[:, None] - part.history, 0.0),
         np.maximum(total - part.last, 0.0),

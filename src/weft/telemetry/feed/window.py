@@ -44,7 +44,7 @@ class MetricWindow:
 
     @property
     def gpus(self) -> int:
-        """How many."""
+        """Number of GPUs."""
         return self._rings.shape[1]
 
     @property
@@ -53,7 +53,7 @@ class MetricWindow:
         return self._open - 1
 
     def advance(self, now_s: float) -> int:
-        """Time goes on: forget what leaves the window; how many slots ended since the last time.
+        """Forget what leaves the window as time goes on; returns how many slots ended.
 
         A clock that was put back by more than the window begins anew.
         """
@@ -96,8 +96,8 @@ class MetricWindow:
         self._rings[at, rows, ring] = values[newer]
 
     def put_scrape(self, at_s: float, values: Floats, now_s: float) -> None:
-        """Take in one look at all GPUs: a sample of every metric of this time, [metrics, GPUs], NaN
-        where none came. As `put` does it, in one go.
+        """Take in one scrape of all GPUs, as `put` does: a sample of every metric of this time,
+        [metrics, GPUs], NaN where none came.
         """
         came = ~np.isnan(values)
         slot = int(np.ceil((at_s - self.origin_s) / self.step_s - _EPSILON))
@@ -141,7 +141,7 @@ class MetricWindow:
         return self.last[at], self.last_at_s[at]
 
     def realign(self, rows: Ints) -> None:
-        """The GPUs changed: new row i is old row `rows[i]`, or an unknown GPU where −1."""
+        """Change to other GPUs: new row i is old row `rows[i]`, or an unknown GPU where −1."""
         if self.gpus == 0:
             metrics = len(self.metrics)
             self._rings = np.full((metrics, 1, self._slots), np.nan, dtype=np.float32)
@@ -158,7 +158,7 @@ class MetricWindow:
 
 
 def _in_order(rows: Ints, times: Floats) -> bool:
-    """Whether each GPU's samples lie together, the oldest first, as servers tell them."""
+    """True if each GPU's samples lie together, the oldest first, as servers tell them."""
     if len(rows) == 0:
         return True
     same = rows[1:] == rows[:-1]

@@ -1,4 +1,4 @@
-"""How wrong a forecaster was: forecasts from earlier points of the history, against what came."""
+"""Errors of a forecaster: forecasts from earlier points of the history, against what came."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ WITHIN = 1.645
 
 
 def rolling_errors(means: Means, history: Floats, horizon: int, origins: int) -> Floats:
-    """What came less what was forecast, [s, origins, h], oldest origin first.
+    """Actual less forecast values, [s, origins, h], oldest origin first.
 
     The last origin is one sample before the end. Each forecast sees only what lies before its
     origin; steps beyond the history, and forecasts that were not made, are NaN.

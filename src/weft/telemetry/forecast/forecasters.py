@@ -80,7 +80,7 @@ class Ewma(Forecaster):
 
 
 class SeasonalNaive(Forecaster):
-    """What was one period ago; where that is missing, two periods ago, and so on."""
+    """Repeats the value of one period ago; where that is missing, of two periods ago, and so on."""
 
     name = "seasonal-naive"
 
@@ -195,7 +195,7 @@ def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
 
 
 def residencies_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
-    """Whether no root of the autoregression is larger than `largest_root`, [s].
+    """True where no root of the autoregression is larger than `largest_root`, [s].
 
     Levinson's recursion backwards: bounded means that every reflection coefficient is below 1.
     """

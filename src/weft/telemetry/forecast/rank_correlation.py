@@ -1,4 +1,4 @@
-"""Which loads rise together: rank correlation of many pairs of series at once."""
+"""Rank correlation of many pairs of series at once: do their loads rise together?"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a forecast says."""
+"""The forecast of a set of series."""
 
 from typing import NamedTuple
 

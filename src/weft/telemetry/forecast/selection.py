@@ -1,4 +1,4 @@
-"""Which forecaster is trusted for which series: the one that was least wrong lately.
+"""Selects a forecaster for each series: the one that was least wrong lately.
 
 Each tick the forecasts made one to `horizon` ticks ago meet the sample that came, so that the
 rolling-origin backtest costs one subtraction a step and no refit. Squared errors are forgotten by
@@ -38,7 +38,7 @@ class Selector:
         self.chosen: Counts = np.zeros(series, dtype=np.int64)
 
     def tick(self, history: Floats) -> Forecast:
-        """One sample later: learn from it, forecast again. `history` is [s, n], newest last."""
+        """Learn from one more sample and forecast again. `history` is [s, n], newest last."""
         if history.shape[1]:
             self._learn(history[:, -1])
         self._made = self._made[-self.horizon + 1 :] if self.horizon > 1 else []
@@ -77,7 +77,7 @@ class Selector:
         self.chosen = np.where(fresh, 0, self.chosen[rows])
 
     def _pad(self) -> None:
-        """One series that nobody has, for −1 to point at: of no series there is no last one."""
+        """Append a series that nobody has, for −1 to point at."""
         shape = (len(self.forecasters), 1, self.horizon)
         self._squares = np.zeros(shape, dtype=np.float32)
         self._weights = np.zeros(shape, dtype=np.float32)

@@ -47,7 +47,7 @@ def mean(series: PackedSeries) -> Floats:
 
 
 def variance(series: PackedSeries) -> Floats:
-    """Of the population, as mean of squares less squared mean: rounding may make it negative."""
+    """Population variance, as mean of squares less squared mean: rounding may make it negative."""
     with np.errstate(all="ignore"):
         middle = mean(series)
         return running_sum(series.values * series.values) / series.counts - middle * middle

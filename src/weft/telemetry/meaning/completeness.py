@@ -1,4 +1,4 @@
-"""What is missing in what a source told: metrics, labels, nodes, samples. Pure.
+"""Finds what a source's answers lack: metrics, labels, nodes, samples. Pure.
 
 `discover` makes nodes of the labels alone, where nobody knows the cluster's own.
 """
@@ -56,7 +56,7 @@ EITHER = {
 
 
 class CompletenessFinding(NamedTuple):
-    """One thing that was looked at; `mend` is what to do about it."""
+    """A check's result; `mend` is what to do about it."""
 
     level: Level
     text: str
@@ -81,7 +81,7 @@ def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIA
 
 
 class ScrapeReport(NamedTuple):
-    """One look: what was answered, how it was joined, and when it was: asked at `asked_s`, at
+    """A reading of a source: answers, how they were joined, and when: asked at `asked_s`, at
     `now_s` all answers were there.
 
     A sample is as old as it was when it was asked for: how long answers take says nothing of how
@@ -98,7 +98,7 @@ class ScrapeReport(NamedTuple):
     notes: Sequence[CompletenessFinding] = ()
 
     def ages_s(self, metric: Metric) -> Floats:
-        """How old each GPU's newest sample is; infinite without one, negative from the future."""
+        """Age of each GPU's newest sample; infinite without one, negative from the future."""
         at_s = self.window.newest(metric)[1]
         age_s = np.maximum(0.0, self.asked_s - at_s)
         return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
@@ -150,7 +150,7 @@ def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    """How far samples lie apart, how old the newest are, and whose clock is wrong."""
+    """Checks how far samples lie apart, how old the newest are, and whose clock is wrong."""
     steps = [
         np.diff(part)
         for answer in looked.answers
@@ -250,7 +250,7 @@ def _labels_of(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _misnamed(looked: ScrapeReport) -> str:
-    """What series call the nodes that the cluster calls otherwise."""
+    """Names that series have for nodes that the cluster calls otherwise."""
     devices = looked.joiner.devices
     told = set()
     for answer in looked.answers:

@@ -17,11 +17,12 @@ from weft.telemetry.meaning.metric_names import Floats
 
 LEAST_STUCK = 3
 """So many GPUs at the maximum are no chance any more."""
-SLACK, SLACK_MIB = 1.02, 1024
+TOLERANCE, TOLERANCE_MIB = 1.02, 1024
 """What rounding, and inventories that count in GiB, may leave out of a card's memory."""
 LEAST_TOLD = 0.85
-"""So much of a card is told as used, free or reserved, less `SLACK_MIB`. ECC takes a sixteenth of a
-card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box."""
+"""So much of a card is told as used, free or reserved, less `TOLERANCE_MIB`. ECC takes a sixteenth
+of a card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box.
+"""
 AT_WORK = 0.5
 """A share of time that is no measuring error: another metric cannot say never, nor always."""
 
@@ -47,15 +48,15 @@ class MemoryReadings(NamedTuple):
 
 
 def false_memory(seen: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
-    """Where the readings of memory contradict the ledger or each other. NaN contradicts nothing.
+    """GPUs whose readings of memory contradict the ledger or each other. NaN contradicts nothing.
 
     A metric that is stuck at 0 is caught by the other one; where one of the two is all there is,
     the other is what it leaves of the card, and that is caught by the ledger.
     """
-    told = np.where(seen.at_once, seen.used + seen.free, np.nan)
+    sum_mib = np.where(seen.at_once, seen.used + seen.free, np.nan)
     with np.errstate(invalid="ignore"):
-        too_much = told > total_mib * SLACK + SLACK_MIB
-        too_little = told + seen.reserved < total_mib * LEAST_TOLD - SLACK_MIB
+        too_much = sum_mib > total_mib * TOLERANCE + TOLERANCE_MIB
+        too_little = sum_mib + seen.reserved < total_mib * LEAST_TOLD - TOLERANCE_MIB
         all_free = (seen.free >= total_mib) & (residents.warm > 0)
     wrong = contradicted(seen.used, total_mib, residents.warm)
     return np.asarray(wrong | too_much | too_little | all_free)
@@ -99,7 +100,7 @@ def never_idle(dram: Floats) -> Bools:
 
 
 def _always(series: Floats, value: float) -> Bools:
-    """Whether every sample that there is, and there is one, is exactly this, [g]."""
+    """True where there are samples and all of them are exactly this, [g]."""
     known = ~np.isnan(series)
     return np.asarray(known.any(axis=1) & ((series == value) | ~known).all(axis=1))
 

@@ -1,4 +1,4 @@
-"""Whose series is it: labels in all their spellings, joined to the cluster's GPUs.
+"""Joins series to the cluster's GPUs and pods, by labels in all their spellings.
 
 A card's UUID decides where the node's cards have UUIDs: indexes are the exporter's business and
 change with what a container sees. Else the node, by name or by address, and the GPU's index.
@@ -67,7 +67,7 @@ class Devices:
         return len(self.gpus)
 
     def same(self, other: "Devices") -> bool:
-        """Whether every series would be joined as with `other`, and mean the same there."""
+        """True if every series would be joined as with `other`, and mean the same there."""
         return (
             self.gpus == other.gpus
             and self.by_uuid == other.by_uuid
@@ -78,10 +78,10 @@ class Devices:
     def node(self, labels: Mapping[str, str]) -> str:
         """The node that these labels name; "" where none of them does."""
         for label in NODE_LABELS:
-            told = labels.get(label, "")
-            if not told:
+            text = labels.get(label, "")
+            if not text:
                 continue
-            for name in (told, without_port(told), told.partition(".")[0]):
+            for name in (text, without_port(text), text.partition(".")[0]):
                 known = name if name in self.nodes else self._addresses.get(name, "")
                 if known in self.nodes:
                     return known
@@ -124,7 +124,7 @@ class PodSamples(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What is known of labels: the row, or −1 and why; the pod that they name, with namespace."""
+    """The place that labels name: the row, or −1 and why; the pod, with namespace."""
 
     row: int
     why: JoinFailure | None = None
@@ -178,7 +178,7 @@ class SeriesJoiner:
 
     @property
     def kept(self) -> int:
-        """How many label sets are remembered."""
+        """Number of label sets that are remembered."""
         return len(self._known) + len(self._before)
 
     def join(self, answer: QueryResult) -> list[JoinedSamples]:
@@ -192,7 +192,7 @@ class SeriesJoiner:
         row = np.fromiter((place.row for place in places), np.int64, len(places))
         name = np.array(numbers, dtype=np.int64)
         rows, names = np.repeat(row, answer.counts), np.repeat(name, answer.counts)
-        found: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
+        parts_of: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
         for number in np.unique(name[row >= 0]).tolist():
             of_name = names == number  # unjoined ones too: they help to tell percent from ratio
             values = read(self._names[number], answer.values[of_name], self.aliases)
@@ -201,11 +201,11 @@ class SeriesJoiner:
             alias = self._alias[number]
             merged = _merged(*part, add=alias.by_process)
             rank = np.full(len(merged[0]), number)
-            found.setdefault(alias.metric, []).append((*merged, rank))
-        return [_preferred(metric, parts, len(self.devices)) for metric, parts in found.items()]
+            parts_of.setdefault(alias.metric, []).append((*merged, rank))
+        return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
-        """What pods themselves use, where the exporter tells: beside the device's own series."""
+        """Samples of pods' own use, where the exporter tells it beside the device's own series."""
         ends = np.cumsum(answer.counts)
         whole: set[tuple[int, int]] = set()
         parts: list[tuple[_Place, int, str, int]] = []
@@ -263,7 +263,7 @@ class SeriesJoiner:
 
 
 def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[Ints, Floats, Floats]:
-    """One sample for each GPU and moment: the largest of several, or their sum."""
+    """Merge samples to one for each GPU and moment: the largest of several, or their sum."""
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     if len(np.unique(rows[starts])) == len(starts) and bool(
         ((np.diff(times) > 0) | (np.diff(rows) != 0)).all()
@@ -285,7 +285,7 @@ def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[In
 def _preferred(
     metric: Metric, parts: list[tuple[Ints, Floats, Floats, Ints]], devices: int
 ) -> JoinedSamples:
-    """Of several exporters' names for one thing on one GPU, the first counts."""
+    """Select the first of several exporters' names for one thing on one GPU."""
     if len(parts) == 1:
         return JoinedSamples(metric, *parts[0][:3])
     rows, times, values, rank = (np.concatenate(column) for column in zip(*parts, strict=True))

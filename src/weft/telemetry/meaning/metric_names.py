@@ -1,4 +1,4 @@
-"""One name and one unit for each metric, whatever exporter it comes from.
+"""Canonical metrics: one name and one unit each, whatever exporter they come from.
 
 `ALIASES` says what a Prometheus metric means. `read` turns its samples into the canonical unit;
 what cannot be true (DCGM's blank values, NaN, negative, above what any card has) is missing: NaN.
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Metric(enum.StrEnum):
-    """What Weft knows about a GPU. Ratios are of 1; unit and meaning in the value's name."""
+    """The metrics of a GPU. Ratios are of 1; unit and meaning in the value's name."""
 
     MEMORY_USED_MIB = "memory_used_mib"
     MEMORY_FREE_MIB = "memory_free_mib"
@@ -59,7 +59,7 @@ BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
 
 
 class Alias(NamedTuple):
-    """What an exporter's metric means.
+    """The meaning of an exporter's metric.
 
     A sample times `scale` is in the metric's unit. `by_process` series come one a process: those of
     one pod on one GPU are added up; all others say the same of a device each time they appear.
@@ -154,7 +154,7 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 
 class SeriesSubject(NamedTuple):
-    """What a series is about, as far as its labels say; "" and −1 where they do not."""
+    """The subject of a series, as far as its labels say; "" and −1 where they do not."""
 
     node: str = ""
     uuid: str = ""

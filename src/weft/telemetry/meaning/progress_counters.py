@@ -1,4 +1,4 @@
-"""How fast pods go: the counters that applications export of their work, and the p99 they tell.
+"""Pods' rates of progress, from the counters that applications export, and the p99 they tell.
 
     samples of a look ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
 
@@ -64,7 +64,7 @@ class Rate(NamedTuple):
 
 
 class CounterKey(NamedTuple):
-    """One counter of a pod: of which job, read where (its instance, else its container), by what
+    """A counter of a pod: of which job, read where (its instance, else its container), by what
     way there, and which one of that page (its own labels)."""
 
     job: str = ""
@@ -74,7 +74,7 @@ class CounterKey(NamedTuple):
 
 
 class CounterSeries(NamedTuple):
-    """Which pod's, which of its counters, and of which metric."""
+    """The pod, its counter and the metric of a series."""
 
     pod: PodName
     part: CounterKey
@@ -82,7 +82,7 @@ class CounterSeries(NamedTuple):
 
 
 class _Window:
-    """One pod's: where each counter stood at its begin and at the last look, and who was beside."""
+    """A pod's counting window: each counter at its begin and at the last tick, the co-residents."""
 
     __slots__ = ("begun", "co_residents", "last", "rests_s")
 
@@ -111,7 +111,7 @@ class CounterReader:
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
             self._known.clear()
-        found: dict[str, dict[PodName, dict[CounterKey, Samples]]] = {}
+        samples_of: dict[str, dict[PodName, dict[CounterKey, Samples]]] = {}
         for text, samples in _each(answer, now_s):
             series = self._series(text)
             if series is None:
@@ -121,14 +121,14 @@ class CounterReader:
             elif not samples:
                 self.unjoined["value"] += 1
             else:
-                parts = found.setdefault(series.metric, {}).setdefault(series.pod, {})
+                parts = samples_of.setdefault(series.metric, {}).setdefault(series.pod, {})
                 if series.part in parts:
                     parts[series.part] = sorted({*parts[series.part], *samples})
                 elif len(parts) < MOST_PARTS:
                     parts[series.part] = samples
                 else:
                     self.unjoined["many"] += 1
-        return found
+        return samples_of
 
     def _series(self, text: bytes) -> CounterSeries | None:
         if text not in self._known:
@@ -182,7 +182,7 @@ class Rates:
 
     @property
     def rests_s(self) -> float:
-        """How long a counter that began, or began anew, is left alone."""
+        """Time for which a counter that began, or began anew, is left alone."""
         return self._longest_s
 
     def update(
@@ -225,7 +225,7 @@ class Rates:
         return (_Window(window.last, co_residents, 0.0) if over else window), rate
 
     def _broken(self, window: _Window, parts: Mapping[CounterKey, Samples]) -> bool:
-        """Whether a counter fell, or was not read for so long that it may have."""
+        """True if a counter fell, or was not read for so long that it may have."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
             for next_s, told in samples:

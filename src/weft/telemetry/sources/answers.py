@@ -1,4 +1,4 @@
-"""What a metrics server answered, as arrays. Pure: bytes in, arrays out.
+"""Decodes a metrics server's answers into arrays. Pure: bytes in, arrays out.
 
     {"status": "success", "data": {"resultType": "matrix", "result": [
         {"metric": {…labels…}, "values": [[seconds, "value"], …]}, …]}}
@@ -89,7 +89,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def labels_of(text: bytes) -> dict[str, str]:
-    """One series' labels; none where they cannot be read."""
+    """A series' labels; none where they cannot be read."""
     try:
         return _labels.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -106,31 +106,30 @@ def readable(body: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
 
 
-NOTHING = QueryResult([], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
-
-
 def decode(body: bytes, where: str) -> QueryResult:
     """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
     try:
-        found = _response.decode(readable(body))
+        response = _response.decode(readable(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        what = f"{shown(str(error))}: {shown(body)}"
-        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
+        reason = f"{shown(str(error))}: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {reason}") from None
     except RecursionError:
-        what = f"nested too deeply: {shown(body)}"
-        raise TelemetryError("garbage", f"{where}: no answer to a query: {what}") from None
-    if found.status != "success" or found.data is None:
+        reason = f"nested too deeply: {shown(body)}"
+        raise TelemetryError("garbage", f"{where}: no answer to a query: {reason}") from None
+    if response.status != "success" or response.data is None:
         raise TelemetryError(
-            "status", f"{where}: {shown(found.kind)}: {shown(found.error or found.status)}"
+            "status", f"{where}: {shown(response.kind)}: {shown(response.error or response.status)}"
         )
-    if found.data.kind not in {"matrix", "vector"}:
-        raise TelemetryError("garbage", f"{where}: answered a {shown(found.data.kind)}, no series")
-    series = found.data.result
+    if response.data.kind not in {"matrix", "vector"}:
+        raise TelemetryError(
+            "garbage", f"{where}: answered a {shown(response.data.kind)}, no series"
+        )
+    series = response.data.result
     texts = [bytes(one.values or one.value) for one in series]
     if any(text[:1] not in {b"[", b""} for text in texts):
         raise TelemetryError("garbage", f"{where}: samples that are no list")
-    samples, counts = _numbers(texts, found.data.kind == "matrix", where)
-    warnings = tuple(shown(one) for one in found.warnings[:_MOST_WARNINGS])
+    samples, counts = _numbers(texts, response.data.kind == "matrix", where)
+    warnings = tuple(shown(one) for one in response.warnings[:_MOST_WARNINGS])
     labels = [bytes(one.metric) for one in series]
     return QueryResult(labels, counts, samples[0::2], samples[1::2], warnings)
 

@@ -51,7 +51,7 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class NameIndex(NamedTuple):
-    """What names mean, and the ledger's GPUs."""
+    """Meaning of the names, and the ledger's GPUs."""
 
     aliases: Mapping[str, Alias] = ALIASES
     devices: Callable[[], Devices] = lambda: Devices([])
@@ -83,16 +83,18 @@ class ExporterSource:
         self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """One sample of everything; what was before now nobody has kept."""
+        """Read one sample of everything; exporters keep nothing from before now."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
-        told = await asyncio.gather(
+        answered = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
         )
         devices = self._known.devices()
         answers = [
-            of_node(answer, asked.about, devices) for answer, asked in told if answer is not None
+            of_node(answer, asked.about, devices)
+            for answer, asked in answered
+            if answer is not None
         ]
-        return SourceReading(answers, [asked for _, asked in told], "exporters")
+        return SourceReading(answers, [asked for _, asked in answered], "exporters")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """Nothing: applications are not asked one by one."""

@@ -24,7 +24,7 @@ _AT_ONCE = 4
 
 
 class PrometheusOptions(ServerCredentials, frozen=True):
-    """How the server is asked.
+    """Options of requests to the server.
 
     `url` is what stands before /api/v1. `timeout_s` is for one answer, `most_mib` its size.
     `partial`: Thanos may leave out stores that do not answer, and says so in a warning.
@@ -71,9 +71,9 @@ class Prometheus:
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """All samples of these metrics of the last `back_s` seconds; one question a metric."""
-        told = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
-        answers = [answer for answer, _ in told if answer]
-        return SourceReading(answers, [asked for _, asked in told], self._url)
+        answered = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
+        answers = [answer for answer, _ in answered if answer]
+        return SourceReading(answers, [asked for _, asked in answered], self._url)
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """All samples of the metrics of these names, whatever they mean; one question."""
@@ -82,14 +82,14 @@ class Prometheus:
         return SourceReading([answer] if answer else [], [asked], self._url)
 
     async def query(self, query: str, time_s: float | None = None) -> QueryResult:
-        """One instant query; `TelemetryError` where it has no answer."""
+        """Run an instant query; `TelemetryError` where it has no answer."""
         form = {"query": query} | ({"time": f"{time_s:.3f}"} if time_s is not None else {})
         return await self._decoded("/api/v1/query", form)
 
     async def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
     ) -> QueryResult:
-        """One range query."""
+        """Run a range query."""
         form = {
             "query": query,
             "start": f"{start_s:.3f}",
@@ -99,7 +99,7 @@ class Prometheus:
         return await self._decoded("/api/v1/query_range", form)
 
     def selector(self, *metrics: Metric) -> str:
-        """What finds every series of these metrics, in one query."""
+        """The selector of every series of these metrics, for one query."""
         names = (name for metric in metrics for name in names_of(metric, self.aliases))
         return _selector(names, self.options.selector)
 
@@ -136,7 +136,7 @@ def _selector(names: Iterable[str], more: str) -> str:
 
 
 def _check(status: int, body: bytes, where: str) -> None:
-    """Whether there is an answer in it; 4xx of the API carry its own words in JSON."""
+    """Raise where there is no answer in it; 4xx of the API carry its own words in JSON."""
     if status in {401, 403}:
         raise TelemetryError("refused", f"{where}: {status}: not let in; check the credentials")
     if status == 200:

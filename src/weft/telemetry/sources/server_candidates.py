@@ -1,4 +1,4 @@
-"""Which Services of a cluster are metrics servers, and in which order they are worth a try. Pure.
+"""Finds Services that are metrics servers, in the order in which they are worth a try. Pure.
 
 A Service says so itself by an annotation, or it is called as such servers usually are. Nothing is
 asked here: `MetricsServer.gpus` is found out by whoever asks
@@ -31,7 +31,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 
 
 class ServerKind(NamedTuple):
-    """One sort of server. `names` are of Services, or of `app.kubernetes.io/name` with one of
+    """A sort of server. `names` are of Services, or of `app.kubernetes.io/name` with one of
     `components` (none: any); `path` stands before /api/v1."""
 
     title: str
@@ -100,18 +100,18 @@ class MetricsServer(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where it is for those inside the cluster; only a port by number is an address."""
+        """Its URL inside the cluster; only a port by number is an address."""
         return f"{self.scheme}://{self.name}.{self.namespace}.svc:{self.port}{self.path}"
 
     @property
     def proxied(self) -> str:
-        """Its path on the API server."""
+        """The path to it through the API server."""
         before = proxy_path("services", self.namespace, self.name, self.port, self.scheme)
         return before + self.path
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Its name for people."""
         return f"Service {self.namespace}/{self.name}"
 
 
@@ -140,19 +140,19 @@ def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> Server
 
 
 def to_try(servers: Sequence[MetricsServer]) -> list[MetricsServer]:
-    """Of servers in their order those to ask: the best of each namespace, then their second best.
+    """Order servers to ask: the best of each namespace, then their second best.
 
     Whoever fills a namespace with offers so hides none of another one.
     """
     alike: Counter[tuple[str, int]] = Counter()
     turns: Counter[str] = Counter()
-    found: list[tuple[int, MetricsServer]] = []
+    ranked: list[tuple[int, MetricsServer]] = []
     for server in servers:
         alike[server.namespace, server.rank] += 1
         if alike[server.namespace, server.rank] <= _MOST_ALIKE:
             turns[server.namespace] += 1
-            found.append((turns[server.namespace], server))
-    return [server for _, server in sorted(found)[:MOST_TRIED]]
+            ranked.append((turns[server.namespace], server))
+    return [server for _, server in sorted(ranked)[:MOST_TRIED]]
 
 
 def _elsewhere(service: Service, trusted: Collection[str]) -> str:
@@ -199,7 +199,7 @@ def _shown(text: str) -> str:
 
 
 def _is(service: Service, kind: ServerKind) -> bool:
-    """Whether the Service is called as servers of this kind usually are."""
+    """True if the Service is called as servers of this kind usually are."""
     labels = service.metadata.labels or {}
     component = labels.get("app.kubernetes.io/component", "")
     if service.metadata.name in kind.names:

@@ -1,4 +1,4 @@
-"""What a source of numbers offers, whoever it is: a metrics server, or the exporters themselves."""
+"""Interface of metric sources: a metrics server, or the exporters themselves."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -29,7 +29,7 @@ DEFAULT_METRICS = (
 
 
 class QueryOutcome(NamedTuple):
-    """How one question went: what about, how long it took, and what was wrong, if anything."""
+    """Outcome of a query: what about, how long it took, and what was wrong, if anything."""
 
     about: str
     took_s: float
@@ -37,7 +37,7 @@ class QueryOutcome(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """What came back in one tick; what is missing from it is among `asked` with its error.
+    """Answers of one tick; what is missing from them is among `asked` with its error.
 
     `where` names who was asked, for people.
     """
@@ -48,7 +48,7 @@ class SourceReading(NamedTuple):
 
 
 class MetricSource(Protocol):
-    """Where samples come from."""
+    """A source of samples."""
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """All samples of the last `back_s` seconds, or what can be had of them. Never raises."""

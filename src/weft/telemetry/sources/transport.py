@@ -1,4 +1,4 @@
-"""How a question gets to a metrics server: over HTTP, as whoever the configuration says we are.
+"""Sends requests to a metrics server over HTTP, as whoever the configuration says we are.
 
 Every answer is limited in time and size, and whatever goes wrong is one `TelemetryError`.
 """
@@ -25,7 +25,7 @@ _MOST_SHOWN = 500
 
 
 class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and whom to believe. Files are PEM, but for the password and the token.
+    """Credentials, and whom to trust. Files are PEM, but for the password and the token.
 
     `headers` go with every question. `verify`: whether the server's certificate is looked at.
     """
@@ -40,7 +40,7 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
     def credentials(self) -> Credentials:
-        """What goes into the Authorization header; files are read again as they are replaced."""
+        """The Authorization header; files are read again as they are replaced."""
         if self.bearer_token_file:
             path, where = Path(self.bearer_token_file), "telemetry.bearerTokenFile"
             return TokenFile(path, SystemClock(), where)
@@ -61,7 +61,7 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseLimits(NamedTuple):
-    """Of one answer."""
+    """Limits of one answer."""
 
     timeout_s: float = 10.0
     most_mib: int = 256
@@ -120,8 +120,8 @@ class Direct:
     ) -> tuple[int, bytes]:
         limits = self._limits
         try:
-            told = await self._credentials.authorization()
-            headers = {**self._extra, **({"Authorization": told} if told else {})}
+            header = await self._credentials.authorization()
+            headers = {**self._extra, **({"Authorization": header} if header else {})}
             async with (
                 asyncio.timeout(limits.timeout_s),
                 self._open().request(

@@ -85,7 +85,7 @@ and `peaky` is made up."""
 
 
 def request_mib(need_mib: int, percent: int) -> int:
-    """What a job asks for that is over-provisioned by `percent`; never more than the card."""
+    """The request of a job that is over-provisioned by `percent`; never more than the card."""
     return min(need_mib * (100 + percent) // 100, CARD_MIB)
 
 

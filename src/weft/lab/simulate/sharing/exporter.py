@@ -1,4 +1,4 @@
-"""What exporters would say of the simulated cards, and how it gets lost on the way.
+"""Exporters of the simulated cards, and how their samples get lost on the way.
 
 One scrape is an array [metrics, GPUs] in the canonical units, NaN where nothing came. Chance is
 keyed by seed and scrape: a run can be repeated, and two policies see equal faults.
@@ -21,7 +21,7 @@ METRICS = (
     Metric.GPU_UTIL_RATIO,
     Metric.POWER_W,
 )
-"""What the simulated exporters have, in the order of a scrape's rows."""
+"""The simulated exporters' metrics, in the order of a scrape's rows."""
 
 IDLE_W, RESIDENT_W, BUSY_W = 27.1, 9.8, 17.2
 """A V100's draw: nobody on it, what the first context adds, what full use adds to that."""
@@ -29,7 +29,7 @@ MOST_W = 300.0
 
 
 class ExporterFaults(msgspec.Struct, frozen=True):
-    """What goes wrong between a card and Weft.
+    """Faults between a card and Weft.
 
     `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
     `missing` the share of GPUs of which nothing ever does. `noise` is the relative standard

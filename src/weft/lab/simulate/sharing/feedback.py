@@ -1,4 +1,4 @@
-"""What jobs' progress shows of how they slow each other down, as a live cluster would see it.
+"""Slowdowns by jobs' progress, as a live cluster would see them.
 
 Each look compares what every container got done since the last look with what it would have done
 alone. The engine is told of it (`ProgressSeen`), pairs that ran together all that time teach, and
@@ -43,7 +43,7 @@ class Feedback(msgspec.Struct, frozen=True):
 
 
 class _Mark(NamedTuple):
-    """What a container had done at the last look, and who was at work beside it."""
+    """A container's work done at the last look, and its neighbours then."""
 
     started_ns: int
     worked_ns: int
@@ -82,27 +82,27 @@ class SimulatedProgress:
         self._random = Random(f"weft-feedback-{seed}")
 
     def look(self, now_ns: int) -> ProgressSeen | None:
-        """What the engine is told of the time since the last look; None where it is told nothing.
+        """The event for the time since the last look; None where there is nothing to tell.
 
         What is learnt of it is `due`.
         """
         told = []
-        for one in self._windows(now_ns):
-            job = one.container.job
+        for window in self._windows(now_ns):
+            job = window.container.job
             if job.job_class == LATENCY_CRITICAL:
                 self.looks += 1
-                bound = bound_on(job.slowdown_limit, self._model[one.gpu], self._feedback.bound)
-                self.slow_looks += one.slowdown > bound
-            slowdown = self._measured(one.slowdown)
+                bound = bound_on(job.slowdown_limit, self._model[window.gpu], self._feedback.bound)
+                self.slow_looks += window.slowdown > bound
+            slowdown = self._measured(window.slowdown)
             if slowdown is None:
                 continue
             told.append(PodProgress(job.uid, slowdown))
-            if one.steady and self._feedback.teach:
-                self.experience.saw(self._model[one.gpu], job.kind, one.others, slowdown)
+            if window.steady and self._feedback.teach:
+                self.experience.saw(self._model[window.gpu], job.kind, window.others, slowdown)
         return ProgressSeen(tuple(told)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
-        """What policies are to be told, if it is time."""
+        """The policies' next input, if it is due."""
         found = self.experience.due(now_ns)
         return PolicyInput(INTERFERENCE, to_input(found)) if found is not None else None
 

@@ -72,7 +72,7 @@ class SimulatedContainer:
 
     @property
     def memory_mib(self) -> int:
-        """What it holds of the card."""
+        """The memory it holds of the card."""
         return self.job.phases[self.phase].memory_mib if self.running else 0
 
     @property
@@ -178,10 +178,6 @@ class SimulatedGpus:
         """The card's memory."""
         return self._cards[key].memory_mib
 
-    def restarts_of(self, uid: str) -> int:
-        """How often the pod's container died so far."""
-        return self._cards[self.where[uid]].containers[uid].restarts
-
     # --- one card --------------------------------------------------------------------------
 
     def _turn(self, key: GpuKey, now_ns: int) -> list[ContainerEnd]:
@@ -246,7 +242,7 @@ class SimulatedGpus:
         card.now_ns = now_ns
 
     def _renew(self, key: GpuKey, now_ns: int) -> None:
-        """Who shares the card may have changed: new speeds, and a new next event."""
+        """Recomputes speeds and the next event after the card's residents may have changed."""
         card = self._cards[key]
         card.version += 1
         at_work = [each for each in card.containers.values() if each.running]

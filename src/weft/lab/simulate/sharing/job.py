@@ -1,4 +1,4 @@
-"""What a job really does on a GPU: phases of work, each with its memory and load."""
+"""A job's true use of a GPU: phases of work, each with its memory and load."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What one run of jobs on shared GPUs measured. Plain values."""
+"""Results of one run of jobs on shared GPUs. Plain values."""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ def seconds(ns: int) -> float:
 
 def percentiles(outcomes: Sequence[JobOutcome]) -> dict[str, float]:
     """Mean, p50, p99 and maximum of the finished jobs' completion times; NaN without any."""
-    times = [one.jct_s for one in outcomes if one.jct_s is not None]
+    times = [outcome.jct_s for outcome in outcomes if outcome.jct_s is not None]
     values = np.array(times) if times else np.array([np.nan])
     p50, p99 = (float(each) for each in np.percentile(values, [50, 99]))
     return {

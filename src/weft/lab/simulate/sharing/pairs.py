@@ -164,14 +164,14 @@ def _time_s(rng: random.Random, load: OfferedLoad) -> float:
 
 
 def _expected_s(rng: random.Random, load: OfferedLoad, takes_s: float) -> int:
-    """What the job's owner believes; 0 where nobody says."""
+    """The duration its owner believes; 0 where nobody says."""
     if load.expected_error is None:
         return 0
     return max(1, round(takes_s * rng.uniform(1 - load.expected_error, 1 + load.expected_error)))
 
 
 def requests_mib(speed: Floats) -> list[int]:
-    """What each kind asks for: pairs that cannot be do not fit on a card, nor do three jobs.
+    """The memory each kind asks for: impossible pairs do not fit on a card, nor do three jobs.
 
     Where sizes that part good pairs from bad ones do not exist, as few good ones as possible are
     kept apart too.

@@ -96,7 +96,7 @@ class SimulatedTelemetry:
 
     @property
     def can_wait(self) -> bool:
-        """Whether looks that nobody asks about need not be told: each stands for itself."""
+        """True if looks that nobody asks about need not be told: each stands for itself."""
         return not self._watching.holds and not self._watching.forecasts
 
     def _arrive(self, scrape: Scrape, ledger: Ledger) -> None:

@@ -138,7 +138,7 @@ class SharingRun:
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
-        """What comes next, containers' ends first; None where nothing will ever happen."""
+        """The next event, containers' ends first; None where nothing will ever happen."""
         ends = self.cards.next_ns()
         head = self.heap[0] if self.heap else None
         if ends is not None and (head is None or (ends, _ENDS) <= head[:2]):
@@ -191,7 +191,7 @@ class SharingRun:
             self.tell(due)
 
     def _can_wait(self) -> bool:
-        """Whether what the cards show changes nothing before the next event: nobody borrows, and
+        """True if what the cards show changes nothing before the next event: nobody borrows, and
         whoever waits asks for more than is free of any card.
         """
         if self.pipeline is None or not self.pipeline.can_wait or self.policy.harvests:
@@ -298,7 +298,7 @@ class SharingRun:
             policy=self.policy.name,
             seed=self.scenario.seed,
             jobs=len(outcomes),
-            unfinished=sum(one.finished_s is None for one in outcomes),
+            unfinished=sum(outcome.finished_s is None for outcome in outcomes),
             makespan_s=seconds(max(ended, default=0)),
             **percentiles(outcomes),
             ooms=self.cards.ooms,
@@ -329,7 +329,7 @@ def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
 
 
 def _looks(policy: Policy) -> bool:
-    """Whether anything that is measured can change what the policy decides."""
+    """True if anything that is measured can change what the policy decides."""
     return "signals" in policy.reads or policy.harvests
 
 
