@@ -12,13 +12,7 @@ import msgspec
 import numpy as np
 
 from weft.interference import additive
-from weft.interference.calibration import (
-    Calibration,
-    by_group,
-    factor_of,
-    few_groups,
-    scores_of,
-)
+from weft.interference.calibration import Calibration, by_group, factor_of, few_groups, scores_of
 from weft.interference.committee import (
     Committees,
     SampleGroup,
@@ -27,14 +21,7 @@ from weft.interference.committee import (
     mean_of,
     without_pairs,
 )
-from weft.interference.features import (
-    Applications,
-    Bools,
-    Floats,
-    Ints,
-    PairSamples,
-    pair_rows,
-)
+from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, pair_rows
 from weft.interference.kernel import (
     ApplicationSpace,
     LeftOutScores,

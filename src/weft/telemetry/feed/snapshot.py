@@ -32,11 +32,7 @@ from weft.telemetry.meaning.metric_names import Floats, Metric
 
 Column = tuple[Floats, Bytes]
 
-USED, FREE, RESERVED = (
-    Metric.MEMORY_USED_MIB,
-    Metric.MEMORY_FREE_MIB,
-    Metric.MEMORY_RESERVED_MIB,
-)
+USED, FREE, RESERVED = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB)
 MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
 FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
 AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
