@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-from weft.testing.kube_knots import (
+from kube_knots_slowly import (
     PUBLISHED,
     KnotsDecision,
     KnotsRule,

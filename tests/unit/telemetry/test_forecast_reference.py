@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kube_knots_slowly import decide
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, residencies_bounded
 from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
-from weft.testing.kube_knots import decide
 
 STEPS = 6
 

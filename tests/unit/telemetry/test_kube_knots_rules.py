@@ -2,12 +2,12 @@
 
 import math
 
+import kube_knots_slowly as kube_knots
 import numpy as np
 import pytest
+from kube_knots_slowly import PUBLISHED, KnotsRule, Rules, decide
 
 from weft.telemetry.forecast.rank_correlation import ranks, spearman
-from weft.testing import kube_knots
-from weft.testing.kube_knots import PUBLISHED, KnotsRule, Rules, decide
 
 STEADY = [20_000.0] * 30
 USED = [12_509.0] * 30

@@ -1,5 +1,6 @@
 """Snapshots from the window: the columns, how old they are, and what is not believed."""
 
+import kube_knots_slowly as kube_knots
 import numpy as np
 import pytest
 from telemetry_world import CARD_MIB, NOW_S, Scene, node
@@ -7,7 +8,6 @@ from telemetry_world import CARD_MIB, NOW_S, Scene, node
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.meaning.metric_names import Metric
-from weft.testing import kube_knots
 
 USED, FREE, SM = Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO
 

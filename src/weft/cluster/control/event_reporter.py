@@ -72,8 +72,8 @@ class EventReporter:
         self._news = asyncio.Event()
         self._writing = False
         self._stuck: tuple[float, str] = (-_STUCK_FOR_S, "")
-        live.on_decision.append(self._heard)
-        live.on_notice.append(self._noticed)
+        live.on_decision.append(self._on_decision)
+        live.on_notice.append(self._on_notice)
 
     async def run(self) -> None:
         """Write what is heard, until cancelled; what is queued then is written within `drain_s`."""
@@ -157,7 +157,7 @@ class EventReporter:
 
     # --- what is heard ---
 
-    def _heard(self, what: Attempt | BindOutcome) -> None:
+    def _on_decision(self, what: Attempt | BindOutcome) -> None:
         request = what.command.pod
         if request is None:
             return
@@ -177,7 +177,7 @@ class EventReporter:
             self._tell(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
 
-    def _noticed(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         pod = notice.pod
         if pod is not None and notice.waits:
             self._forget(pod.metadata.uid)

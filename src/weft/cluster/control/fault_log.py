@@ -14,31 +14,31 @@ class FaultLog:
 
     def __init__(self) -> None:
         self.count = 0
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def heard(self, command: Faulted) -> bool:
+    def observe(self, command: Faulted) -> bool:
         """The engine says that a decision broke off; whether it is about a pod."""
         record = command.record
-        self.tell(
+        self.report(
             f"{record.namespace}/{record.name}" if command.pod else "", record.fault, command.error
         )
         return command.pod is not None
 
-    def tell(self, about: str, why: str, error: BaseException | None = None) -> None:
+    def report(self, about: str, why: str, error: BaseException | None = None) -> None:
         """Something about a pod (NAMESPACE/NAME, or "") broke off; `why` in words."""
         self.count += 1
-        known = (about, why) in self._told
-        self._told[about, why] = None
-        self._told.move_to_end((about, why))
+        known = (about, why) in self._logged
+        self._logged[about, why] = None
+        self._logged.move_to_end((about, why))
         if known:
             return
-        if len(self._told) > _KEPT:
-            self._told.popitem(last=False)
+        if len(self._logged) > _KEPT:
+            self._logged.popitem(last=False)
         whose = f"pod {about}: " if about else ""
         log.error("%s%s; this is a mistake in Weft", whose, why, exc_info=error)
 
     def answering(self, about: str, error: BaseException) -> str:
         """Log that an answer about a pod broke off; returns what to say instead."""
         why = in_words(error, "answering about this pod")
-        self.tell(about, why, error)
+        self.report(about, why, error)
         return why

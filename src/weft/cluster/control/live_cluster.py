@@ -144,9 +144,9 @@ class EngineCluster:
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream = ChangeStream()
-        self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._hear_nodes)
+        self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
-        self._gathering = NodeBatches(client.clock, self._tell_nodes, nudge)
+        self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
@@ -258,7 +258,7 @@ class EngineCluster:
             if isinstance(command, _CarriedOut):
                 self._carry_out(command)
                 continue
-            if isinstance(command, Faulted) and not self.faults.heard(command):
+            if isinstance(command, Faulted) and not self.faults.observe(command):
                 continue
             if isinstance(command, Bind | Unschedulable | Faulted):
                 took = self._client.clock.monotonic() - began
@@ -352,7 +352,7 @@ class EngineCluster:
 
     # --- taking in ---
 
-    def _hear_nodes(self, changes: list[Change[Any]]) -> None:
+    def _close_nodes(self, changes: list[Change[Any]]) -> None:
         """Whoever else is decided from here on meets a node that was closed as closed."""
         closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
         if closures:
@@ -398,11 +398,11 @@ class EngineCluster:
         if self._nodes.dirty:
             self._gathering.changed(at_once=not self.ready)
 
-    def _tell_nodes(self) -> None:
+    def _apply_nodes(self) -> None:
         new, gone = self._nodes.changed()
         for name in gone:
             self._pods.without(name)
-        self.units.look(new, gone)
+        self.units.check(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)

@@ -14,7 +14,6 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, ObjectMeta
 from weft.model.manifest import Api
 
-MOST_SCORE = 10
 MOST_NODES = 100_000
 """Most nodes of one request. Kubernetes goes to 5,000; more only cost memory."""
 _LONGEST_TEXT = 300

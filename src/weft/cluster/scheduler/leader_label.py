@@ -28,7 +28,7 @@ class LeaderLabel:
 
     async def follow(self) -> None:
         """Say that this process does not lead. A failure is logged: the lease protects anyway."""
-        await self._say(self._name, FOLLOWER)
+        await self._label(self._name, FOLLOWER)
 
     async def lead(self) -> bool:
         """Say that this process leads and nobody else does; whether that worked."""
@@ -42,10 +42,10 @@ class LeaderLabel:
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
             log.warning("which pod calls itself leader can't be read: %s", error)
             return False
-        said = [await self._say(name, FOLLOWER) for name in others if name != self._name]
-        return await self._say(self._name, LEADER) and all(said)
+        labelled = [await self._label(name, FOLLOWER) for name in others if name != self._name]
+        return await self._label(self._name, LEADER) and all(labelled)
 
-    async def _say(self, name: str, role: str) -> bool:
+    async def _label(self, name: str, role: str) -> bool:
         if not name:
             return True
         body = msgspec.json.encode({"metadata": {"labels": {ROLE: role}}})

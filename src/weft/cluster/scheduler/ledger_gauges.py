@@ -13,6 +13,9 @@ from prometheus_client.samples import Sample
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
+_MEMORY_USED = "GPU memory that pods hold, MiB."
+_CORES_USED = "GPU cores that pods hold, thousandths."
+
 Column = tuple[str, str, Sequence[float]]
 """A gauge's name, its help, and one value a label set."""
 
@@ -27,7 +30,7 @@ class LedgerGauges:
         self._nodes: list[dict[str, str]] = []
         self._gpus: list[dict[str, str]] = []
         self._label: dict[str, dict[str, str]] = {}
-        self._told: list[Column] = []
+        self._steady: list[Column] = []
 
     def collect(self) -> Iterator[Metric]:
         """All of them, as of now: what changes between two families changes nothing here."""
@@ -47,7 +50,7 @@ class LedgerGauges:
         names = [table.nodes[row].name for row in self._rows.tolist()]
         self._label = {name: self._label.get(name) or {"node": name} for name in names}
         self._nodes = list(self._label.values())
-        self._told = self._of_told()
+        self._steady = self._steady_columns()
         if self._per_gpu:
             self._gpus = [
                 {"gpu": str(gpu.index), "node": node.name}
@@ -55,48 +58,27 @@ class LedgerGauges:
                 for gpu in node.gpus
             ]
 
-    def _of_told(self) -> list[Column]:
+    def _steady_columns(self) -> list[Column]:
         """Numbers that change only with the nodes. A MIG instance counts as part of its card."""
         table = self._ledger.table
         cards = table.device_parent < 0
+        memory = self._sums(np.where(cards, table.device_memory_total, 0))
+        cores = self._sums(np.where(cards, np.asarray(table.milli_total), 0))
         return [
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
-            (
-                "weft_ledger_gpu_memory_capacity_mib",
-                "GPU memory of the node, MiB.",
-                self._sums(np.where(cards, table.device_memory_total, 0)),
-            ),
-            (
-                "weft_ledger_gpu_cores_capacity_milli",
-                "GPU cores, thousandths of a GPU.",
-                self._sums(np.where(cards, np.asarray(table.milli_total), 0)),
-            ),
+            ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.", memory),
+            ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.", cores),
         ]
 
     def _of_nodes(self) -> list[Column]:
-        table = self._ledger.table
+        table, holdings = self._ledger.table, "Shares of GPUs that pods hold: one a pod and GPU."
+        idle = table.idle.take(self._rows).tolist()
         return [
-            *self._told,
-            (
-                "weft_ledger_gpus_idle",
-                "GPUs in service that no pod holds a share of.",
-                table.idle.take(self._rows).tolist(),
-            ),
-            (
-                "weft_ledger_gpu_memory_used_mib",
-                "GPU memory that pods hold, MiB.",
-                self._sums(table.memory_used),
-            ),
-            (
-                "weft_ledger_gpu_cores_used_milli",
-                "GPU cores that pods hold, thousandths.",
-                self._sums(table.milli_used),
-            ),
-            (
-                "weft_ledger_gpu_holdings",
-                "Shares of GPUs that pods hold: one a pod and GPU.",
-                self._sums(table.pods),
-            ),
+            *self._steady,
+            ("weft_ledger_gpus_idle", "GPUs in service that no pod holds a share of.", idle),
+            ("weft_ledger_gpu_memory_used_mib", _MEMORY_USED, self._sums(table.memory_used)),
+            ("weft_ledger_gpu_cores_used_milli", _CORES_USED, self._sums(table.milli_used)),
+            ("weft_ledger_gpu_holdings", holdings, self._sums(table.pods)),
         ]
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
@@ -110,16 +92,8 @@ class LedgerGauges:
     def _of_gpus(self) -> list[Column]:
         table = self._ledger.table
         return [
-            (
-                "weft_ledger_one_gpu_memory_used_mib",
-                "GPU memory that pods hold, MiB.",
-                list(table.memory_used),
-            ),
-            (
-                "weft_ledger_one_gpu_cores_used_milli",
-                "GPU cores that pods hold, thousandths.",
-                list(table.milli_used),
-            ),
+            ("weft_ledger_one_gpu_memory_used_mib", _MEMORY_USED, list(table.memory_used)),
+            ("weft_ledger_one_gpu_cores_used_milli", _CORES_USED, list(table.milli_used)),
         ]
 
 

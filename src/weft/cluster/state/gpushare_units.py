@@ -20,20 +20,20 @@ class UnitMismatches:
     """The contradictions there are, by node name: `of_nodes`. (Those of bound pods are `doubts` of
     the `PodView`.)"""
 
-    def __init__(self, nodes: NodeView, unit: Unit, tell: Callable[[Notice], None]) -> None:
+    def __init__(self, nodes: NodeView, unit: Unit, notify: Callable[[Notice], None]) -> None:
         self.of_nodes: dict[str, Notice] = {}
-        self._nodes, self._tell = nodes, tell
+        self._nodes, self._notify = nodes, notify
         self._unit_mib = UNIT_MIB.get(unit, 0)
         self._leading = False
 
     def lead(self) -> None:
-        """This process leads now: all that is known is told, and from here on what is new."""
+        """Report all that is known, and from here on what is new: this process leads now."""
         self._leading = True
         for notice in self.of_nodes.values():
-            self._say(notice)
+            self._report(notice)
 
-    def look(self, new: Iterable[Node], gone: Collection[str]) -> None:
-        """At nodes that are new or other than before, and at who is gone."""
+    def check(self, new: Iterable[Node], gone: Collection[str]) -> None:
+        """Check nodes that are new or other than before, and forget those that are gone."""
         for name in gone:
             self.of_nodes.pop(name, None)
         for node in new:
@@ -43,11 +43,11 @@ class UnitMismatches:
             elif known is None or known.text != why:
                 self.of_nodes[node.name] = Notice("UnitMismatch", why, node=node.name)
                 if self._leading:
-                    self._say(self.of_nodes[node.name])
+                    self._report(self.of_nodes[node.name])
 
-    def _say(self, notice: Notice) -> None:
+    def _report(self, notice: Notice) -> None:
         log.warning("node %s %s", notice.node, notice.text)
-        self._tell(notice)
+        self._notify(notice)
 
     def _doubt(self, node: Node) -> str:
         counts = UNIT_NAME.get(node.unit_mib, "")

@@ -82,7 +82,7 @@ class PodView:
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
-        self._told: dict[str, PodRequest | Placement] = {}
+        self._sent: dict[str, PodRequest | Placement] = {}
         self._bound_with: dict[str, str] = {}  # Weft's annotation, as it was seen first
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
@@ -114,7 +114,7 @@ class PodView:
             self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
         self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
-            if known is not pod and meta.uid in self._told and same(known, pod):
+            if known is not pod and meta.uid in self._sent and same(known, pod):
                 if pod.spec.node_name:
                     self._on_node[pod.spec.node_name][meta.uid] = pod
                 return None  # its status moved, which says nothing of what it asks or holds
@@ -151,15 +151,15 @@ class PodView:
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
-        before = self._told.pop(uid, None)
+        before = self._sent.pop(uid, None)
         event = self._classify(pod)
-        if event is None and before is not None and uid not in self._told:
+        if event is None and before is not None and uid not in self._sent:
             return PodGone(uid)  # it is not to be scheduled any more
         return event
 
     def settled(self, uid: str) -> None:
         """The engine has learnt otherwise that the pod is gone."""
-        self._told.pop(uid, None)
+        self._sent.pop(uid, None)
 
     def together(self, events: Iterable[Event | None]) -> list[Event]:
         """These events, with what they change of guesses, in an order that is safe: all that will
@@ -238,12 +238,16 @@ class PodView:
             elif not self._is_pending(pod):
                 event = self._gone(uid)
             elif self.deciding:
-                event = self._pending(pod)
+                request = read(pod, self.settings, self._volumes)
+                if self._sent.get(uid) != request:
+                    self._sent[uid] = request
+                    event = PodAdded(request)
         except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
-            event, told = None, self.fault(pod, error)
+            contradicts = isinstance(error, BadInputError) and not pod.spec.node_name
+            why = str(error) if contradicts else self.fault(pod, error)
             if not pod.spec.node_name:
                 event = self._gone(uid)
-                self.bad[uid] = told
+                self.bad[uid] = why
         why = self.bad.get(uid, "")
         if why != before:
             self._on_bad(pod, why)
@@ -264,19 +268,6 @@ class PodView:
             )
         return f"cannot be read: {why}"
 
-    def _pending(self, pod: Pod) -> Event | None:
-        uid = pod.metadata.uid
-        try:
-            request = read(pod, self.settings, self._volumes)
-        except BadInputError as error:
-            event = self._gone(uid)
-            self.bad[uid] = str(error)
-            return event
-        if self._told.get(uid) == request:
-            return None
-        self._told[uid] = request
-        return PodAdded(request)
-
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
@@ -294,9 +285,9 @@ class PodView:
 
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
         uid = pod.metadata.uid
-        if self._told.get(uid) == placement:
+        if self._sent.get(uid) == placement:
             return None
-        self._told[uid] = placement
+        self._sent[uid] = placement
         job_class = (pod.metadata.annotations or {}).get(CLASS, "")
         held_ns = self.held_ns(uid)
         return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid))
@@ -311,8 +302,8 @@ class PodView:
         placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
         if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
             return None
-        told = self._told.get(pod.metadata.uid)  # it may have changed since it was decided
-        if isinstance(told, PodRequest) and not keeps(placed, told.shape):
+        request = self._sent.get(pod.metadata.uid)  # it may have changed since it was decided
+        if isinstance(request, PodRequest) and not keeps(placed, request.shape):
             return None
         if not came_as_decided(known, pod, placed):
             return None
@@ -337,8 +328,8 @@ class PodView:
             bound_with = self._bound_with.get(uid, "")
             return held_by(pod, node, self.settings, how_full, bound_with)
         except Exception as error:
-            told = self.fault(pod, error).removeprefix("cannot be read: ")
-            return unreadable(pod, node or Node(pod.spec.node_name), self.settings, told)
+            why = self.fault(pod, error).removeprefix("cannot be read: ")
+            return unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
         """Guess the whole cards of each pod on this node that does not say which it has.
@@ -351,9 +342,9 @@ class PodView:
             return {}
         cards, here = GuessedUse(node), self._on_node.get(name, {})
         for uid in here:
-            told = self._told.get(uid)
-            if isinstance(told, Placement) and uid not in uids and uid not in self.assumed:
-                cards.known(told.shares)
+            placement = self._sent.get(uid)
+            if isinstance(placement, Placement) and uid not in uids and uid not in self.assumed:
+                cards.known(placement.shares)
         engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
         for uid in engine_has - here.keys() - set(leaving):
             self._regard.add(name)  # nobody tells of a binding that fails: look again
@@ -378,13 +369,13 @@ class PodView:
     def _note(self, pod: Pod, held: BoundShare) -> None:
         """Keep what is to be said of this pod's charge."""
         uid, why = pod.metadata.uid, held.why
-        told = self.assumed.pop(uid, "")
+        before = self.assumed.pop(uid, "")
         self.doubts.pop(uid, None)
         if held.doubts:
             self.doubts[uid] = held.doubts
         if why:
             self.assumed[uid] = why
-        if why and why != told:
+        if why and why != before:
             log.warning(
                 "pod %s/%s on %s %s",
                 pod.metadata.namespace,
@@ -406,7 +397,7 @@ class PodView:
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
-        return self._end(uid) if self._told.pop(uid, None) is not None else None
+        return self._end(uid) if self._sent.pop(uid, None) is not None else None
 
     def _end(self, uid: str) -> PodGone:
         pod = self._by_uid.get(uid)

@@ -33,7 +33,7 @@ class TypicalInput:
 
     def __init__(self, live: EngineCluster, every_s: float = 600) -> None:
         self._live, self._every_s = live, every_s
-        self._told: object = None
+        self._sent: object = None
 
     async def run(self) -> None:
         """Count for ever, after `every_s` for the first time."""
@@ -57,8 +57,8 @@ class TypicalInput:
         if len(shapes) < LEAST_PODS:
             return
         typical = sorted(typical_input(shapes), key=repr)
-        if typical != self._told:
-            self._told = typical
+        if typical != self._sent:
+            self._sent = typical
             self._live.handle(PolicyInput(TYPICAL_PODS, typical))
 
 

@@ -300,7 +300,8 @@ class Engine:
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
             self._room_on(placement.node, now_ns)
-        self._bind(placed, placement, now_ns, out)
+        out.append(Bind(pod, placement, placed.record))
+        self._await_answer(now_ns, out)
 
     def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -340,7 +341,8 @@ class Engine:
         self.queue.remove(pod.uid, now_ns)
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         placed.own = own
-        self._bind(placed, placement, now_ns, out)
+        out.append(Bind(pod, placement, placed.record))
+        self._await_answer(now_ns, out)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
@@ -380,9 +382,7 @@ class Engine:
         self.residencies.came(placement, now_ns)
         return placed, placement
 
-    def _bind(
-        self, placed: PlacedPod, placement: Placement, now_ns: int, out: list[Command]
-    ) -> None:
-        out.append(Bind(placed.pod, placement, placed.record))
+    def _await_answer(self, now_ns: int, out: list[Command]) -> None:
+        """Wake up when the place of a `Bind` without an answer is free again."""
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))

@@ -60,9 +60,9 @@ class SlowdownSample(NamedTuple):
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
     """In how many of them it was slower than its bound, and in how many late."""
-    there = list(windows)
-    slow = sum(one.slowdown is not None and one.slowdown > bound for one in there)
-    return slow, sum(one.late for one in there)
+    samples = list(windows)
+    slow = sum(one.slowdown is not None and one.slowdown > bound for one in samples)
+    return slow, sum(one.late for one in samples)
 
 
 class _Leaving(NamedTuple):
@@ -111,8 +111,8 @@ class EvictionLimits:
 
     def saw_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
         """The same of a pod that is not latency-critical; that it was late counts for nothing."""
-        told = [one._replace(late=False) for one in windows]
-        self.saw(uid, told, FULL_SPEED, alone=alone)
+        on_time = [one._replace(late=False) for one in windows]
+        self.saw(uid, on_time, FULL_SPEED, alone=alone)
 
     def look(self, too_slow: Collection[bool], now_ns: int) -> None:
         """Which of the latency-critical pods are too slow now."""

@@ -137,9 +137,9 @@ class HarvestRules:
 
     def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
         """The API shows the pod bound, since then; `unsure`: with marks that are in doubt."""
-        known = self._terms.get(uid)
-        job_class = job_class or (known.job_class if known else "")
-        self._terms[uid] = _Terms(bound_ns, known.number if known else 0, job_class, unsure)
+        before = self._terms.get(uid)
+        job_class = job_class or (before.job_class if before else "")
+        self._terms[uid] = _Terms(bound_ns, before.number if before else 0, job_class, unsure)
 
     def gone(self, uid: str) -> None:
         """The pod holds nothing any more."""
@@ -161,8 +161,8 @@ class HarvestRules:
     def class_of(self, held: Holding) -> str:
         """The pod's class, "" where nobody said; latency-critical where anybody says so."""
         terms = self._terms.get(held.placement.uid)
-        told = {held.placement.job_class, terms.job_class if terms else ""}
-        return LATENCY_CRITICAL if LATENCY_CRITICAL in told else max(told)
+        classes = {held.placement.job_class, terms.job_class if terms else ""}
+        return LATENCY_CRITICAL if LATENCY_CRITICAL in classes else max(classes)
 
     def in_order(self, node: str, gpu: int) -> list[Holding]:
         """The pods of a GPU in the order of their binding: what the API says decides."""
@@ -193,7 +193,7 @@ class HarvestRules:
         ledger.hold_back(self._beyond)
         if not table.harvests:
             return []
-        found, fresh = [], self._fresh(signals)
+        evictions, fresh = [], self._fresh(signals)
         ledger.set_measured(fresh)
         before: dict[str, tuple[int, ...]] | None = None
         for device in np.flatnonzero(table.lent() & fresh).tolist():
@@ -203,19 +203,19 @@ class HarvestRules:
                 before = {held.placement.uid: held.idle_mib for held in changed}
             if leaves := self._who_goes(device, before):
                 self._leaving.add(leaves[0].placement.uid)
-                found.append(leaves)
-        return found
+                evictions.append(leaves)
+        return evictions
 
     def _less(
         self, idle: Mapping[str, tuple[int, ...]], needs: Callable[[str], int]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Idle memory by measurement, less what will be needed later."""
-        for uid, told in idle.items():
+        for uid, idle_mib in idle.items():
             held, need = self._ledger.holdings.get(uid), needs(uid)
-            if held is None or not need or len(told) != 1:
-                yield uid, told
+            if held is None or not need or len(idle_mib) != 1:
+                yield uid, idle_mib
             else:
-                yield uid, (min(told[0], held.placement.shares[0].memory_mib - need),)
+                yield uid, (min(idle_mib[0], held.placement.shares[0].memory_mib - need),)
 
     def _found_beyond(self, signals: SignalsView) -> Iterator[tuple[_Gpu, int]]:
         table = self._ledger.table
@@ -275,12 +275,12 @@ class HarvestRules:
 
 def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
     """Memory that the pod asked of the GPU and, of that, does not need, MiB."""
-    told = held.idle_mib if idle_mib is None else idle_mib
+    idle_mib_of_shares = held.idle_mib if idle_mib is None else idle_mib
     asked = idle = 0
     for number, share in enumerate(held.placement.shares):
         if share.gpu == gpu:
             asked += share.memory_mib
-            idle += told[number] if number < len(told) else 0
+            idle += idle_mib_of_shares[number] if number < len(idle_mib_of_shares) else 0
     return asked, idle
 
 

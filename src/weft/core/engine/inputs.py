@@ -79,13 +79,13 @@ def leave_out(engine: "Engine", event: Event) -> None:
 
 
 def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list[Command]) -> None:
-    found = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
-    if found is None:
+    late = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if late is None:
         return
-    if found.excuse:
-        out.append(EvictionWaived(found.held.placement, *found[1:]))
+    if late.excuse:
+        out.append(EvictionWaived(late.held.placement, *late[1:]))
     else:
-        engine.evict(found.held, found.why, now_ns, out)
+        engine.evict(late.held, late.why, now_ns, out)
 
 
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:

@@ -194,14 +194,14 @@ class SlowdownEviction:
         `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
         """
         self._forget(now_ns)
-        found = {one.uid: one for one in observed}
+        by_uid = {one.uid: one for one in observed}
         if self.waits(now_ns):  # only of those that are alone: what others do may be over
-            found = {uid: one for uid, one in found.items() if self._alone(uid)}
-        self._eviction_limits.forget(found)
+            by_uid = {uid: one for uid, one in by_uid.items() if self._alone(uid)}
+        self._eviction_limits.forget(by_uid)
         counted = [
             held
-            for held in map(self._ledger.holdings.get, found)
-            if held is not None and self._count(held, found[held.placement.uid], now_ns)
+            for held in map(self._ledger.holdings.get, by_uid)
+            if held is not None and self._count(held, by_uid[held.placement.uid], now_ns)
         ]
         critical = self._critical(counted, tolerance_of)
         too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
@@ -222,7 +222,7 @@ class SlowdownEviction:
     ) -> list[tuple[Holding, SlowdownTolerance]]:
         """The latency-critical pods that have a bound; their accounts say whether they keep it. The
         others are looked at for whether they are slow alone."""
-        found = []
+        critical = []
         for held in counted:
             uid = held.placement.uid
             account, tolerance = self._seen[uid], tolerance_of(uid)
@@ -234,8 +234,8 @@ class SlowdownEviction:
                 account.too_slow = self._eviction_limits.saw(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
-                found.append((held, tolerance))
-        return found
+                critical.append((held, tolerance))
+        return critical
 
     def _allowed(
         self, held: Holding, slowed: SlowdownReason, co_residents: Sequence[str], now_ns: int
@@ -298,8 +298,8 @@ class SlowdownEviction:
         slow, late = bad_windows(windows, tolerance.critical)
         if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
             return None
-        told = [one.slowdown for one in windows if one.slowdown is not None]
-        slowdown = told[-1] if told else 1.0
+        counted = [one.slowdown for one in windows if one.slowdown is not None]
+        slowdown = counted[-1] if counted else 1.0
         ranked = []
         for gpu in self._open(_gpus(held)):
             for number, other in enumerate(self._harvest.in_order(*gpu)):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from weft.core.framework import Demand, Need, Profile
 from weft.core.ledger import Ledger
+from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
 from weft.model import PodRequest, Shape
 
 NOWHERE_MIB = 1 << 60
@@ -32,7 +33,7 @@ class FreedNode(NamedTuple):
     def could_take(self, need: Need, least_mib: int) -> bool:
         """True if one device has free what a GPU request asks of it, and so much memory."""
         milli = need.milli
-        if self.cells[3] < milli or self.cells[4] < least_mib:
+        if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
             return False
         if not milli or not least_mib:
             return True
@@ -124,13 +125,13 @@ class ParkedGroup:
         """
         demand, cells = self.demand, room.cells
         lends = demand.harvests and not by_requests
-        if cells[0] < demand.cpu_milli and demand.cpu_milli:
+        if cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli:
             return False
-        if cells[1] < demand.memory_mib and demand.memory_mib:
+        if cells[MEMORY_FREE] < demand.memory_mib and demand.memory_mib:
             return False
         for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
             if need.whole:
-                if cells[5] < need.count:
+                if cells[IDLE] < need.count:
                     return False
             elif not room.could_take(need, 0 if lends else least_mib):
                 return False

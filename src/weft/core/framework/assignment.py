@@ -18,7 +18,8 @@ from weft.core.framework.profile import Profile
 from weft.core.framework.query import NEVER, Query
 from weft.core.framework.search import SearchResult
 from weft.core.framework.split import SplitRequest, fewest
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger import table
+from weft.core.ledger.table import DEVICE_USABLE, MEMORY_FREE, MILLI_FREE, Bools, Ints
 from weft.model import Code
 
 MOST_GPUS = 64
@@ -140,8 +141,8 @@ class _Scratch(Query):
             self._parents = (first + parent).take(self._children)
         self._cells = self._cells.copy()
         self._device_cells = self._devices().copy()
-        self._cells[0] -= self.demand.cpu_milli
-        self._cells[1] -= self.demand.memory_mib
+        self._cells[table.CPU_FREE] -= self.demand.cpu_milli
+        self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def ask(self, need: Need, same_request: bool) -> None:
@@ -155,26 +156,27 @@ class _Scratch(Query):
     def take(self, need: Need, devices: Ints) -> None:
         """Charge the step on these devices (positions in the query's device columns)."""
         cells = self._devices()
-        cells[0, devices] -= need.memory_mib.take(cells[5, devices])
-        cells[1, devices] -= need.milli
-        cells[2, devices] = 0
-        cells[10, devices] += need.memory_mib.take(cells[5, devices])
+        charged_mib = need.memory_mib.take(cells[table.DEVICE_KIND, devices])
+        cells[table.DEVICE_MEMORY_FREE, devices] -= charged_mib
+        cells[table.DEVICE_MILLI_FREE, devices] -= need.milli
+        cells[table.DEVICE_IDLE, devices] = 0
+        cells[table.DEVICE_PROMISED, devices] += charged_mib
         self.alone[devices] = False
         if len(self._children):
             self._block_relatives(devices)
-        cells[4] = 1
-        self._cells[2] = self.sum(self.device_milli_free)
-        self._cells[3] = self.max(self.device_milli_free, -1)
-        self._cells[4] = self.max(self.device_memory_free, -1)
-        self._cells[5] = self.sum(self.device_idle.astype(np.int64))
+        cells[table.DEVICE_FIRST] = 1
+        self._cells[MILLI_FREE] = self.sum(self.device_milli_free)
+        self._cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
+        self._cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
+        self._cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
 
     def _block_relatives(self, devices: Ints) -> None:
         """A card and the MIG instances cut from it are never held at the same time."""
         cells = self._devices()
         taken = np.zeros(cells.shape[1], dtype=np.bool_)
         taken[devices] = True
-        cells[:4, self._children[taken[self._parents]]] = 0
-        cells[:4, self._parents[taken[self._children]]] = 0
+        cells[: DEVICE_USABLE + 1, self._children[taken[self._parents]]] = 0
+        cells[: DEVICE_USABLE + 1, self._parents[taken[self._children]]] = 0
 
     def row(self, position: int) -> Ints:
         """The table's row of the node at this position, as an array of one."""

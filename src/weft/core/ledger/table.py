@@ -40,6 +40,8 @@ NODE_COLUMNS = (
     "unit_mib",
 )
 """Rows of `LedgerTable.cells`, in order: one gather fetches all for the nodes asked."""
+CPU_FREE, MEMORY_FREE, MILLI_FREE, MAX_MILLI_FREE, MAX_MEMORY_FREE, IDLE = range(6)
+"""Their numbers, of those that are read or written by number."""
 
 DEVICE_COLUMNS = (
     "device_memory_free",
@@ -55,6 +57,10 @@ DEVICE_COLUMNS = (
     "device_memory_promised",
 )
 """Rows of `LedgerTable.device_cells`, likewise."""
+DEVICE_MEMORY_FREE, DEVICE_MILLI_FREE, DEVICE_IDLE, DEVICE_USABLE, DEVICE_FIRST = range(5)
+DEVICE_KIND, DEVICE_PROMISED = 5, 10
+_FREE, _AVAILABLE = slice(MILLI_FREE, IDLE + 1), slice(DEVICE_USABLE + 1)
+_HELD = slice(DEVICE_COLUMNS.index("device_memory_harvest"), DEVICE_PROMISED + 1)
 
 RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 """What harvesting always leaves free on a card: the larger of the two (policies.md 7.1's reserve),
@@ -345,7 +351,7 @@ class LedgerTable:
         for state in states:
             usable += state[3]
             idle += state[4]
-        self.cells[2:6, row] = (
+        self.cells[_FREE, row] = (
             (sum(milli), max(milli), max(self._memory_left[begin:end]), idle)
             if usable
             else (0, -1, -1, 0)
@@ -381,8 +387,8 @@ class LedgerTable:
         )
         if self.harvests:
             self.device_unpromised[device], self.device_unneeded[device] = unpromised, unneeded
-        self.device_cells[:4, device] = (memory, milli, idle, usable)
-        self.device_cells[8:, device] = (harvest, self.pods[device], self.memory_used[device])
+        self.device_cells[_AVAILABLE, device] = (memory, milli, idle, usable)
+        self.device_cells[_HELD, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _overbooked(self, device: int) -> bool:
         """Whether facts hold more of it than may be promised: then nobody gets any part of it."""

@@ -14,7 +14,7 @@ TIER = 1_000_000_000
 
 
 class Ferikoglou(SmallestFirst):
-    """`weft.testing.kube_knots.decide` for every GPU at once, on the snapshot's columns.
+    """Decides as the published scheduler for every GPU at once, on the snapshot's columns.
 
     It believes old samples, keeps no reserve and knows nothing of pods that still warm up. What
     the ledger lets it promise is the cluster's declared overcommit.

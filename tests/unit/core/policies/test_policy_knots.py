@@ -2,6 +2,7 @@
 
 import random
 
+import kube_knots_slowly as kube_knots
 import numpy as np
 import pytest
 from policy_signals import engine_of, place, readings, resident
@@ -20,7 +21,7 @@ from weft.core.policies.kube_knots_pp import KubeKnotsPp
 from weft.model import BadInputError, Placement, Share
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
-from weft.testing import kube_knots, node, pod, shape
+from weft.testing import node, pod, shape
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 COV, SAMPLES = "memory_free_mib.cov", "window.samples"
