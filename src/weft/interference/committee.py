@@ -11,30 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.interference.features import (
-    RATE,
-    SAMPLES,
-    Applications,
-    Bools,
-    Floats,
-    Ints,
-    PairSamples,
-    profile_columns,
-)
-from weft.interference.kernel import (
-    ApplicationSpace,
-    GaussianProcess,
-    Inverse,
-    KernelSettings,
-    KernelSide,
-    LeftOutScores,
-    Link,
-    inverse_of,
-    parts,
-    scales_of,
-    small_left_out,
-    speeds_left_out,
-)
+from weft.interference import features, kernel
+from weft.interference.features import RATE, Applications, Bools, Floats, Ints, PairSamples
+from weft.interference.kernel import ApplicationSpace, KernelSettings, KernelSide, LeftOutScores
 
 MEMBERS, FAR_MEMBERS = 5, 10
 """How many vote. There are few families to judge by: there more kernels, none of them bred."""
@@ -106,14 +85,14 @@ def labels_of(applications: Applications, samples: PairSamples) -> Ints:
     return np.arange(len(applications.names))
 
 
-def without_pairs(fitted: Inverse, samples: PairSamples) -> LeftOutScores:
+def without_pairs(fitted: kernel.Inverse, samples: PairSamples) -> LeftOutScores:
     """Predictions of each sample without its pair, in the samples' order."""
     order = np.argsort(samples.pair, kind="stable")
     _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
     speed, deviation = np.empty(len(samples)), np.empty(len(samples))
     for size in np.unique(sizes):
         at = order[begins[sizes == size][:, None] + np.arange(size)]
-        found = small_left_out(fitted, at)
+        found = kernel.small_left_out(fitted, at)
         speed[at.ravel()], deviation[at.ravel()] = found.speed, found.deviation
     return LeftOutScores(speed, deviation)
 
@@ -123,7 +102,7 @@ USUAL = Effort()
 
 def elect(applications: Applications, samples: PairSamples, effort: Effort = USUAL) -> Committees:
     """The two committees for a training set; the same set elects the same ones."""
-    space = ApplicationSpace(applications, scales_of(applications))
+    space = ApplicationSpace(applications, kernel.scales_of(applications))
     rng = np.random.default_rng(20)
     if len(samples) > MOST_JUDGED:
         pairs = rng.permutation(np.unique(samples.pair))
@@ -164,9 +143,9 @@ def _judge(
     groups: Sequence[SampleGroup],
 ) -> JudgedKernel | None:
     try:
-        fitted = inverse_of(settings, parts(space, settings), samples)
+        fitted = kernel.inverse_of(settings, kernel.parts(space, settings), samples)
         pairs = np.abs(without_pairs(fitted, samples).speed - samples.speed)
-        left = speeds_left_out(fitted, [group.samples for group in groups])
+        left = kernel.speeds_left_out(fitted, [group.samples for group in groups])
     except np.linalg.LinAlgError:
         return None
     near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
@@ -181,10 +160,10 @@ def _judge(
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Sets of columns worth trying; nothing at all where nothing is known."""
-    looked = profile_columns(columns)
+    looked = features.profile_columns(columns)
     choices = [
         tuple(name for name in wanted if name in columns)
-        for wanted in ((RATE,), (RATE, SAMPLES), looked, (RATE, *looked))
+        for wanted in ((RATE,), (RATE, features.SAMPLES), looked, (RATE, *looked))
     ]
     return sorted({one for one in choices if one}) or [()]
 
@@ -205,7 +184,7 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
             between(1.0, 4.0),
         )
 
-    link: Link = "log" if rng.random() < 0.4 else "speed"
+    link: kernel.Link = "log" if rng.random() < 0.4 else "speed"
     weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
     return KernelSettings(columns, side(), side(), link, *weights, noise=between(0.002, 0.3))
 
@@ -238,11 +217,13 @@ class Committee:
     def __init__(
         self, kernels: Sequence[KernelSettings], space: ApplicationSpace, samples: PairSamples
     ) -> None:
-        self.members = tuple(GaussianProcess(one, parts(space, one), samples) for one in kernels)
+        self.members = tuple(
+            kernel.GaussianProcess(one, kernel.parts(space, one), samples) for one in kernels
+        )
 
     def predict(self, space: ApplicationSpace, asked: PairSamples) -> LeftOutScores:
         """Predict pairs by index into `space`, whose first applications are the training set's."""
-        found = [one.predict(parts(space, one.settings), asked) for one in self.members]
+        found = [one.predict(kernel.parts(space, one.settings), asked) for one in self.members]
         return mean_of(found)
 
 

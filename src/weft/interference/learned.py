@@ -11,21 +11,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.interference import additive, left_out
+from weft.interference import additive, features, left_out
 from weft.interference import trees as forests
 from weft.interference.additive import AdditiveModel
 from weft.interference.calibration import Calibration
 from weft.interference.committee import USUAL, Committee, Effort, elect
-from weft.interference.features import (
-    Applications,
-    Bools,
-    Floats,
-    Ints,
-    PairSamples,
-    pair_columns,
-    pair_rows,
-    profile_columns,
-)
+from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, pair_rows
 from weft.interference.kernel import ApplicationSpace, KernelSettings, Scales, scales_of
 from weft.interference.records import SLOWEST, CoLocatedRun, SoloRun
 from weft.interference.trees import QuantileForests
@@ -64,7 +55,7 @@ def learn(
         return None
     chosen = elect(applications, samples, effort)
     held = left_out.held_of(applications, _some(samples))
-    planted = forests.available() and len(profile_columns(applications.columns)) >= 2
+    planted = forests.available() and len(features.profile_columns(applications.columns)) >= 2
     shares, found = left_out.calibrated(
         held, left_out.by_kernels(held, chosen), left_out.Forests(held) if planted else None
     )
@@ -90,7 +81,7 @@ def learn(
 
 def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats:
     index, columns = applications.index, applications.columns
-    rows = np.empty((len(runs), len(pair_columns(columns))))
+    rows = np.empty((len(runs), len(features.pair_columns(columns))))
     beside = np.array([len(run.others) for run in runs])
     for size in np.unique(beside):
         at = np.flatnonzero(beside == size).tolist()

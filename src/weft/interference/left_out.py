@@ -11,14 +11,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from weft.interference import additive
-from weft.interference.calibration import (
-    Calibration,
-    by_group,
-    factor_of,
-    few_groups,
-    scores_of,
-)
+from weft.interference import additive, kernel
+from weft.interference.calibration import Calibration, by_group, factor_of, few_groups, scores_of
 from weft.interference.committee import (
     Committees,
     SampleGroup,
@@ -27,22 +21,8 @@ from weft.interference.committee import (
     mean_of,
     without_pairs,
 )
-from weft.interference.features import (
-    Applications,
-    Bools,
-    Floats,
-    Ints,
-    PairSamples,
-    pair_rows,
-)
-from weft.interference.kernel import (
-    ApplicationSpace,
-    LeftOutScores,
-    inverse_of,
-    left_out,
-    parts,
-    scales_of,
-)
+from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, pair_rows
+from weft.interference.kernel import ApplicationSpace, LeftOutScores, inverse_of, left_out, parts
 from weft.interference.records import CoLocatedRun
 from weft.interference.trees import QUANTILES, QuantileForests
 
@@ -95,7 +75,7 @@ def held_of(applications: Applications, samples: PairSamples) -> HeldOutSamples:
 
 def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
     """The committees; of each family the one that was elected without its vote."""
-    space = ApplicationSpace(held.applications, scales_of(held.applications))
+    space = ApplicationSpace(held.applications, kernel.scales_of(held.applications))
     pairs, sizes = [], []
     for settings in chosen.near:
         fitted = inverse_of(settings, parts(space, settings), held.samples)

@@ -7,14 +7,7 @@ import msgspec
 import numpy as np
 
 from weft.interference import additive
-from weft.interference.features import (
-    Applications,
-    Bools,
-    Floats,
-    Ints,
-    PairSamples,
-    utilisation,
-)
+from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, utilisation
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _AT_90 = NormalDist().inv_cdf(0.9)

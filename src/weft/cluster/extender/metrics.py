@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from weft.cluster.http.metric_families import counter
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 REQUESTS = "weft_extender_requests"
@@ -40,24 +42,15 @@ class ExtenderMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of it, as of now."""
-        requests = CounterMetricFamily(
-            REQUESTS, "Requests answered.", labels=("path", "verb", "result")
-        )
-        for key, count in self.requests.items():
-            requests.add_metric(key, count)
-        rejected = CounterMetricFamily(REJECTED, "Requests turned away unread.", labels=("why",))
-        for why, count in self.rejected.items():
-            rejected.add_metric((why,), count)
-        durations = HistogramMetricFamily(
-            DURATION,
-            "From the last byte of a request to the answer's first.",
-            labels=("path", "verb"),
-        )
+        yield counter(REQUESTS, "Requests answered.", self.requests, "path", "verb", "result")
+        yield counter(REJECTED, "Requests turned away unread.", self.rejected, "why")
+        text = "From the last byte of a request to the answer's first."
+        durations = HistogramMetricFamily(DURATION, text, labels=("path", "verb"))
         bounds = (*map(str, BUCKETS_S), "+Inf")
         for where, buckets in self._buckets.items():
             counts = list(zip(bounds, accumulate(buckets), strict=True))
             durations.add_metric(where, counts, self._sums[where])
-        yield from (requests, rejected, durations)
+        yield durations
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""

@@ -13,6 +13,9 @@ from prometheus_client.samples import Sample
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
+_MEMORY_USED = "GPU memory that pods hold, MiB."
+_CORES_USED = "GPU cores that pods hold, thousandths."
+
 Column = tuple[str, str, Sequence[float]]
 """A gauge's name, its help, and one value a label set."""
 
@@ -59,44 +62,23 @@ class LedgerGauges:
         """Numbers that change only with the nodes. A MIG instance counts as part of its card."""
         table = self._ledger.table
         cards = table.device_parent < 0
+        memory = self._sums(np.where(cards, table.device_memory_total, 0))
+        cores = self._sums(np.where(cards, np.asarray(table.milli_total), 0))
         return [
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
-            (
-                "weft_ledger_gpu_memory_capacity_mib",
-                "GPU memory of the node, MiB.",
-                self._sums(np.where(cards, table.device_memory_total, 0)),
-            ),
-            (
-                "weft_ledger_gpu_cores_capacity_milli",
-                "GPU cores, thousandths of a GPU.",
-                self._sums(np.where(cards, np.asarray(table.milli_total), 0)),
-            ),
+            ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.", memory),
+            ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.", cores),
         ]
 
     def _of_nodes(self) -> list[Column]:
-        table = self._ledger.table
+        table, holdings = self._ledger.table, "Shares of GPUs that pods hold: one a pod and GPU."
+        idle = table.idle.take(self._rows).tolist()
         return [
             *self._steady,
-            (
-                "weft_ledger_gpus_idle",
-                "GPUs in service that no pod holds a share of.",
-                table.idle.take(self._rows).tolist(),
-            ),
-            (
-                "weft_ledger_gpu_memory_used_mib",
-                "GPU memory that pods hold, MiB.",
-                self._sums(table.memory_used),
-            ),
-            (
-                "weft_ledger_gpu_cores_used_milli",
-                "GPU cores that pods hold, thousandths.",
-                self._sums(table.milli_used),
-            ),
-            (
-                "weft_ledger_gpu_holdings",
-                "Shares of GPUs that pods hold: one a pod and GPU.",
-                self._sums(table.pods),
-            ),
+            ("weft_ledger_gpus_idle", "GPUs in service that no pod holds a share of.", idle),
+            ("weft_ledger_gpu_memory_used_mib", _MEMORY_USED, self._sums(table.memory_used)),
+            ("weft_ledger_gpu_cores_used_milli", _CORES_USED, self._sums(table.milli_used)),
+            ("weft_ledger_gpu_holdings", holdings, self._sums(table.pods)),
         ]
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
@@ -110,16 +92,8 @@ class LedgerGauges:
     def _of_gpus(self) -> list[Column]:
         table = self._ledger.table
         return [
-            (
-                "weft_ledger_one_gpu_memory_used_mib",
-                "GPU memory that pods hold, MiB.",
-                list(table.memory_used),
-            ),
-            (
-                "weft_ledger_one_gpu_cores_used_milli",
-                "GPU cores that pods hold, thousandths.",
-                list(table.milli_used),
-            ),
+            ("weft_ledger_one_gpu_memory_used_mib", _MEMORY_USED, list(table.memory_used)),
+            ("weft_ledger_one_gpu_cores_used_milli", _CORES_USED, list(table.milli_used)),
         ]
 
 

@@ -5,28 +5,22 @@ others count already (client, binder, watches, ledger) is read off them when Pro
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
 
-Key = TypeVar("Key", bound=tuple[str, ...])
-
 _REMEMBERED = 100_000  # pods whose first try is remembered; of more, the duration begins later
-_QUEUES = {
-    "active": "active",
-    "trying": "active",
-    "backoff": "backoff",
-    "parked": "unschedulable",
-    "faulty": "unschedulable",
-}
+_QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
+"""The queue of each state; all other states are `active`."""
+
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
 _SLI_S = [0.01 * 2**n for n in range(20)]
@@ -111,12 +105,8 @@ class SchedulerMetrics:
     def collect(self) -> Iterator[Metric]:
         """Everything; each family as of the moment it is made."""
         self._forget_the_gone()
-        yield _counter(
-            "scheduler_schedule_attempts",
-            "Tries by result (scheduled, unschedulable, error).",
-            ("result", "profile"),
-            self._attempts,
-        )
+        tries = "Tries by result (scheduled, unschedulable, error)."
+        yield counter("scheduler_schedule_attempts", tries, self._attempts, "result", "profile")
         for histogram in (self._attempt, self._decision, self._sli, self._tries):
             for family in histogram.collect():
                 yield _without_creation(family)
@@ -138,24 +128,15 @@ class SchedulerMetrics:
             if pod.spec.scheduling_gates and live.pods.ours(pod) and not pod.spec.node_name
         )
         counts = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": gated} | states
-        yield _gauge(
-            "scheduler_pending_pods",
-            "Pods that wait, by queue.",
-            ("queue",),
-            {(queue,): count for queue, count in counts.items()},
-        )
+        yield gauge("scheduler_pending_pods", "Pods that wait, by queue.", counts, "queue")
         holdings = live.engine.ledger.holdings.values()
         sizes = {
-            ("nodes",): live.engine.ledger.table.count,
-            ("pods",): len(live.engine.ledger.holdings),
-            ("assumed_pods",): sum(1 for held in holdings if held.state == "reserved"),
+            "nodes": live.engine.ledger.table.count,
+            "pods": len(holdings),
+            "assumed_pods": sum(1 for held in holdings if held.state == "reserved"),
         }
-        yield _gauge(
-            "scheduler_cache_size",
-            "Nodes, pods with a node, and those being bound.",
-            ("type",),
-            sizes,
-        )
+        cached = "Nodes, pods with a node, and those being bound."
+        yield gauge("scheduler_cache_size", cached, sizes, "type")
 
     def _client(self) -> Iterator[Metric]:
         live = self._live
@@ -163,136 +144,60 @@ class SchedulerMetrics:
         for (method, code), count in live.client.answers.items():
             verb = "GET" if method == "WATCH" else method
             answers[str(code) if code else "<error>", verb] += count
-        yield _counter(
-            "rest_client_requests",
-            "Requests to the API server, by answer.",
-            ("code", "method"),
-            answers,
-        )
-        yield _gauge(
-            "leader_election_master_status",
-            "1 while this process leads.",
-            ("name",),
-            {(self._lease,): int(live.leadership.here)},
-        )
+        requests = "Requests to the API server, by answer."
+        yield counter("rest_client_requests", requests, answers, "code", "method")
+        leads = {self._lease: int(live.leadership.here)}
+        yield gauge("leader_election_master_status", "1 while this process leads.", leads, "name")
         outcomes = dict(live.binder.counts)
         retries = outcomes.pop("version_retries", 0)
-        yield _counter(
-            "weft_binds",
-            "Bindings, by what became of them.",
-            ("outcome",),
-            {(outcome,): count for outcome, count in outcomes.items()},
-        )
-        yield _counter(
-            "weft_bind_version_retries",
-            "Bindings sent again: the pod's version had moved.",
-            (),
-            {(): retries},
-        )
+        yield counter("weft_binds", "Bindings, by what became of them.", outcomes, "outcome")
+        again = "Bindings sent again: the pod's version had moved."
+        yield counter("weft_bind_version_retries", again, retries)
 
     def _pods(self) -> Iterator[Metric]:
         live = self._live
-        yield _counter(
-            "weft_pod_faults",
-            "Mistakes of Weft's own in reading a pod.",
-            (),
-            {(): live.pods.faults},
-        )
-        yield _counter(
-            "weft_decision_faults",
-            "Decisions and answers that a mistake of Weft's own broke off.",
-            (),
-            {(): live.faults.count},
-        )
-        for name, text, value in (
-            ("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad)),
-            (
-                "weft_pods_assumed",
-                "Bound pods that do not say which GPUs they have.",
-                len(live.pods.assumed),
-            ),
-            (
-                "weft_pods_stuck",
-                "Pods that hold GPUs and cannot end by themselves.",
-                len(live.stuck()),
-            ),
-            ("weft_gpus_overbooked", "GPUs that hold more than they have.", live.guard.overbooked),
-            ("weft_ready", "1 once everything there was has been read.", int(live.ready)),
-        ):
-            yield _gauge(name, text, (), {(): value})
-        yield _counter(
-            "weft_evictions",
-            "Pods evicted from overbooked GPUs, by outcome.",
-            ("outcome",),
-            {(outcome,): count for outcome, count in live.evictor.double_booked.items()},
-        )
+        reading = "Mistakes of Weft's own in reading a pod."
+        yield counter("weft_pod_faults", reading, live.pods.faults)
+        deciding = "Decisions and answers that a mistake of Weft's own broke off."
+        yield counter("weft_decision_faults", deciding, live.faults.count)
+        yield gauge("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad))
+        assumed = "Bound pods that do not say which GPUs they have."
+        yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
+        stuck = "Pods that hold GPUs and cannot end by themselves."
+        yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
+        overbooked = "GPUs that hold more than they have."
+        yield gauge("weft_gpus_overbooked", overbooked, live.guard.overbooked)
+        yield gauge("weft_ready", "1 once everything there was has been read.", int(live.ready))
+        evicted = "Pods evicted from overbooked GPUs, by outcome."
+        yield counter("weft_evictions", evicted, live.evictor.double_booked, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
         """Memory that was lent and is needed again, and pods that had too little of it."""
         live = self._live
-        for name, text, counts in (
-            (
-                "weft_recalls",
-                "Borrowers of GPU memory asked to go, by outcome.",
-                live.evictor.counts,
-            ),
-            (
-                "weft_slowness_evictions",
-                "Pods asked to go for others' speed, by outcome.",
-                live.evictor.slow,
-            ),
-            (
-                "weft_lessons_writes",
-                "Writes of what out-of-memory ends taught, by outcome.",
-                live.oom_history.counts,
-            ),
-        ):
-            one = {(outcome,): count for outcome, count in counts.items()}
-            yield _counter(name, text, ("outcome",), one)
-        yield _counter(
-            "weft_out_of_gpu_memory",
-            "Containers seen to end for want of GPU memory.",
-            (),
-            {(): live.ends.count},
-        )
-        for name, text, value in (
-            (
-                "weft_lessons",
-                "Workloads that are charged by what such ends taught.",
-                len(live.engine.oom_history.known),
-            ),
-            (
-                "weft_lessons_unreadable",
-                "Keys of their ConfigMap that could not be read.",
-                len(live.oom_history.unreadable),
-            ),
-        ):
-            yield _gauge(name, text, (), {(): value})
+        recalls = "Borrowers of GPU memory asked to go, by outcome."
+        yield counter("weft_recalls", recalls, live.evictor.counts, "outcome")
+        slowed = "Pods asked to go for others' speed, by outcome."
+        yield counter("weft_slowness_evictions", slowed, live.evictor.slow, "outcome")
+        writes = "Writes of what out-of-memory ends taught, by outcome."
+        yield counter("weft_lessons_writes", writes, live.oom_history.counts, "outcome")
+        ends = "Containers seen to end for want of GPU memory."
+        yield counter("weft_out_of_gpu_memory", ends, live.ends.count)
+        charged = "Workloads that are charged by what such ends taught."
+        yield gauge("weft_lessons", charged, len(live.engine.oom_history.known))
+        unreadable = "Keys of their ConfigMap that could not be read."
+        yield gauge("weft_lessons_unreadable", unreadable, len(live.oom_history.unreadable))
 
     def _watches(self) -> Iterator[Metric]:
-        feeds = self._live.feeds
-        for name, text, values in (
-            (
-                "weft_watch_lists",
-                "Times a resource was listed from the start.",
-                {feed.resource.name: feed.watch.plan.lists for feed in feeds},
-            ),
-            (
-                "weft_watch_resumes",
-                "Times a watch that ended or broke was resumed.",
-                {feed.resource.name: feed.watch.plan.resumes for feed in feeds},
-            ),
-            (
-                "weft_watch_skipped_objects",
-                "Objects that could not be read.",
-                {
-                    feed.resource.name: feed.watch.skips.counts.get(feed.resource.name, 0)
-                    for feed in feeds
-                },
-            ),
-        ):
-            one = {(resource,): value for resource, value in values.items()}
-            yield _counter(name, text, ("resource",), one)
+        watches = {feed.resource.name: feed.watch for feed in self._live.feeds}
+        lists = {name: watch.plan.lists for name, watch in watches.items()}
+        listed = "Times a resource was listed from the start."
+        yield counter("weft_watch_lists", listed, lists, "resource")
+        resumes = {name: watch.plan.resumes for name, watch in watches.items()}
+        resumed = "Times a watch that ended or broke was resumed."
+        yield counter("weft_watch_resumes", resumed, resumes, "resource")
+        skips = {name: watch.skips.counts.get(name, 0) for name, watch in watches.items()}
+        skipped = "Objects that could not be read."
+        yield counter("weft_watch_skipped_objects", skipped, skips, "resource")
 
 
 def _histogram(
@@ -303,19 +208,5 @@ def _histogram(
 
 def _without_creation(family: Metric) -> Metric:
     """The `_created` series double what a histogram costs and say nothing that is asked here."""
-    family.samples = [one for one in family.samples if not one.name.endswith("_created")]
-    return family
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, int]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
+    family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     return family

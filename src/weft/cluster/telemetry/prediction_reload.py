@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.http.metric_families import counter
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import PolicyInput
@@ -237,11 +238,5 @@ class ReloadMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """The counts so far."""
-        family = CounterMetricFamily(
-            "weft_interference_reloads",
-            "Looks at the files of interference that changed, or were missing or bad.",
-            labels=["result"],
-        )
-        for result, count in self._reloading.counts.items():
-            family.add_metric([result], count)
-        yield family
+        looks = "Looks at the files of interference that changed, or were missing or bad."
+        yield counter("weft_interference_reloads", looks, self._reloading.counts, "result")

@@ -3,10 +3,11 @@
 Labels are words of the code: bounded, whatever the cluster's size.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
+from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine.eviction_limits import WHYS
 
@@ -21,62 +22,29 @@ class SlowdownMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last look."""
-        seen = self._observer
+        observer = self._observer
         yield from self._pods()
-        yield _family(
-            GaugeMetricFamily,
-            "weft_observed_unjoined_series",
-            "Series of the last look that belong to no running pod with a GPU.",
-            "why",
-            dict(sorted(seen.unjoined.items())),
-        )
-        yield _family(
-            CounterMetricFamily,
-            "weft_observed_writes",
-            "Writes of what was observed, by outcome.",
-            "outcome",
-            seen.slowdown_store.counts,
-        )
+        unjoined = "Series of the last look that belong to no running pod with a GPU."
+        by_reason = dict(sorted(observer.unjoined.items()))
+        yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
+        store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
+        yield counter("weft_observed_writes", writes, store.counts, "outcome")
         unreadable = "Times that what was kept could not be read."
-        yield CounterMetricFamily(
-            "weft_observed_unreadable", unreadable, seen.slowdown_store.unreadable
-        )
+        yield counter("weft_observed_unreadable", unreadable, store.unreadable)
         faults = "Mistakes of Weft's own in looking at progress."
-        yield CounterMetricFamily("weft_observed_faults", faults, seen.errors)
+        yield counter("weft_observed_faults", faults, observer.errors)
 
     def _pods(self) -> Iterator[Metric]:
-        seen = self._observer
-        yield _family(
-            GaugeMetricFamily,
-            "weft_observed_pods",
-            "Running pods with GPUs, by what tells how fast they go.",
-            "source",
-            {source: seen.counts[source] for source in _SOURCES},
-        )
+        counts, evicted_none = self._observer.counts, self._observer.held_back
+        running = "Running pods with GPUs, by what tells how fast they go."
+        sources = {source: counts[source] for source in _SOURCES}
+        yield gauge("weft_observed_pods", running, sources, "source")
         slow = "Pods slower than their bound at the last look."
-        yield GaugeMetricFamily("weft_observed_slow_pods", slow, seen.counts["slow"])
+        yield gauge("weft_observed_slow_pods", slow, counts["slow"])
         late = "Pods whose p99 was above their SLO at the last look."
-        yield GaugeMetricFamily("weft_observed_late_pods", late, seen.counts["late"])
+        yield gauge("weft_observed_late_pods", late, counts["late"])
         banned = "Pairs of applications that are kept apart now."
-        yield GaugeMetricFamily("weft_observed_banned_pairs", banned, seen.banned)
-        held_back = seen.held_back
-        yield _family(
-            GaugeMetricFamily,
-            "weft_observed_held_back_pods",
-            "Pods that are too slow and for which nobody was evicted at the last look.",
-            "why",
-            {why: held_back[why] for why in WHYS},
-        )
-
-
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    label: str,
-    values: Mapping[str, int],
-) -> Metric:
-    family = kind(name, text, labels=[label])
-    for word, value in values.items():
-        family.add_metric([word], value)
-    return family
+        yield gauge("weft_observed_banned_pairs", banned, self._observer.banned)
+        stay_slow = "Pods that are too slow and for which nobody was evicted at the last look."
+        by_reason = {why: evicted_none[why] for why in WHYS}
+        yield gauge("weft_observed_held_back_pods", stay_slow, by_reason, "why")

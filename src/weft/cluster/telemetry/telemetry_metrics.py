@@ -3,11 +3,13 @@
 Labels are Weft's own names of metrics and words of the code: bounded, whatever the cluster's size.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
+from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.telemetry.sources.answers import KINDS
@@ -27,73 +29,39 @@ class TelemetryMetrics:
         yield from self._freshness()
         yield from self._ages()
         yield from self._whom()
-        queries = GaugeMetricFamily(
-            "weft_telemetry_query_seconds",
-            "How long the last questions took, longest and sum.",
-            labels=["of"],
-        )
         took = list(loop.took_s.values())
-        queries.add_metric(["longest"], max(took, default=0.0))
-        queries.add_metric(["sum"], sum(took))
-        yield queries
-        yield _gauge(
-            "weft_telemetry_refresh_seconds",
-            "From answers to the last snapshot.",
-            loop.digesting_s,
-        )
-        errors = CounterMetricFamily(
-            "weft_telemetry_errors", "Questions without an answer, by kind.", labels=["kind"]
-        )
-        kinds: dict[str, int] = {}
+        took_s = {"longest": max(took, default=0.0), "sum": sum(took)}
+        queries = "How long the last questions took, longest and sum."
+        yield gauge("weft_telemetry_query_seconds", queries, took_s, "of")
+        refresh = "From answers to the last snapshot."
+        yield gauge("weft_telemetry_refresh_seconds", refresh, loop.digesting_s)
+        errors: Counter[str] = Counter()
         for (_, kind), count in loop.errors.items():
-            kinds[kind] = kinds.get(kind, 0) + count
-        for kind, count in sorted(kinds.items()):
-            errors.add_metric([kind], count)
-        yield errors
-        unjoined = GaugeMetricFamily(
-            "weft_telemetry_unjoined_series",
-            "Series of the last look that belong to no GPU.",
-            labels=["why"],
-        )
-        for why, count in sorted(loop.unjoined.items()):
-            unjoined.add_metric([why], count)
-        yield unjoined
-        snapshot = loop.snapshot
-        yield _gauge(
-            "weft_telemetry_snapshot_version",
-            "Looks that have become a snapshot.",
-            snapshot.version if snapshot else 0,
-        )
+            errors[kind] += count
+        unanswered = "Questions without an answer, by kind."
+        yield counter("weft_telemetry_errors", unanswered, dict(sorted(errors.items())), "kind")
+        unjoined = dict(sorted(loop.unjoined.items()))
+        outside = "Series of the last look that belong to no GPU."
+        yield gauge("weft_telemetry_unjoined_series", outside, unjoined, "why")
+        version = loop.snapshot.version if loop.snapshot else 0
+        looks = "Looks that have become a snapshot."
+        yield gauge("weft_telemetry_snapshot_version", looks, version)
 
     def _whom(self) -> Iterator[Metric]:
         """Backends: who answers, changes of it, and how queries went."""
         loop = self._loop
-        backend = GaugeMetricFamily(
-            "weft_telemetry_backend", "1: whom the last look asked.", labels=["backend"]
-        )
-        if loop.where:
-            backend.add_metric([loop.where], 1)
-        yield backend
-        changes = CounterMetricFamily(
-            "weft_telemetry_backend_changes", "Times that somebody else was asked."
-        )
-        changes.add_metric([], loop.changes)
-        yield changes
-        queries = CounterMetricFamily(
-            "weft_telemetry_queries", "Questions, by whether an answer came.", labels=["result"]
-        )
+        asked = {loop.where: 1} if loop.where else {}
+        yield gauge("weft_telemetry_backend", "1: whom the last look asked.", asked, "backend")
+        changes = "Times that somebody else was asked."
+        yield counter("weft_telemetry_backend_changes", changes, loop.changes)
         failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
-        queries.add_metric(["answered"], loop.answered)
-        queries.add_metric(["failed"], failed)
-        yield queries
+        results = {"answered": loop.answered, "failed": failed}
+        queries = "Questions, by whether an answer came."
+        yield counter("weft_telemetry_queries", queries, results, "result")
 
     def _freshness(self) -> Iterator[Metric]:
         """GPUs by how old their newest sample is, metric by metric."""
-        family = GaugeMetricFamily(
-            "weft_telemetry_gpus",
-            "GPUs by how old their newest sample of a metric is.",
-            labels=["metric", "state"],
-        )
+        counts: dict[tuple[str, str], int] = {}
         loop = self._loop
         if loop.snapshot is not None:
             view = SignalsView(loop.snapshot)
@@ -103,16 +71,13 @@ class TelemetryMetrics:
                 row = rows.get(metric.value)
                 ages = view.freshness[row] if row is not None else np.full(gpus, MISSING)
                 for state, word in _STATES.items():
-                    family.add_metric([metric.value, word], int((ages == state).sum()))
-        yield family
+                    counts[metric.value, word] = int((ages == state).sum())
+        text = "GPUs by how old their newest sample of a metric is."
+        yield gauge("weft_telemetry_gpus", text, counts, "metric", "state")
 
     def _ages(self) -> Iterator[Metric]:
         """The median age of what is known; a metric that nobody has is left out."""
-        family = GaugeMetricFamily(
-            "weft_telemetry_age_seconds",
-            "Median age of GPUs' newest samples of a metric.",
-            labels=["metric"],
-        )
+        ages_s: dict[str, float] = {}
         loop = self._loop
         if loop.feed is not None:
             now_s = loop.now_s()
@@ -121,9 +86,6 @@ class TelemetryMetrics:
                 at_s = window.newest(metric)[1]
                 known = at_s[np.isfinite(at_s)]
                 if len(known):
-                    family.add_metric([metric.value], float(now_s - np.median(known)))
-        yield family
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
+                    ages_s[metric.value] = float(now_s - np.median(known))
+        text = "Median age of GPUs' newest samples of a metric."
+        yield gauge("weft_telemetry_age_seconds", text, ages_s, "metric")
