@@ -13,7 +13,7 @@ from weft.core.engine.waiting_pods import NOWHERE, Never
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignment, feasibility
 from weft.core.framework.constraints import preferences
 from weft.core.framework.feasibility import Codes
-from weft.core.framework.query import NOTHING_OBSERVED, Observations
+from weft.core.framework.query import NOTHING_OBSERVED
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
