@@ -23,6 +23,13 @@ _SIMPLE: Mapping[Any, tuple[type, ...]] = {
 }
 
 
+class UnsetType:
+    """Of a field that is not there at all."""
+
+
+UNSET = UnsetType()
+
+
 class DecodeError(Exception):
     """Not JSON, or not of that type."""
 
@@ -232,6 +239,8 @@ def stand_in() -> None:
             "field": field,
             "DecodeError": DecodeError,
             "ValidationError": DecodeError,
+            "UNSET": UNSET,
+            "UnsetType": UnsetType,
         },
         "msgspec.json": {"encode": encode, "decode": decode, "format": format_, "Decoder": Decoder},
         "msgspec.structs": {"replace": replace},
