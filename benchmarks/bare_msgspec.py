@@ -233,7 +233,7 @@ def _struct(told: Mapping[str, Any], kind: _StructMeta) -> Any:
 
 def stand_in() -> None:
     """Be msgspec from here on, for whoever imports it."""
-    modules: dict[str, dict[str, Callable[..., Any] | type]] = {
+    modules: dict[str, dict[str, Callable[..., Any] | type | UnsetType]] = {
         "msgspec": {
             "Struct": Struct,
             "field": field,
