@@ -54,12 +54,12 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.application, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """It, in words."""
+        """The entry, in words."""
         return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
 
 
@@ -76,12 +76,12 @@ class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.target, self.aggressors, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """It, in words."""
+        """The entry, in words."""
         beside = ", ".join(self.aggressors)
         return f"{self.target} beside {beside} on {self.gpu_model} {self.isolation}".strip()
 
@@ -98,7 +98,7 @@ class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     @property
     def key(self) -> tuple[tuple[str, ...], str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.applications, self.gpu_model, self.isolation
 
 

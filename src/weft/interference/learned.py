@@ -38,7 +38,7 @@ class LearnedModel(msgspec.Struct, frozen=True):
     near_share: float = 0.0
     far_share: float = 0.0
     many: bool = False
-    """Whether the trees saw runs with several others, and may be asked about such."""
+    """True if the trees saw runs with several others, and may be asked about such."""
     additive: AdditiveModel | None = None
     """The additive form of speeds, where it has a say on new families."""
     additive_share: float = 0.0
