@@ -38,7 +38,6 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
 from weft.model.reason import TEXT
 
-_NO_ARGS = "Please send a request body"
 _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
@@ -48,6 +47,9 @@ class ExtenderReply(NamedTuple):
     status: int
     body: bytes
     failed: bool = False
+
+
+_NO_BODY = ExtenderReply(400, encode(ErrorAnswer("Please send a request body")), failed=True)
 
 
 class Extender:
@@ -66,7 +68,7 @@ class Extender:
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
         """Which of the nodes could take the pod now, and why the others could not."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = self._reader.read(body)
             if not args.has_nodes:
@@ -97,7 +99,7 @@ class Extender:
     def prioritize(self, route: Route, body: bytes) -> ExtenderReply:
         """0 to 10 for each node. A pod that cannot be read has no favourite."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = self._reader.read(body)
         except BadInputError as error:
@@ -116,7 +118,7 @@ class Extender:
         """Choose the proposed victims by whose end the pod would get its GPUs; all or none of a
         node's, for kube-scheduler proposed no more than it needs itself."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = protocol.read_preempt(body)
             pod, profile = self._asked(route, args.pod, args.raw_pod)
@@ -138,7 +140,7 @@ class Extender:
     async def bind(self, route: Route, body: bytes) -> ExtenderReply:
         """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         args = None
         try:
             args = protocol.read_bind(body)
@@ -223,16 +225,8 @@ class Extender:
             return None
         node = held.placement.node
         why = f"the pod's GPUs are booked on {node}"
-        return Answers(
-            [name for name in names if name == node],
-            {name: why for name in names if name != node},
-            {},
-            [],
-        )
-
-
-def _no_body() -> ExtenderReply:
-    return ExtenderReply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
+        elsewhere = {name: why for name in names if name != node}
+        return Answers([name for name in names if name == node], elsewhere, {}, [])
 
 
 def _why_not(outcome: Outcome, node: str) -> str:

@@ -110,14 +110,8 @@ class SlowdownStore(StoredValue):
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             self.unreadable += 1
             self._due = True
-            log.warning(
-                "%s/%s: key %s cannot be read and is written over (%s): %s",
-                store.namespace,
-                store.name,
-                KEY,
-                shown(str(error)),
-                shown(text),
-            )
+            where, why = f"{store.namespace}/{store.name}: key {KEY}", shown(str(error))
+            log.warning("%s cannot be read and is written over (%s): %s", where, why, shown(text))
             return None
 
     async def _write(self, kept: OwnConfigMap) -> None:

@@ -62,8 +62,8 @@ class DiscoveredExporters:
             self._find_at_s = self._clock() + AGAIN_S
             problem = await self._find()
         if not self._targets and problem is None:
-            told = " or ".join(self._wish.selectors)
-            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {told}")
+            labels = " or ".join(self._wish.selectors)
+            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {labels}")
         reading = await self._exporters.read(metrics, back_s)
         if problem is not None:
             reading.asked.append(QueryOutcome("exporters", time.monotonic() - began, problem))
@@ -100,12 +100,8 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     exporter displaces the one that is there for all nodes.
     """
     there = [pod for pod in pods if pod.ready and pod.spec.node_name]
-    nodes = Counter(
-        namespace
-        for namespace, _ in {
-            (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
-        }
-    )
+    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set}
+    nodes = Counter(namespace for namespace, _ in made)
 
     def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
         namespace, name = pod.metadata.namespace, pod.metadata.name

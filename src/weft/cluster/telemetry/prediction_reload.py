@@ -124,10 +124,10 @@ class PredictionFiles:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        told = path.stat()
+        stat = path.stat()
     except (OSError, ValueError):
         return ()
-    return told.st_mtime_ns, told.st_ctime_ns, told.st_dev, told.st_ino, told.st_size
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino, stat.st_size
 
 
 def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:

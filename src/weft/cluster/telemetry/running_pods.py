@@ -72,15 +72,9 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
-            running[name] = RunningPod(
-                pod,
-                held,
-                tuple(sorted(beside)),
-                gpus,
-                model,
-                time_s(pod.bound_at),
-                any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
-            )
+            parting = any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside)
+            since_s, others = time_s(pod.bound_at), tuple(sorted(beside))
+            running[name] = RunningPod(pod, held, others, gpus, model, since_s, parting)
         if number % TURN == 0:
             await asyncio.sleep(0)
     return running

@@ -147,22 +147,21 @@ class SlowdownObserver:
         now_s = self._now_s()
         apart = tuple(
             SeparatedPair(
-                one.other if one.one == name else one.one, one.gpu_model, one.until_ns / 1e9 - now_s
+                ban.other if ban.one == name else ban.one, ban.gpu_model, ban.until_ns / 1e9 - now_s
             )
-            for one in self._bans_now()
-            if name and name in (one.one, one.other)
+            for ban in self._bans_now()
+            if name and name in (ban.one, ban.other)
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
         engine = self._live.engine
         why = engine.slowdown_eviction.held_back.get(uid)
-        told = held_back_in_words(why) if why is not None else ""
+        reason = held_back_in_words(why) if why is not None else ""
         now_ns = int(self._live.client.clock.monotonic() * 1e9)
-        if not told and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
-            told = _HEIR
-        return replace(
-            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
-        )
+        if not reason and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
+            reason = _HEIR
+        age_s = max(0.0, now_s - seen.at_s)
+        return replace(seen.progress, age_s=age_s, apart=apart, held_back=reason)
 
     @property
     def held_back(self) -> Counter[Why]:
@@ -219,13 +218,9 @@ class SlowdownObserver:
             seen.last.append(new)
         if not self._recent(seen):
             seen.at_s, slowdown = self._now_s(), self._alone.guess(one, sm_active)
-            seen.progress = replace(
-                seen.progress,
-                source="sm-active" if slowdown else "",
-                slowdown=slowdown,
-                rate_per_s=0.0,
-                alone_per_s=0.0,
-            )
+            rates = {"rate_per_s": 0.0, "alone_per_s": 0.0}
+            source = "sm-active" if slowdown else ""
+            seen.progress = replace(seen.progress, source=source, slowdown=slowdown, **rates)
         bound = 0.0
         if self._live.engine.harvest.class_of(one.held) == LATENCY_CRITICAL:
             tolerance = self._live.engine.tolerance_of(one.uid)
@@ -253,11 +248,11 @@ class SlowdownObserver:
         """Compute rates, in a thread. Nobody else touches reader and rates."""
         options = self.options
         (answer,) = reading.answers
-        found = self._reader.read(answer, co_residents, now_s)
-        rates = self._rates.update(found.get(options.progress_metric, {}), co_residents, now_s)
+        samples = self._reader.read(answer, co_residents, now_s)
+        rates = self._rates.update(samples.get(options.progress_metric, {}), co_residents, now_s)
         stale_s = 2.0 * options.scrape_s + options.interval_s
-        told = found.get(options.latency_metric, {}) if options.latency_metric else {}
-        return rates, latencies(told, options.latency_metric, now_s, stale_s)
+        gauges = samples.get(options.latency_metric, {}) if options.latency_metric else {}
+        return rates, latencies(gauges, options.latency_metric, now_s, stale_s)
 
     def _of_pod(
         self, one: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
@@ -278,13 +273,8 @@ class SlowdownObserver:
         seen.progress = replace(seen.progress, p99_ms=p99_ms, slo_ms=slo, problem=problem)
         if slowdown and rate is not None:
             seen.counted_s, seen.at_s = now_s, rate.at_s
-            seen.progress = replace(
-                seen.progress,
-                source="progress",
-                slowdown=slowdown,
-                rate_per_s=rate.per_s,
-                alone_per_s=alone.per_s,
-            )
+            rates = {"rate_per_s": rate.per_s, "alone_per_s": alone.per_s}
+            seen.progress = replace(seen.progress, source="progress", slowdown=slowdown, **rates)
             return PodProgress(one.uid, round(slowdown, 4), late=late)
         if not (p99_ms and slo) or young or self._recent(seen):
             return None  # or its window is not over yet: both are told together then
@@ -352,10 +342,9 @@ class SlowdownObserver:
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:
     """Pods by source, `late`, and `slow` beyond their bound."""
-    found: Counter[str] = Counter()
-    for one in seen:
-        told = one.progress
-        found[told.source or "none"] += 1
-        found["late"] += 0 < told.slo_ms < told.p99_ms
-        found["slow"] += told.source == "progress" and 0 < told.bound < told.slowdown
-    return found
+    counts: Counter[str] = Counter()
+    for progress in (pod.progress for pod in seen):
+        counts[progress.source or "none"] += 1
+        counts["late"] += 0 < progress.slo_ms < progress.p99_ms
+        counts["slow"] += progress.source == "progress" and 0 < progress.bound < progress.slowdown
+    return counts
