@@ -119,7 +119,7 @@ class ObjectStore:
         objects = self._objects[kind]
         return [objects[key] for key in sorted(objects) if namespace in ("", key[0])]
 
-    def page(self, found: list[Json], limit: int, token: str) -> tuple[list[Json], Json]:
+    def page(self, objects: list[Json], limit: int, token: str) -> tuple[list[Json], Json]:
         """One page of a list and the list's metadata; the pages show one moment."""
         version, start = str(self.version), 0
         if token:
@@ -127,15 +127,15 @@ class ObjectStore:
             version, start = place["v"], place["start"]
             if version not in self._pages:
                 raise ApiRefusal(410, "Expired", _OLD_TOKEN)
-            found = self._pages[version]
+            objects = self._pages[version]
         meta: Json = {"resourceVersion": version}
-        if limit and start + limit < len(found):
-            self._pages[version] = found
+        if limit and start + limit < len(objects):
+            self._pages[version] = objects
             rest = msgspec.json.encode({"v": version, "start": start + limit})
             meta["continue"] = base64.b64encode(rest).decode()
-            meta["remainingItemCount"] = len(found) - start - limit
-            return found[start : start + limit], meta
-        return found[start:], meta
+            meta["remainingItemCount"] = len(objects) - start - limit
+            return objects[start : start + limit], meta
+        return objects[start:], meta
 
     def since(self, version: int) -> Iterator[StoredWrite]:
         """Changes after `version`; 410 where they are gone."""

@@ -139,7 +139,8 @@ def delete(
         return old
     else:
         grace_s = min(grace_s, held_s)
-        begun = _moment(meta["deletionTimestamp"]) - datetime.timedelta(seconds=held_s)
+        marked = datetime.datetime.fromisoformat(meta["deletionTimestamp"])
+        begun = marked - datetime.timedelta(seconds=held_s)
     if not grace_s and not meta.get("finalizers"):
         return store.remove(kind, key)
     until = begun + datetime.timedelta(seconds=grace_s)
@@ -157,10 +158,6 @@ def _grace_s(kind: ResourceKind, old: Json, asked: Any) -> int:
     if asked is None:
         asked = old["spec"].get("terminationGracePeriodSeconds", GRACE_S)
     return int(asked)
-
-
-def _moment(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text)
 
 
 def success(code: int) -> Json:

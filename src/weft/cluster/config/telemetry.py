@@ -96,12 +96,12 @@ def _check_sources(telemetry: TelemetrySettings) -> None:
 def _check_access(telemetry: TelemetrySettings) -> None:
     if telemetry.username and telemetry.bearer_token_file:
         raise _bad("username", "and bearerTokenFile exclude each other; keep one")
-    for one, other, first, second in (
+    for field, other, first, second in (
         ("username", "passwordFile", telemetry.username, telemetry.password_file),
         ("certificateFile", "keyFile", telemetry.certificate_file, telemetry.key_file),
     ):
         if bool(first) != bool(second):
-            has, lacks = (one, other) if first else (other, one)
+            has, lacks = (field, other) if first else (other, field)
             raise _bad(has, f"belongs together with {lacks}; write both")
     if not telemetry.verify and telemetry.authority_file:
         raise _bad("verify", "false contradicts authorityFile; keep one of the two")

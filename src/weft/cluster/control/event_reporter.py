@@ -223,7 +223,8 @@ def _about(pod: Pod) -> ObjectReference:
 
 
 def _says(pod: Pod, why: str) -> bool:
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.message == why
-        for one in pod.status.conditions or ()
+    said = (
+        (condition.type, condition.status, condition.message)
+        for condition in pod.status.conditions or ()
     )
+    return ("PodScheduled", "False", why) in said

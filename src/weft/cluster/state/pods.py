@@ -345,12 +345,12 @@ class PodView:
             self._regard.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
-        found = {}
+        guesses = {}
         for pod in sorted((here[uid] for uid in uids), key=since):
             uid = pod.metadata.uid
-            found[uid] = self._charge(pod, node, cards.how_full)
-            cards.guessed(found[uid].placement.shares)
-        return found
+            guesses[uid] = self._charge(pod, node, cards.how_full)
+            cards.guessed(guesses[uid].placement.shares)
+        return guesses
 
     def _also_before(self, event: PodSeenBound) -> PodSeenBound:
         """The same, with what else the engine charges for the pod on that node."""

@@ -88,16 +88,16 @@ class SlowdownStore(StoredValue):
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in either:
-                one.cancel()
+            for waiting in either:
+                waiting.cancel()
         self._hurry.clear()
 
     async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
         text = self._stored.get(KEY, "")
-        found = self._understood(kept, text) if text else None
-        if found is not None:
-            self.experience = found
+        experience = self._understood(kept, text) if text else None
+        if experience is not None:
+            self.experience = experience
             self._due = True
             self.adopted()
 
