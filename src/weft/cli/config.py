@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Typer
 
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import ExtenderSettings, TelemetrySettings
 
-config_app = typer.Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
+config_app = Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
 
 
 @config_app.command("check")
-def check(file: Annotated[Path, typer.Argument(help="The configuration file, YAML.")]) -> None:
+def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")]) -> None:
     """Read the file as the scheduler would; exit 1 names the field that is wrong."""
     from weft.cli.policies import registry
     from weft.cluster.config.read import profiles, read
@@ -67,7 +67,7 @@ def defaults() -> None:
 
 @config_app.command("explain")
 def explain(
-    path: Annotated[str, typer.Argument(help="A setting, such as lease.renewSeconds.")] = "",
+    path: Annotated[str, Argument(help="A setting, such as lease.renewSeconds.")] = "",
 ) -> None:
     """Say what a setting does and why its default is what it is; all of them without a path."""
     from weft.cluster.config import show

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
+from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
-_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
-
-explain_app = typer.Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
+explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
 
 
 @explain_app.callback()
@@ -26,23 +25,18 @@ def _explain_root() -> None:
 
 @explain_app.command("pod")
 def explain_pod(
-    name: Annotated[
-        str, typer.Argument(help="NAMESPACE/NAME or NAME; of a decisions file also a UID.")
-    ],
+    name: Annotated[str, Argument(help="NAMESPACE/NAME or NAME; of a decisions file also a UID.")],
     decisions: Annotated[
         Path | None,
-        typer.Option(help="A decisions file (`weft simulate --decisions`), not a live cluster."),
+        Option(help="A decisions file (`weft simulate --decisions`), not a live cluster."),
     ] = None,
-    url: Annotated[str, typer.Option(help="The scheduler's own address, http://HOST:PORT.")] = "",
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]"),
-    ] = None,
-    context: Annotated[str, typer.Option(help="Of the kubeconfig.  [default: its current]")] = "",
+    url: Annotated[str, Option(help="The scheduler's own address, http://HOST:PORT.")] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
     service: Annotated[
-        str, typer.Option(help="The scheduler's Service; through the API server, its leader first.")
+        str, Option(help="The scheduler's Service; through the API server, its leader first.")
     ] = DEFAULT_SERVICE,
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Why here; or why nowhere, and the smallest change that would make the pod fit.
 
@@ -86,8 +80,8 @@ def _print(explanation: "Explanation") -> None:
 
 
 def replay(
-    decisions: Annotated[Path, typer.Argument(help="A decisions file.")],
-    output: _Output = ListOutput.table,
+    decisions: Annotated[Path, Argument(help="A decisions file.")],
+    output: Output = ListOutput.table,
 ) -> None:
     """Decide a decisions file again; exit 1 at the first decision that is not the same."""
     from weft.cli.policies import registry

@@ -1,17 +1,16 @@
 """`weft experiment interference`: policies on jobs that slow each other down as measured."""
 
-import csv
 import math
 import os
-import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from weft.cli.output import json_text, print_table, table_with
+from weft.cli import options
+from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
 from weft.cli.progress import bar
-from weft.cli.simulate import SimulateOutput
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -22,57 +21,44 @@ TOLD = ("trained", "ridge", "truth")
 CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
 
 _Table = Annotated[
-    Path,
-    typer.Argument(metavar="TABLE", help="Measured pairs: CSV as Gavel's, or JSON as Co-scheML's."),
+    Path, Argument(metavar="TABLE", help="Measured pairs: CSV as Gavel's, or JSON as Co-scheML's.")
 ]
-_Source = Annotated[str, typer.Option(help="Of a CSV file: which campaign.")]
-_Gpu = Annotated[str, typer.Option(help="Of a CSV file: which GPU model.")]
 _Policies = Annotated[
     list[str],
-    typer.Option(
+    Option(
         help="A policy: name, or name:option=value,…; also gandiva, which tries pairs, and oracle, "
         "which is --ours told the truth; repeat for several."
     ),
 ]
-_Ours = Annotated[str, typer.Option(help="The policy that all are compared with; always run.")]
+_Ours = Annotated[str, Option(help="The policy that all are compared with; always run.")]
 _Loads = Annotated[
     list[float],
-    typer.Option(help="Jobs that come, by mean time alone, for each GPU; repeat for several."),
+    Option(help="Jobs that come, by mean time alone, for each GPU; repeat for several."),
 ]
 _Told = Annotated[
     str,
-    typer.Option(
-        help="What policies know: trained or ridge, learnt from half of the pairs; truth, all."
-    ),
+    Option(help="What policies know: trained or ridge, learnt from half of the pairs; truth, all."),
 ]
 _Watched = Annotated[
-    bool, typer.Option("--watched", help="Jobs report progress, which corrects what policies know.")
-]
-_Seeds = Annotated[int, typer.Option(min=1, help="How many workloads.")]
-_FirstSeed = Annotated[int, typer.Option(help="The first seed; the others follow.")]
-_Gpus = Annotated[int, typer.Option(min=1, max=10_000, help="GPUs, four on a node.")]
-_Pods = Annotated[int, typer.Option(min=1, max=1_000_000, help="Jobs, each one pod.")]
-_Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, show_default=False, help="Processes.  [default: one per processor]"),
+    bool, Option("--watched", help="Jobs report progress, which corrects what policies know.")
 ]
 
 
 def interference(
     table: _Table,
-    source: _Source = "oracle_throughputs",
-    gpu: _Gpu = "v100",
+    source: Annotated[str, Option(help="Of a CSV file: which campaign.")] = "oracle_throughputs",
+    gpu: Annotated[str, Option(help="Of a CSV file: which GPU model.")] = "v100",
     policy: _Policies = ["binpack", "gandiva", "coscheml", "oracle"],  # noqa: B006 - typer's way
     ours: _Ours = "interference",
     load: _Loads = [0.7, 0.9, 1.1],  # noqa: B006
     told: _Told = "trained",
     watched: _Watched = False,
-    seeds: _Seeds = 10,
-    first_seed: _FirstSeed = 0,
-    gpus: _Gpus = 16,
-    pods: _Pods = 400,
-    jobs: _Jobs = None,
-    output: Annotated[SimulateOutput, typer.Option(help="What to print.")] = SimulateOutput.table,
+    seeds: options.Workloads = 10,
+    first_seed: options.FirstSeed = 0,
+    gpus: Annotated[int, Option(min=1, max=10_000, help="GPUs, four on a node.")] = 16,
+    pods: Annotated[int, Option(min=1, max=1_000_000, help="Jobs, each one pod.")] = 400,
+    jobs: options.Jobs = None,
+    output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
     """Run jobs that come at random and share GPUs as measured pairs did, and compare policies.
 
@@ -94,16 +80,9 @@ def interference(
             known.from_spec(name)  # a wrong name fails before anything long is run
     loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
+    pairs, make = _read(table, source, gpu), known.from_spec
     study = InterferenceStudy(
-        _read(table, source, gpu),
-        gpu,
-        names,
-        loads,
-        workloads,
-        known.from_spec,
-        ours,
-        told,
-        watched=watched,
+        pairs, gpu, names, loads, workloads, make, ours, told, watched=watched
     )
     cells = len(study.cells())
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
@@ -130,42 +109,29 @@ def _print(levels: "list[InterferenceLevel]", ours: str, output: SimulateOutput)
     if output is SimulateOutput.json:
         print(json_text({"ours": ours, "levels": levels}))
     elif output is SimulateOutput.csv:
-        _print_csv(levels)
+        cells = attrgetter("load.rate", *CSV_COLUMNS[1:])
+        print_csv(CSV_COLUMNS, map(cells, levels))
     else:
         _print_levels(levels, ours)
-
-
-def _print_csv(levels: "list[InterferenceLevel]") -> None:
-    """One line a load and policy."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for one in levels:
-        cells = [getattr(one, column) for column in CSV_COLUMNS[1:]]
-        writer.writerow((one.load.rate, *cells))
 
 
 def _print_levels(levels: "list[InterferenceLevel]", ours: str) -> None:
     table = table_with(
         f"load|policy|>mean JCT s|>mean of {ours}|>p99 JCT s|>p99 of {ours}|>makespan s|>pods/GPU"
     )
-    for one in levels:
-        never = f" ({one.unfinished} never ended)" if one.unfinished else ""
-        table.add_row(
-            f"{one.load.rate:g}",
-            one.policy + never,
-            f"{one.jct_mean_s:,.0f}",
-            _change(one.jct_mean),
-            f"{one.jct_p99_s:,.0f}",
-            _change(one.jct_p99),
-            f"{one.makespan_s:,.0f}",
-            f"{one.residents:.2f}",
-        )
+    for level in levels:
+        never = f" ({level.unfinished} never ended)" if level.unfinished else ""
+        mean = f"{level.jct_mean_s:,.0f}", _change(level.jct_mean)
+        p99 = f"{level.jct_p99_s:,.0f}", _change(level.jct_p99)
+        others = f"{level.makespan_s:,.0f}", f"{level.residents:.2f}"
+        table.add_row(f"{level.load.rate:g}", level.policy + never, *mean, *p99, *others)
     print_table(table, width=140)
 
 
 def _change(difference: "PolicyDifference | None") -> str:
     """In percent of the policy's own; ° is what may be chance."""
+    from weft.cli.experiment_tables import percent_change
+
     if difference is None:
         return "–"
-    one, chance = difference.difference, "" if difference.p_value < 0.05 else "°"
-    return f"{one.percent:+.1f} %{chance} [{one.low_percent:+.1f}, {one.high_percent:+.1f}]"
+    return percent_change(difference.difference, "" if difference.p_value < 0.05 else "°")

@@ -1,8 +1,8 @@
 """An experiment's results as a table for people and as CSV for spreadsheets."""
 
-import csv
-import sys
+from operator import attrgetter
 
+from weft.cli import output
 from weft.cli.output import print_table, table_with
 from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
 from weft.lab.experiment.paired import Difference
@@ -27,11 +27,9 @@ CSV_COLUMNS = (
 
 def print_csv(results: StudyResults) -> None:
     """One line a run."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("percent", "policy", *CSV_COLUMNS))
-    for one in results.runs:
-        cells = [getattr(one.run, column) for column in CSV_COLUMNS]
-        writer.writerow((one.percent, one.run.policy, *cells))
+    columns = ("policy", *CSV_COLUMNS)
+    rows = ((at.percent, *attrgetter(*columns)(at.run)) for at in results.runs)
+    output.print_csv(("percent", *columns), rows)
 
 
 def print_levels(results: StudyResults) -> None:
@@ -52,8 +50,8 @@ def _row(level: OverprovisionLevel) -> list[str]:
         level.policy + never,
         f"{level.jct_mean_s:,.0f}",
         f"{level.jct_p99_s:,.0f}",
-        _change(level.jct_p99_change),
-        _change(level.gap_to_best),
+        percent_change(level.jct_p99_change),
+        percent_change(level.gap_to_best),
         f"{level.makespan_s:,.0f}",
         f"{level.ooms:.1f}",
         f"{level.evictions:.1f}",
@@ -61,8 +59,9 @@ def _row(level: OverprovisionLevel) -> list[str]:
     ]
 
 
-def _change(difference: Difference | None) -> str:
+def percent_change(difference: Difference | None, mark: str = "") -> str:
+    """In percent with its interval, `mark` behind the percent sign; – where there is none."""
     if difference is None:
         return "–"
     low, high = difference.low_percent, difference.high_percent
-    return f"{difference.percent:+.1f} % [{low:+.1f}, {high:+.1f}]"
+    return f"{difference.percent:+.1f} %{mark} [{low:+.1f}, {high:+.1f}]"

@@ -1,7 +1,6 @@
 """`weft explain pod` of a live cluster: asking the scheduler."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -67,6 +66,7 @@ async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> byt
     """By each way until a scheduler answers; `BadInputError` says why none does."""
     from weft.cli.explain_token import NO_PASS
     from weft.kube.client import ApiClient, ClientOptions
+    from weft.kube.errors import LostError, NotSentError
 
     async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
         if source.url:
@@ -75,17 +75,20 @@ async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> byt
             ways, before = await _ways(client, source.service)
             shown = await _shown(client, source.service.partition("/")[0])
         for way in ways:
-            answer = await _get(client, way.before + path, way.where, shown.headers)
+            try:
+                url = way.before + path
+                answer = await client.send("GET", url, more_headers=shown.headers)
+            except (NotSentError, LostError) as error:
+                raise _silent(way.where, client, error) from error
             if answer.code == 200:
                 _check_ours(answer.body, way.where)
                 return answer.body
             own = _own_words(answer)
             if own or way is ways[-1]:
-                lacking = (
-                    f"; {shown.lacking}" if answer.code in (401, 403) and shown.lacking else ""
-                )
                 problem = own or _problem(answer, source) + before
-                raise BadInputError(way.where, problem + lacking)
+                if answer.code in (401, 403) and shown.lacking:
+                    problem += f"; {shown.lacking}"
+                raise BadInputError(way.where, problem)
             before = f"; {way.where}: {_said(answer)}"
     raise AssertionError("there is always a way")
 
@@ -124,21 +127,10 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoi
     if not there:
         return [behind], f"; no pod of {namespace} is labelled {ROLE}={LEADER}"
     leader = max(there, key=lambda pod: pod.ready)
-    ports = [one.container_port for one in leader.ports() if one.name == _PORT_NAME]
+    ports = [named.container_port for named in leader.ports() if named.name == _PORT_NAME]
     at = str(ports[0]) if ports else port
     target = proxy_path("pods", namespace, leader.metadata.name, at)
     return [SchedulerEndpoint(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
-
-
-async def _get(
-    client: "ApiClient", path: str, where: str, headers: Mapping[str, str]
-) -> "ApiResponse":
-    from weft.kube.errors import LostError, NotSentError
-
-    try:
-        return await client.send("GET", path, more_headers=headers)
-    except (NotSentError, LostError) as error:
-        raise _silent(where, client, error) from error
 
 
 def _silent(where: str, client: "ApiClient", error: Exception) -> BadInputError:

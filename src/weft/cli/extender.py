@@ -5,24 +5,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-import typer
+from typer import Option, Typer
 
-from weft.cli.scheduler import (
-    MOST_MIB,
-    Address,
-    ConfigFile,
-    Context,
-    Decisions,
-    DecisionsMib,
-    HttpPort,
-    Kubeconfig,
-    LeaderElect,
-    OriginalPorts,
-    Priority,
-    configuration,
-    run,
-    with_extender,
-)
+from weft.cli import options
+from weft.cli.scheduler import configuration, run, with_extender
 
 if TYPE_CHECKING:
     from weft.cluster.extender.scheduler_config import TlsFiles
@@ -30,20 +16,18 @@ if TYPE_CHECKING:
 # kube-scheduler multiplies scores by it; up to here no product leaves its 64 bits.
 _MOST_WEIGHT = 2**31 - 1
 
-_Authority = Annotated[
-    Path | None, typer.Option(help="Authority of Weft's certificate; makes it HTTPS.")
-]
+_Authority = Annotated[Path | None, Option(help="Authority of Weft's certificate; makes it HTTPS.")]
 _Certificate = Annotated[
-    Path | None, typer.Option(help="kube-scheduler's own certificate, with --key-file.")
+    Path | None, Option(help="kube-scheduler's own certificate, with --key-file.")
 ]
 _Profiles = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--profiles/--no-profiles",
         help="Whether kube-scheduler takes the pods of the systems' schedulerNames.",
     ),
 ]
-extender_app = typer.Typer(no_args_is_help=True)
+extender_app = Typer(no_args_is_help=True)
 
 
 @extender_app.callback()
@@ -53,20 +37,20 @@ def root() -> None:
 
 @extender_app.command("serve")
 def serve(
-    config: ConfigFile = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = "",
+    config: options.ConfigFile = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = "",
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Where to listen.  [default: as configured, 39999]"),
+        Option(min=0, max=65535, help="Where to listen.  [default: as configured, 39999]"),
     ] = None,
-    address: Address = "",
-    priority: Priority = None,
-    original_ports: OriginalPorts = False,
-    leader_elect: LeaderElect = None,
-    http_port: HttpPort = None,
-    decisions: Decisions = None,
-    decisions_mib: DecisionsMib = MOST_MIB,
+    address: options.Address = "",
+    priority: options.Priority = None,
+    original_ports: options.OriginalPorts = False,
+    leader_elect: options.LeaderElect = None,
+    http_port: options.HttpPort = None,
+    decisions: options.Decisions = None,
+    decisions_mib: options.DecisionsMib = options.MOST_MIB,
 ) -> None:
     """Answer kube-scheduler, and schedule no pods by schedulerName.
 
@@ -80,45 +64,31 @@ def serve(
     settings = configuration(config, leader_elect, http_port)
     settings = with_extender(settings, port, address, original_ports, priority)
     settings = replace(settings, extender=replace(settings.extender, enabled=True))
-    paths = (kubeconfig,) if kubeconfig else ()
-    where = str(config or "")
-    run(
-        settings,
-        Hosting(
-            paths,
-            context,
-            schedules=False,
-            decisions=decisions,
-            decisions_mib=decisions_mib,
-            where=where,
-        ),
-    )
+    paths, where = (kubeconfig,) if kubeconfig else (), str(config or "")
+    run(settings, Hosting(paths, context, where, decisions, decisions_mib, schedules=False))
 
 
 @extender_app.command("config")
 def config(
     dialects: Annotated[
-        str,
-        typer.Option(help="Systems whose pods Weft serves, separated by commas."),
+        str, Option(help="Systems whose pods Weft serves, separated by commas.")
     ] = "weft,elastic,gpushare,alnair",
     url: Annotated[
-        str, typer.Option(help="Where kube-scheduler reaches Weft, without a path.")
+        str, Option(help="Where kube-scheduler reaches Weft, without a path.")
     ] = "http://127.0.0.1:39999",
     ca_file: _Authority = None,
     cert_file: _Certificate = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    key_file: Annotated[Path | None, Option(help="Its key.")] = None,
     server_name: Annotated[
-        str, typer.Option(help="The name in Weft's certificate, where the URL has another.")
+        str, Option(help="The name in Weft's certificate, where the URL has another.")
     ] = "",
     weight: Annotated[
-        int, typer.Option(min=1, max=_MOST_WEIGHT, help="Of Weft's scores beside the others.")
+        int, Option(min=1, max=_MOST_WEIGHT, help="Of Weft's scores beside the others.")
     ] = 1,
-    timeout_s: Annotated[
-        int, typer.Option(min=1, max=3_600, help="How long one call may take.")
-    ] = 30,
+    timeout_s: Annotated[int, Option(min=1, max=3_600, help="How long one call may take.")] = 30,
     unreported: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--unreported",
             help="Nodes do not report the systems' resources (an agent delivers by name).",
         ),
@@ -133,19 +103,17 @@ def config(
     import yaml
 
     from weft.cluster.config.addresses import check_url
-    from weft.cluster.extender.scheduler_config import (
-        SchedulerConfigOptions,
-        configuration,
-        taken_twice,
-    )
+    from weft.cluster.extender import scheduler_config
 
     check_url(url, "--url")
     tls = _tls(url, ca_file, cert_file, key_file, server_name)
     names = tuple(filter(None, (name.strip() for name in dialects.split(","))))
-    wishes = SchedulerConfigOptions(names, url, tls, weight, timeout_s, not unreported, profiles)
-    print(yaml.safe_dump(configuration(wishes), sort_keys=False), end="")
+    wishes = scheduler_config.SchedulerConfigOptions(
+        names, url, tls, weight, timeout_s, not unreported, profiles
+    )
+    print(yaml.safe_dump(scheduler_config.configuration(wishes), sort_keys=False), end="")
     _warn_of_open_door(url, tls)
-    _warn(taken_twice(wishes))
+    _warn(scheduler_config.taken_twice(wishes))
 
 
 def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:

@@ -4,25 +4,23 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from weft.files.writing import write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
 Output = Annotated[
-    str,
-    typer.Option("--output", "-o", metavar="FILE", help="The file to write; - is standard output."),
+    str, Option("--output", "-o", metavar="FILE", help="The file to write; - is standard output.")
 ]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same file.")]
+Seed = Annotated[int, Option(help="The same seed gives the same file.")]
 
 
 def nodes(
     gpus: Annotated[
-        int | None,
-        typer.Option(help="Exactly so many GPUs in all.  [default: 6212]", show_default=False),
+        int | None, Option(help="Exactly so many GPUs in all.  [default: 6212]", show_default=False)
     ] = None,
-    count: Annotated[int | None, typer.Option(help="So many nodes, instead of --gpus.")] = None,
+    count: Annotated[int | None, Option(help="So many nodes, instead of --gpus.")] = None,
     seed: Seed = 42,
     output: Output = "-",
 ) -> None:
@@ -37,16 +35,14 @@ def nodes(
 
 
 def pods(
-    gpus: Annotated[int, typer.Option(help="GPUs of the cluster these pods are for.")] = 6212,
+    gpus: Annotated[int, Option(help="GPUs of the cluster these pods are for.")] = 6212,
     count: Annotated[
         int | None,
-        typer.Option(
-            help="So many pods.  [default: as many as ask for all --gpus]", show_default=False
-        ),
+        Option(help="So many pods.  [default: as many as ask for all --gpus]", show_default=False),
     ] = None,
     mix: Annotated[
         WorkloadMix,
-        typer.Option(
+        Option(
             help="default: the trace's shares of a GPU, whole GPUs and CPU-only pods; multigpu: "
             "with many pods of 2, 4 and 8 GPUs; shared: shares of a GPU only; spec: a third of "
             "the GPU pods insist on models."
@@ -54,7 +50,7 @@ def pods(
     ] = WorkloadMix.DEFAULT,
     load: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Arrival rate × GPUs × lifetime over --gpus: how busy the pods' own times would "
             "keep the cluster. For `weft simulate --timed`."
         ),

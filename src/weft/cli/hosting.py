@@ -73,10 +73,10 @@ class Hosting(msgspec.Struct, frozen=True):
 
     kubeconfigs: tuple[Path, ...] = ()
     context: str = ""
-    schedules: bool = True
+    where: str = ""
     decisions: Path | None = None
     decisions_mib: int = 0
-    where: str = ""
+    schedules: bool = True
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -237,18 +237,14 @@ def _recordings(plan: _Plan, live: EngineCluster) -> list[Recording]:
 
 def _warn_of_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
-        log.warning(
-            "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces",
-            config.extender.address,
-            config.extender.port,
-        )
+        what = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
+        log.warning(what, config.extender.address, config.extender.port)
     if config.http.anyone_may_explain:
-        log.warning(
+        what = (
             "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
-            "where they are",
-            config.http.address,
-            config.http.port,
+            "where they are"
         )
+        log.warning(what, config.http.address, config.http.port)
 
 
 def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
+from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
 from weft.cli.progress import teller
 from weft.model.errors import BadInputError
@@ -19,36 +20,29 @@ if TYPE_CHECKING:
     from weft.interference.model_file import PredictorFile
     from weft.interference.records import Measurements
 
-interference_app = typer.Typer(
+interference_app = Typer(
     help="Who slows whom down on a shared GPU: learn it, examine it, predict, explain.",
     no_args_is_help=True,
 )
 
-_Data = Annotated[list[Path], typer.Argument(help="Datasets, or Gavel's table of pairs (CSV).")]
-_Source = Annotated[list[str], typer.Option(help="Only this source; repeat for several.")]
+_Data = Annotated[list[Path], Argument(help="Datasets, or Gavel's table of pairs (CSV).")]
+_Source = Annotated[list[str], Option(help="Only this source; repeat for several.")]
 _ModelFile = Annotated[
-    Path, typer.Argument(help="A file of `train`, or a table of slowdowns (Co-scheML's form).")
+    Path, Argument(help="A file of `train`, or a table of slowdowns (Co-scheML's form).")
 ]
-_GpuModel = Annotated[str, typer.Option(help="Only this GPU model.")]
-_Isolation = Annotated[str, typer.Option(help="Only this way of sharing: time-slicing, mps.")]
-_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
-_Seeds = Annotated[int, typer.Option(min=1, help="Draws of each random split.")]
+_GpuModel = Annotated[str, Option(help="Only this GPU model.")]
+_Isolation = Annotated[str, Option(help="Only this way of sharing: time-slicing, mps.")]
 
 
 def train(
     data: _Data,
-    to: Annotated[Path, typer.Option(help="The file to write the model to.")],
+    to: Annotated[Path, Option(help="The file to write the model to.")],
     source: _Source = [],  # noqa: B006 - typer's way of a list default
 ) -> None:
     """Learn a predictor for each GPU model and way of sharing in the data."""
     one_thread()
     import weft
-    from weft.cli.interference_inputs import (
-        check_place,
-        note_no_trees,
-        read_measured,
-        write_whole,
-    )
+    from weft.cli.interference_inputs import check_place, note_no_trees, read_measured, write_whole
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
@@ -79,14 +73,14 @@ def evaluate(
     gpu_model: _GpuModel = "",
     split: Annotated[
         list[str],
-        typer.Option(help="random, new pair, new application, new GPU or several others; repeat."),
+        Option(help="random, new pair, new application, new GPU or several others; repeat."),
     ] = [],  # noqa: B006
-    seeds: _Seeds = 5,
+    seeds: Annotated[int, Option(min=1, help="Draws of each random split.")] = 5,
     report: Annotated[
-        Path | None, typer.Option(help="Folder for the calibration plots and the numbers.")
+        Path | None, Option(help="Folder for the calibration plots and the numbers.")
     ] = None,
-    png: Annotated[bool, typer.Option("--png", help="Plots as PNG too.")] = False,
-    output: _Output = ListOutput.table,
+    png: Annotated[bool, Option("--png", help="Plots as PNG too.")] = False,
+    output: Output = ListOutput.table,
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
     from weft.cli.interference_inputs import note_no_trees, read_measured
@@ -99,9 +93,8 @@ def evaluate(
     measured, tell = read_measured(data, source), teller()
     models = sorted({model for one in measured for model, _ in one.cells()})
     if gpu_model and gpu_model not in models:
-        raise BadInputError(
-            f"--gpu-model {gpu_model}", f"is not in these files: {', '.join(models)}"
-        )
+        what = f"is not in these files: {', '.join(models)}"
+        raise BadInputError(f"--gpu-model {gpu_model}", what)
     for one in measured:
         for model, isolation in one.cells():
             if gpu_model in ("", model):
@@ -123,11 +116,11 @@ def evaluate(
 
 def predict(
     model: _ModelFile,
-    target: Annotated[str, typer.Argument(help="Who is slowed down; without: everybody.")] = "",
-    others: Annotated[list[str] | None, typer.Argument(help="Who runs beside it.")] = None,
+    target: Annotated[str, Argument(help="Who is slowed down; without: everybody.")] = "",
+    others: Annotated[list[str] | None, Argument(help="Who runs beside it.")] = None,
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Predict one pod beside others, or the whole table that policies get."""
     import msgspec
@@ -139,26 +132,26 @@ def predict(
     from weft.interference.prediction_reasons import PredictionReasons
     from weft.interference.table import from_predictors, from_static
 
-    found, table = read_model(model), None
-    if target and isinstance(found, PredictorFile):
-        predictor = _predictor(found, model, gpu_model, isolation)
+    source, table = read_model(model), None
+    if target and isinstance(source, PredictorFile):
+        predictor = _predictor(source, model, gpu_model, isolation)
         prediction = predictor.predict(target, _others(target, others))
-        note_unknown(found, model, [target, *(others or [])])
+        note_unknown(source, model, [target, *(others or [])])
         if output is ListOutput.json:
             print(msgspec.json.encode(prediction).decode())
         else:
             print_because(target, others or [], PredictionReasons(prediction))
         return
-    if isinstance(found, PredictorFile):
-        predictors = _predictors(found, model, gpu_model, isolation)
+    if isinstance(source, PredictorFile):
+        predictors = _predictors(source, model, gpu_model, isolation)
         names = sorted({name for one in predictors for name in one.solos})
-        table = from_predictors(1, predictors, names, found.sources)
+        table = from_predictors(1, predictors, names, source.sources)
     else:
-        table = from_static(1, found, gpu_model or ANY_MODEL)
+        table = from_static(1, source, gpu_model or ANY_MODEL)
     if output is ListOutput.json and not target:
         print(msgspec.json.encode(table).decode())
     elif target:
-        note_unknown(found, model, [target, *(others or [])])
+        note_unknown(source, model, [target, *(others or [])])
         _print_static(table, target, _others(target, others), output)
     else:
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
@@ -166,11 +159,11 @@ def predict(
 
 def explain(
     model: _ModelFile,
-    target: Annotated[str, typer.Argument(help="Who is slowed down.")],
-    other: Annotated[str, typer.Argument(help="Who runs beside it.")],
+    target: Annotated[str, Argument(help="Who is slowed down.")],
+    other: Annotated[str, Argument(help="Who runs beside it.")],
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Say why: the rung, the nearest measured pairs, what adds how much."""
     import msgspec
@@ -210,11 +203,9 @@ def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str,
     for one in measured:
         for cell in one.cells():
             if cell in owner:
-                raise BadInputError(
-                    f"sources {owner[cell].source} and {one.source}",
-                    f"both measured on {' '.join(filter(None, cell))}, and are not mixed; "
-                    "choose one with --source",
-                )
+                both = f"both measured on {' '.join(filter(None, cell))}, and are not mixed"
+                sources = f"sources {owner[cell].source} and {one.source}"
+                raise BadInputError(sources, f"{both}; choose one with --source")
             owner[cell] = one
     return [(one, *cell) for cell, one in sorted(owner.items(), key=lambda item: item[0])]
 
@@ -240,22 +231,21 @@ def _predictors(
     from weft.interference.ladder import Predictor
     from weft.interference.trees import available
 
-    kept: dict[str, PredictorCell] = {}
-    for one in file.cells:
-        if gpu_model in ("", one.gpu_model) and isolation in ("", one.isolation):
-            kept.setdefault(one.gpu_model, one)
-    if not kept:
+    cells: dict[str, PredictorCell] = {}
+    for cell in file.cells:
+        if gpu_model in ("", cell.gpu_model) and isolation in ("", cell.isolation):
+            cells.setdefault(cell.gpu_model, cell)
+    if not cells:
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
-        raise BadInputError(
-            str(path), f"knows nothing of that GPU model and way of sharing; it has {known}"
-        )
-    if any(one.learned and one.learned.trees for one in kept.values()) and not available():
+        what = f"knows nothing of that GPU model and way of sharing; it has {known}"
+        raise BadInputError(str(path), what)
+    if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
         print(
             f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
             "left out, and no bound is calibrated; pip install 'weft[interference]'",
             file=sys.stderr,
         )
-    return [Predictor(cell) for cell in kept.values()]
+    return [Predictor(cell) for cell in cells.values()]
 
 
 def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str) -> "Predictor":
@@ -286,9 +276,8 @@ def _print_static(
     at = [view.index_of(name) for name in others]
     slowdown = view.slowdown(table.gpu_models[0], view.index_of(target), at)
     known = view.unknown not in (view.index_of(target), *at)
-    prediction = SlowdownPrediction(
-        slowdown.mean, slowdown.upper, "table" if known else "unknown", slowdown.calibrated
-    )
+    mean, upper, sure = slowdown.mean, slowdown.upper, slowdown.calibrated
+    prediction = SlowdownPrediction(mean, upper, "table" if known else "unknown", sure)
     if output is ListOutput.json:
         print(msgspec.json.encode(prediction).decode())
     else:

@@ -34,9 +34,11 @@ def read_interference(path: Path, where: str = "") -> InterferenceTable:
 
     `BadInputError` names the file, or `where` it was named.
     """
+    from weft.interference.model_file import decode
+
     place = _place(where, path)
     body = _read(path, place)
-    return _predicted(_model(body, place)) if body[:2] == _GZIP else _table(body, place)
+    return _predicted(decode(body, place)) if body[:2] == _GZIP else _table(body, place)
 
 
 def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
@@ -59,18 +61,15 @@ def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
         USUAL: str(usual) if usual and not settings.predicted else "",
     }
     paths = {field: Path(name) for field, name in named.items() if name}
-    places = {
-        field: _place(": ".join(filter(None, (where, field))), path)
-        for field, path in paths.items()
-    }
-    return PredictionFiles(
-        {places[field]: path for field, path in paths.items()}, partial(_told, places)
-    )
+    places = {field: _place(_place(where, field), path) for field, path in paths.items()}
+    by_place = {places[field]: path for field, path in paths.items()}
+    return PredictionFiles(by_place, partial(_predictions, places))
 
 
-def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":
+def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":
     """What they all say; profiles that are named count before those that a predictor knows."""
     from weft.cluster.telemetry.prediction_reload import LoadedPredictions
+    from weft.interference import model_file
     from weft.interference.dataset import decode, measured
 
     table, distances = None, None
@@ -81,7 +80,7 @@ def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPred
         distances = _distances(bodies[place], place)
     if place := places.get(TABLE) or places.get(MODEL) or places.get(USUAL):
         if bodies[place][:2] == _GZIP:
-            model = _model(bodies[place], place)
+            model = model_file.decode(bodies[place], place)
             table = _predicted(model)
             solos += [solo for cell in model.cells for solo in cell.solos]
         else:
@@ -89,7 +88,7 @@ def _told(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPred
     return LoadedPredictions(table, distances, tuple(solos))
 
 
-def _place(where: str, path: Path) -> str:
+def _place(where: str, path: Path | str) -> str:
     return ": ".join(filter(None, (where, str(path))))
 
 
@@ -116,9 +115,8 @@ def _table(body: bytes, place: str) -> InterferenceTable:
             for tier in set(view.tier.ravel().tolist()):
                 PredictionTier(abs(tier))
             return table
-        return from_static(
-            1, slowdowns(msgspec.convert(decoded, dict[str, dict[str, float]]), place)
-        )
+        numbers = msgspec.convert(decoded, dict[str, dict[str, float]])
+        return from_static(1, slowdowns(numbers, place))
     except _BAD as error:
         raise BadInputError(place, f"is no table of interference: {error}") from None
 
@@ -128,12 +126,6 @@ def _distances(body: bytes, place: str) -> dict[str, dict[str, float]]:
         return msgspec.json.decode(body, type=dict[str, dict[str, float]])
     except _BAD as error:
         raise BadInputError(place, f"is no table of distances: {error}") from None
-
-
-def _model(body: bytes, place: str) -> "PredictorFile":
-    from weft.interference.model_file import decode
-
-    return decode(body, place)
 
 
 def _predicted(model: "PredictorFile") -> InterferenceTable:

@@ -31,7 +31,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
             measured.append(dataset.measured(decoded, path.stem))
         else:
             measured += gavel(_text(body, path), str(path)).values()
-    names = [one.source for one in measured]
+    names = [measurements.source for measurements in measured]
     wrong = [name for name in sources if name not in names]
     if wrong:
         raise BadInputError(f"--source {wrong[0]}", f"is not in these files: {', '.join(names)}")
@@ -59,9 +59,8 @@ def _text(body: bytes, path: Path) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInputError(
-            f"{path}, byte {error.start}", "is not UTF-8; save it as that"
-        ) from None
+        place = f"{path}, byte {error.start}"
+        raise BadInputError(place, "is not UTF-8; save it as that") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -71,16 +70,14 @@ def _bytes(path: Path) -> bytes:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from None
 
 
-def note_unknown(
-    predictors: "PredictorFile | StaticTable", path: Path, names: Sequence[str]
-) -> None:
+def note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
     """Say on stderr which of these names the file does not know: they may be misspelt."""
     from weft.interference.model_file import PredictorFile
 
     known = (
-        {solo.application for cell in predictors.cells for solo in cell.solos}
-        if isinstance(predictors, PredictorFile)
-        else set(predictors.applications)
+        {solo.application for cell in model.cells for solo in cell.solos}
+        if isinstance(model, PredictorFile)
+        else set(model.applications)
     )
     for name in dict.fromkeys(names):
         if name not in known:

@@ -89,14 +89,8 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
             for other in names:
                 slowdown = view.slowdown(model, view.index_of(target), [view.index_of(other)])
                 sure = "" if slowdown.calibrated else ", uncalibrated"
-                table.add_row(
-                    model or "–",
-                    target,
-                    other,
-                    _times(slowdown.mean),
-                    _times(slowdown.upper),
-                    slowdown.tier.name.lower() + sure,
-                )
+                times, tier = (slowdown.mean, slowdown.upper), slowdown.tier.name.lower() + sure
+                table.add_row(model or "–", target, other, *map(_times, times), tier)
     Console(width=_WIDTH).print(table)
 
 
@@ -120,9 +114,8 @@ def print_because(target: str, others: Sequence[str], reasons: "PredictionReason
     if reasons.nearest:
         print("The most alike of what was measured:")
         for near in reasons.nearest:
-            print(
-                f"  {near.likeness:.2f}  {near.target} beside {near.other}: speed {near.speed:.3f}"
-            )
+            pair = f"{near.target} beside {near.other}"
+            print(f"  {near.likeness:.2f}  {pair}: speed {near.speed:.3f}")
 
 
 def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: bool) -> None:

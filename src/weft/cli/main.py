@@ -5,13 +5,13 @@ import os
 import sys
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer, echo
 
 import weft
 from weft.files.words import is_text
 from weft.model.errors import BadInputError
 
-app = typer.Typer(
+app = Typer(
     name="weft",
     help="GPU sharing for Kubernetes: read GPU pods of any system, decide, simulate, explain.",
     no_args_is_help=True,
@@ -22,17 +22,15 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"weft {weft.__version__}")
-        raise typer.Exit
+        echo(f"weft {weft.__version__}")
+        raise Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", callback=_version, is_eager=True
-        ),
+        Option("--version", help="Print the version and exit.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
     """Options that come before the command."""
@@ -52,13 +50,9 @@ def _register() -> None:
     from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
 
-    app.command("simulate")(simulate)
-    app.command("scheduler")(scheduler)
-    app.command("parse")(parse)
-    app.command("policies")(policies)
-    app.command("replay")(replay)
-    app.command("metrics")(metrics)
-    generate = typer.Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
+    for command in (simulate, scheduler, parse, policies, replay, metrics):
+        app.command(command.__name__)(command)
+    generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
     generate.command("nodes")(nodes)
     generate.command("pods")(pods)
     app.add_typer(generate, name="generate")

@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Exit, Option
 
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
-from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ class Action(StrEnum):
 
 def metrics(
     action: Annotated[
-        Action, typer.Argument(help="show: each GPU's numbers; check: what is missing.")
+        Action, Argument(help="show: each GPU's numbers; check: what is missing.")
     ] = Action.show,
     config: ConfigFile = None,
-    url: Annotated[str, typer.Option(help="A metrics server.  [default: as configured]")] = "",
+    url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Compare with the GPUs that the cluster has.")
+        bool, Option("--cluster", help="Compare with the GPUs that the cluster has.")
     ] = False,
-    output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Show what Weft sees of the GPUs, or check what it lacks; exit code 1 where it is too little.
 
@@ -54,17 +54,15 @@ def metrics(
     from weft.cli.scheduler import configuration
     from weft.cluster.config.addresses import check_url
 
-    settings = configuration(config, None, None).telemetry
+    settings = configuration(config).telemetry
     if url:
         check_url(url, "--url")
         settings = replace(settings, url=url, exporters="", discover="")
     asks = cluster or kubeconfig is not None or bool(context)
     if not (settings.url or settings.exporters or settings.discover):
         if not asks:
-            what = (
-                "is missing: name a metrics server, or one in --config, or look for one: --cluster"
-            )
-            raise BadInputError("--url", what)
+            ways = "name a metrics server, or one in --config, or look for one: --cluster"
+            raise BadInputError("--url", f"is missing: {ways}")
         settings = replace(settings, discover="servers")
     needs = asks or not settings.url
     looked = asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
@@ -120,12 +118,10 @@ async def _read(
     gpus = len(joiner.devices)
     window = MetricWindow(DEFAULT_METRICS, gpus, samples, settings.interval_seconds, now_s)
     for answer in reading.answers:
-        for one in joiner.join(answer):
-            window.put(one.metric, one.rows, one.times, one.values, now_s)
-    notes = _notes(source, reading.where, errors)
-    return ScrapeReport(
-        reading.answers, joiner, window, asked_s, now_s, settings.scrape_seconds, notes
-    )
+        for joined in joiner.join(answer):
+            window.put(joined.metric, joined.rows, joined.times, joined.values, now_s)
+    notes, scrape_s = _notes(source, reading.where, errors), settings.scrape_seconds
+    return ScrapeReport(reading.answers, joiner, window, asked_s, now_s, scrape_s, notes)
 
 
 def _notes(source: "MetricSource", where: str, errors: list[str]) -> "list[CompletenessFinding]":
@@ -159,10 +155,10 @@ async def _cluster(client: "ApiClient") -> NodeAddresses:
     from weft.kube.services import everything
 
     cluster = NodeAddresses([], {}, {})
-    for one in await everything(client, NODES):
-        name = one.metadata.name
-        cluster.nodes.append(inventory(one)[0])
-        for address in one.status.addresses or ():
+    for node in await everything(client, NODES):
+        name = node.metadata.name
+        cluster.nodes.append(inventory(node)[0])
+        for address in node.status.addresses or ():
             cluster.names[address.address] = name
             if address.type == "InternalIP" and cluster.nodes[-1].gpus:
                 cluster.addresses.setdefault(name, address.address)
@@ -214,8 +210,8 @@ def _show(looked: "ScrapeReport", output: ListOutput) -> None:
             f"{metrics[name]['value']:,.{digits}f}" if name in metrics else "–"
             for name, digits in _COLUMNS.values()
         ]
-        ages = [one["age_s"] for one in metrics.values()]
-        states = {one["state"] for one in metrics.values()} or {"missing"}
+        ages = [newest["age_s"] for newest in metrics.values()]
+        states = {newest["state"] for newest in metrics.values()} or {"missing"}
         worst = next(word for word in ("missing", "stale", "fresh") if word in states)
         oldest = f"{max(ages):.0f}" if ages else "–"
         table.add_row(row["node"], str(row["gpu"]), *cells, oldest, worst)
@@ -227,10 +223,11 @@ def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
 
     findings: list[CompletenessFinding] = check(looked)
     if output is ListOutput.json:
-        rows = [one._asdict() for one in findings]
-        print(json_text(rows, indent=2))
+        print(json_text([finding._asdict() for finding in findings], indent=2))
     else:
-        for one in findings:
-            print(f"{one.level:<7} {one.text}" + (f"\n        → {one.mend}" if one.mend else ""))
-    if any(one.level == "wrong" for one in findings):
-        raise typer.Exit(1)
+        for finding in findings:
+            print(f"{finding.level:<7} {finding.text}")
+            if finding.mend:
+                print(f"        → {finding.mend}")
+    if any(finding.level == "wrong" for finding in findings):
+        raise Exit(1)

@@ -1,5 +1,8 @@
 """Choices of output that several commands share, and how values and tables are printed."""
 
+import csv
+import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,14 @@ class ListOutput(StrEnum):
 
     table = "table"
     json = "json"
+
+
+class SimulateOutput(StrEnum):
+    """The form of the results."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
 
 
 def json_text(value: object, indent: int = 1) -> str:
@@ -29,6 +40,13 @@ def table_with(headers: str) -> "Table":
     for header in headers.split("|"):
         table.add_column(header.removeprefix(">"), justify="right" if header[0] == ">" else "left")
     return table
+
+
+def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A header and its rows on standard output, None as an empty cell."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
 
 
 def print_table(table: "Table", width: int) -> None:

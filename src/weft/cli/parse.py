@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
+from typer import Argument, Exit, Option
 
 from weft.cli.output import json_text, table_with
 from weft.dialects.dialect import DialectSettings, PodAnnotations
@@ -57,19 +57,16 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def parse(
-    files: Annotated[list[str], typer.Argument(help="YAML files; - reads standard input.")],
-    output: Annotated[
-        ParseOutput, typer.Option(help="A table for people, or JSON.")
-    ] = ParseOutput.TABLE,
+    files: Annotated[list[str], Argument(help="YAML files; - reads standard input.")],
+    output: Annotated[ParseOutput, Option(help="A table for people, or JSON.")] = ParseOutput.TABLE,
     gpushare_unit: Annotated[
-        Unit, typer.Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
+        Unit, Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
     ] = Unit.AUTO,
     compat: Annotated[
-        CompatMode, typer.Option(help="exact keeps the original systems' quirks.")
+        CompatMode, Option(help="exact keeps the original systems' quirks.")
     ] = CompatMode.SANE,
     interference_table: Annotated[
-        bool,
-        typer.Option(help="Read gpushare pods as where an interference table is configured."),
+        bool, Option(help="Read gpushare pods as where an interference table is configured.")
     ] = False,
 ) -> None:
     """Show how Weft reads each pod: dialect, request per container, warnings, what it writes."""
@@ -89,7 +86,7 @@ def parse(
     elif rows:  # a header over nothing would look like an answer
         _print_table(rows)
     if errors:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def read_file(

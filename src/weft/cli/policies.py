@@ -2,10 +2,9 @@
 
 import sys
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
 
 if TYPE_CHECKING:
@@ -26,9 +25,7 @@ def registry() -> "Registry":
     return known
 
 
-def policies(
-    output: Annotated[ListOutput, typer.Option(help="What to print.")] = ListOutput.table,
-) -> None:
+def policies(output: Output = ListOutput.table) -> None:
     """List the policies there are, and why one is unsafe where it is."""
     described = registry().describe()
     if output is ListOutput.json:

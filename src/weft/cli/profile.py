@@ -8,29 +8,27 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from typer import Argument, Option, Typer
 
+from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_collect import collect
 from weft.cli.profile_measure import measure
 from weft.cli.profile_tables import print_application, print_dataset
-from weft.cli.scheduler import Context, Kubeconfig
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.interference.dataset import Dataset
     from weft.lab.profiling.stores import Change, ProfileStore
 
-profile_app = typer.Typer(
+profile_app = Typer(
     help="What applications are like: measured, or found in history.", no_args_is_help=True
 )
 
-_File = Annotated[Path | None, typer.Option("--file", help="Keep profiles in this file.")]
+_File = Annotated[Path | None, Option("--file", help="Keep profiles in this file.")]
 _ConfigMap = Annotated[
-    str, typer.Option(help="Keep profiles in this ConfigMap.", metavar="NAMESPACE/NAME")
+    str, Option(help="Keep profiles in this ConfigMap.", metavar="NAMESPACE/NAME")
 ]
-_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
-_Application = Annotated[str, typer.Argument(help="An application, as `weft profile list` has it.")]
 
 _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 """As Kubernetes has them."""
@@ -58,7 +56,7 @@ def list_(
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """List the applications that are known, a line for each GPU model and way of sharing."""
     dataset = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
@@ -66,26 +64,25 @@ def list_(
 
 
 def show(
-    application: _Application,
+    application: Annotated[str, Argument(help="An application, as `weft profile list` has it.")],
     file: _File = None,
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Show all that is known of one application: features, and runs beside others."""
     from weft.interference.dataset import about_application
 
-    dataset = about_application(
-        asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context))), application
-    )
+    everything = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
+    dataset = about_application(everything, application)
     if not (dataset.solo or dataset.corun or dataset.infeasible):
         raise BadInputError(application, "is not known here; `weft profile list` shows who is")
     print_application(dataset, application, output)
 
 
 def import_(
-    datasets: Annotated[list[Path], typer.Argument(help="Datasets: of measure, or of export.")],
+    datasets: Annotated[list[Path], Argument(help="Datasets: of measure, or of export.")],
     file: _File = None,
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,
@@ -97,8 +94,8 @@ def import_(
     datasets_read = [files.read(path) for path in datasets]
 
     def change(here: "Dataset") -> "Dataset":
-        for one in datasets_read:
-            here = here.merged(one)
+        for dataset in datasets_read:
+            here = here.merged(dataset)
         return here
 
     place = StoreLocation(file, config_map, kubeconfig, context)
@@ -106,7 +103,7 @@ def import_(
 
 
 def export(
-    to: Annotated[Path, typer.Argument(help="The file to write; - is stdout.")] = Path("-"),
+    to: Annotated[Path, Argument(help="The file to write; - is stdout.")] = Path("-"),
     file: _File = None,
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,
@@ -145,10 +142,8 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
     except msgspec.DecodeError as error:
-        where = f"ConfigMap {place.config_map}"
-        raise BadInputError(
-            where, f"{endpoint.url}: is no answer of an API server: {error}"
-        ) from error
+        what = f"{endpoint.url}: is no answer of an API server: {error}"
+        raise BadInputError(f"ConfigMap {place.config_map}", what) from error
 
 
 async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
@@ -171,9 +166,5 @@ async def _load(place: StoreLocation) -> "Dataset":
         return await store.load()
 
 
-profile_app.command("measure")(measure)
-profile_app.command("collect")(collect)
-profile_app.command("list")(list_)
-profile_app.command("show")(show)
-profile_app.command("import")(import_)
-profile_app.command("export")(export)
+for _command in (measure, collect, list_, show, import_, export):
+    profile_app.command(_command.__name__.rstrip("_"))(_command)

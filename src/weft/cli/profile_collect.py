@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
 from weft.cli.progress import watched
-from weft.cli.scheduler import ConfigFile, Context, Kubeconfig
 from weft.model.annotations import APPLICATION
 from weft.model.errors import BadInputError
 
@@ -20,38 +20,25 @@ if TYPE_CHECKING:
     from weft.cluster.config.form import TelemetrySettings
     from weft.lab.profiling.history import ClusterRecord, CollectedProfiles, HistorySpan
 
-_File = Annotated[Path | None, typer.Option("--file", help="Add them to this file.")]
-_ConfigMap = Annotated[
-    str, typer.Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")
-]
-_Url = Annotated[str, typer.Option(help="A metrics server.  [default: as configured]")]
-_Hours = Annotated[float, typer.Option(min=0.01, max=87_600, help="How far back to look.")]
+_ConfigMap = Annotated[str, Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")]
 _Step = Annotated[
     float,
-    typer.Option(
-        "--step-s", min=1.0, max=86_400, help="Seconds between two samples: as it is scraped."
-    ),
+    Option("--step-s", min=1.0, max=86_400, help="Seconds between two samples: as it is scraped."),
 ]
 _Settle = Annotated[
-    float,
-    typer.Option("--settle-s", min=0.0, max=86_400, help="Seconds alone before anything counts."),
+    float, Option("--settle-s", min=0.0, max=86_400, help="Seconds alone before anything counts.")
 ]
-_Least = Annotated[
-    float, typer.Option("--least-s", min=0.0, help="Seconds alone that a profile needs.")
-]
+_Least = Annotated[float, Option("--least-s", min=0.0, help="Seconds alone that a profile needs.")]
 _Progress = Annotated[
-    str, typer.Option(help="The counter of iterations that applications export.", metavar="METRIC")
+    str, Option(help="The counter of iterations that applications export.", metavar="METRIC")
 ]
-_Cluster = Annotated[
-    bool, typer.Option("--cluster", help="Ask the cluster who holds which GPU now.")
-]
-_Output = Annotated[ListOutput, typer.Option(help="What to print.")]
+_Cluster = Annotated[bool, Option("--cluster", help="Ask the cluster who holds which GPU now.")]
 
 
 def collect(
     config: ConfigFile = None,
-    url: _Url = "",
-    hours: _Hours = 24.0,
+    url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
+    hours: Annotated[float, Option(min=0.01, max=87_600, help="How far back to look.")] = 24.0,
     step_s: _Step = 15.0,
     settle_s: _Settle = 60.0,
     least_s: _Least = 300.0,
@@ -59,9 +46,9 @@ def collect(
     cluster: _Cluster = False,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    file: _File = None,
+    file: Annotated[Path | None, Option("--file", help="Add them to this file.")] = None,
     config_map: _ConfigMap = "",
-    output: _Output = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Find how applications behave, in the times in which they had a GPU to themselves.
 
@@ -92,7 +79,7 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
 
     from weft.cli.scheduler import configuration
 
-    settings = configuration(config, None, None).telemetry
+    settings = configuration(config).telemetry
     settings = replace(settings, url=url) if url else settings
     if not settings.url:
         raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
@@ -134,21 +121,15 @@ async def _known(kubeconfig: Path | None, context: str) -> "ClusterRecord":
 
 def _say_done(share: float) -> None:
     if watched():
-        print(
-            f"\rweft: {share:.0%} of the history",
-            end="\n" if share >= 1 else "",
-            file=sys.stderr,
-            flush=True,
-        )
+        end = "\n" if share >= 1 else ""
+        print(f"\rweft: {share:.0%} of the history", end=end, file=sys.stderr, flush=True)
 
 
 def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
     """Says on stderr what was alone and yet became no profile."""
     for name, seconds in sorted(collected.short.items()):
-        print(
-            f"weft: {name}: alone for {seconds:.0f} s; a profile needs {span.least_s:.0f}",
-            file=sys.stderr,
-        )
+        needed = f"a profile needs {span.least_s:.0f}"
+        print(f"weft: {name}: alone for {seconds:.0f} s; {needed}", file=sys.stderr)
     if collected.nameless:
         (namespace, pod), *_ = sorted(collected.nameless)
         print(
@@ -157,7 +138,5 @@ def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
             file=sys.stderr,
         )
     if not (collected.dataset.solo or collected.short or collected.nameless):
-        print(
-            "weft: no pod was seen alone on a GPU: do exporters label series with pods?",
-            file=sys.stderr,
-        )
+        advice = "do exporters label series with pods?"
+        print(f"weft: no pod was seen alone on a GPU: {advice}", file=sys.stderr)

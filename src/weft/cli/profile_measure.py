@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
@@ -26,44 +26,38 @@ class Device(StrEnum):
 
 
 _Folder = Annotated[
-    Path, typer.Argument(help="Where runs.jsonl and dataset.json go; a second start goes on there.")
+    Path, Argument(help="Where runs.jsonl and dataset.json go; a second start goes on there.")
 ]
-_Workloads = Annotated[
-    list[str], typer.Option(help="A workload; repeat for several.  [default: all]")
-]
-_Isolations = Annotated[list[Isolation], typer.Option(help="How to share; repeat for both.")]
-_Runs = Annotated[int, typer.Option(min=1, help="Of each solo and pair; their median counts.")]
+_Workloads = Annotated[list[str], Option(help="A workload; repeat for several.  [default: all]")]
+_Isolations = Annotated[list[Isolation], Option(help="How to share; repeat for both.")]
 _Budget = Annotated[
-    float, typer.Option("--budget-s", min=0.0, help="Seconds for all of it; 0 is without end.")
+    float, Option("--budget-s", min=0.0, help="Seconds for all of it; 0 is without end.")
 ]
 _Window = Annotated[
-    float, typer.Option("--window-s", min=0.1, max=600, help="Seconds of a measuring window.")
+    float, Option("--window-s", min=0.1, max=600, help="Seconds of a measuring window.")
 ]
 _Warm = Annotated[
-    float, typer.Option("--warm-s", min=0.0, max=600, help="Seconds of warm-up before one.")
+    float, Option("--warm-s", min=0.0, max=600, help="Seconds of warm-up before one.")
 ]
-_Gpu = Annotated[str, typer.Option(help="Which GPU, by index or UUID.")]
 _Python = Annotated[
-    str, typer.Option(help="A Python that has PyTorch.  [default: the one that runs Weft]")
+    str, Option(help="A Python that has PyTorch.  [default: the one that runs Weft]")
 ]
-_Device = Annotated[Device, typer.Option(help="cpu tries everything out; it measures no GPU.")]
-_Tiny = Annotated[bool, typer.Option("--tiny", help="Tiny sizes, to try everything out.")]
-_Output = Annotated[ListOutput, typer.Option(help="What to print at the end.")]
+_Device = Annotated[Device, Option(help="cpu tries everything out; it measures no GPU.")]
 
 
 def measure(
     folder: _Folder,
     workload: _Workloads = [],  # noqa: B006 - typer's way of a list default
     isolation: _Isolations = [Isolation.time_slicing],  # noqa: B006
-    runs: _Runs = 3,
+    runs: Annotated[int, Option(min=1, help="Of each solo and pair; their median counts.")] = 3,
     budget_s: _Budget = 0.0,
     window_s: _Window = 3.0,
     warm_s: _Warm = 1.5,
-    gpu: _Gpu = "0",
+    gpu: Annotated[str, Option(help="Which GPU, by index or UUID.")] = "0",
     python: _Python = "",
     device: _Device = Device.cuda,
-    tiny: _Tiny = False,
-    output: _Output = ListOutput.table,
+    tiny: Annotated[bool, Option("--tiny", help="Tiny sizes, to try everything out.")] = False,
+    output: Annotated[ListOutput, Option(help="What to print at the end.")] = ListOutput.table,
 ) -> None:
     """Measure workloads alone and in pairs on a GPU: rates, features, and who does not fit.
 

@@ -6,93 +6,33 @@ given, kube-scheduler may ask about all others on the same accounts.
 
 import logging
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
+from weft.cli import options
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.hosting import Hosting
     from weft.cluster.config.form import Configuration
 
-ConfigFile = Annotated[
-    Path | None, typer.Option(help="The configuration file.  [default: built in]")
-]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]"),
-]
-Context = Annotated[str, typer.Option(help="Of the kubeconfig.  [default: its current]")]
-LeaderElect = Annotated[
-    bool | None,
-    typer.Option(
-        "--leader-elect/--no-leader-elect",
-        help="Whether a Lease decides who binds.  [default: as configured, which is yes]",
-    ),
-]
-HttpPort = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65535,
-        help="Health, metrics and explain; 0 is any free one.  [default: as configured, 10259]",
-    ),
-]
-Address = Annotated[
-    str, typer.Option(help="The extender's address.  [default: as configured, 127.0.0.1]")
-]
-OriginalPorts = Annotated[
-    bool, typer.Option("--original-ports", help="The extender also on 39999 and 12345.")
-]
-
-
-class ElasticPriority(StrEnum):
-    """Elastic GPU's `-priority`."""
-
-    BINPACK = "binpack"
-    SPREAD = "spread"
-    RANDOM = "random"
-
-
-Priority = Annotated[
-    ElasticPriority | None,
-    typer.Option(
-        help="How /scheduler decides: elastic-binpack, spread or random.  [default: as configured]"
-    ),
-]
-Decisions = Annotated[
-    Path | None,
-    typer.Option(help="Put every event and decision on record in this file, for `weft replay`."),
-]
-DecisionsMib = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=1 << 30,
-        help="The most MiB of that file and its signals together; then the record ends. 0: no end.",
-    ),
-]
-MOST_MIB = 10_240
-
 
 def scheduler(
-    config: ConfigFile = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = "",
+    config: options.ConfigFile = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = "",
     extender_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Also serve kube-scheduler's extender here."),
+        int | None, Option(min=0, max=65535, help="Also serve kube-scheduler's extender here.")
     ] = None,
-    extender_address: Address = "",
-    extender_priority: Priority = None,
-    original_ports: OriginalPorts = False,
-    leader_elect: LeaderElect = None,
-    http_port: HttpPort = None,
-    decisions: Decisions = None,
-    decisions_mib: DecisionsMib = MOST_MIB,
+    extender_address: options.Address = "",
+    extender_priority: options.Priority = None,
+    original_ports: options.OriginalPorts = False,
+    leader_elect: options.LeaderElect = None,
+    http_port: options.HttpPort = None,
+    decisions: options.Decisions = None,
+    decisions_mib: options.DecisionsMib = options.MOST_MIB,
 ) -> None:
     """Schedule a cluster's pods, by schedulerName and, with --extender-port, for kube-scheduler.
 
@@ -101,21 +41,16 @@ def scheduler(
     from weft.cli.hosting import Hosting
 
     settings = configuration(config, leader_elect, http_port)
-    settings = with_extender(
-        settings, extender_port, extender_address, original_ports, extender_priority
-    )
+    asked = extender_port, extender_address, original_ports, extender_priority
+    settings = with_extender(settings, *asked)
     if original_ports and not settings.extender.enabled:
         raise BadInputError("--original-ports", "goes with --extender-port; add it")
     paths = (kubeconfig,) if kubeconfig else ()
-    where = str(config or "")
-    run(
-        settings,
-        Hosting(paths, context, decisions=decisions, decisions_mib=decisions_mib, where=where),
-    )
+    run(settings, Hosting(paths, context, str(config or ""), decisions, decisions_mib))
 
 
 def configuration(
-    path: Path | None, leader_elect: bool | None, http_port: int | None
+    path: Path | None, leader_elect: bool | None = None, http_port: int | None = None
 ) -> "Configuration":
     """The file's settings, or the built-in ones, with what the command line says otherwise."""
     from msgspec.structs import replace
@@ -132,11 +67,11 @@ def configuration(
 
 
 def with_extender(
-    found: "Configuration",
+    config: "Configuration",
     port: int | None,
     address: str,
     original_ports: bool,
-    priority: ElasticPriority | None,
+    priority: options.ElasticPriority | None,
 ) -> "Configuration":
     """The extender as the command line says; a port switches it on."""
     from msgspec.structs import replace
@@ -144,7 +79,7 @@ def with_extender(
     from weft.cluster.config.bounds import check_again
     from weft.cluster.extender.setup import with_priority
 
-    settings = found.extender
+    settings = config.extender
     if priority is not None:
         settings = with_priority(settings, priority.value)
     if port is not None:
@@ -153,9 +88,9 @@ def with_extender(
         settings = replace(settings, address=address)
     if original_ports:
         settings = replace(settings, original_ports=True)
-    found = replace(found, extender=settings)
-    check_again(found)
-    return found
+    config = replace(config, extender=settings)
+    check_again(config)
+    return config
 
 
 def run(settings: "Configuration", hosting: "Hosting") -> None:
@@ -171,4 +106,4 @@ def run(settings: "Configuration", hosting: "Hosting") -> None:
         uvloop.run(host(settings, registry(), hosting))
     except LeadershipLostError as error:
         print(f"weft: {error}; ending, to be started anew", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise Exit(1) from error

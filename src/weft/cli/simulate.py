@@ -2,13 +2,13 @@
 
 import math
 import os
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option, echo
 
-from weft.cli.output import json_text
+from weft.cli import options
+from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 
@@ -19,78 +19,55 @@ if TYPE_CHECKING:
     from weft.lab.simulate.scenario import Scenario
 
 
-class SimulateOutput(StrEnum):
-    """The form of the results."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
 _Nodes = Annotated[
-    Path, typer.Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
+    Path, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
 ]
 _Pods = Annotated[
-    Path, typer.Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+    Path, Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
 ]
 _Policies = Annotated[
     list[str],
-    typer.Option(
-        help="A policy: name, or name:option=value,…; repeat for several. See `weft policies`."
-    ),
+    Option(help="A policy: name, or name:option=value,…; repeat for several. See `weft policies`."),
 ]
-_Seeds = Annotated[int, typer.Option(min=1, help="How many arrival orders.")]
 _Order = Annotated[
-    Path | None,
-    typer.Option(help="Published arrival orders (JSON, plain or .gz): the first --seeds."),
+    Path | None, Option(help="Published arrival orders (JSON, plain or .gz): the first --seeds.")
 ]
 _Demand = Annotated[
     float | None,
-    typer.Option(
+    Option(
         min=0.01,
         show_default=False,
         help="Arrived GPU demand over capacity.  [default: 1.3, or all of --order]",
     ),
 ]
 _Timed = Annotated[
-    bool,
-    typer.Option("--timed", help="Replay the trace's own arrivals and departures, queueing."),
+    bool, Option("--timed", help="Replay the trace's own arrivals and departures, queueing.")
 ]
 _Compress = Annotated[
-    float, typer.Option(min=0.001, help="With --timed: arrivals come this much faster.")
+    float, Option(min=0.001, help="With --timed: arrivals come this much faster.")
 ]
-_FirstSeed = Annotated[
-    int, typer.Option(help="Without --order: the first seed; the others follow.")
-]
-_Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, show_default=False, help="Processes.  [default: one per processor]"),
-]
-_Output = Annotated[SimulateOutput, typer.Option(help="What to print.")]
-_Report = Annotated[
-    Path | None, typer.Option(help="Write report.html and SVG figures into this folder.")
-]
+_FirstSeed = Annotated[int, Option(help="Without --order: the first seed; the others follow.")]
+_Report = Annotated[Path | None, Option(help="Write report.html and SVG figures into this folder.")]
 _Png = Annotated[
-    bool, typer.Option("--png", help="With --report: figures as PNG too (needs the extra `png`).")
+    bool, Option("--png", help="With --report: figures as PNG too (needs the extra `png`).")
 ]
 _Decisions = Annotated[
     Path | None,
-    typer.Option(help="Write the decisions file (one policy, one seed), for replay and explain."),
+    Option(help="Write the decisions file (one policy, one seed), for replay and explain."),
 ]
 _Interference = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         help="How much applications slow each other down (JSON table), for policies that ask; the "
         "pod list's column application says which is which."
     ),
 ]
 _Mystic = Annotated[
-    Path | None,
-    typer.Option(help="Distances between applications (JSON), for coscheml:pairing=mystic."),
+    Path | None, Option(help="Distances between applications (JSON), for coscheml:pairing=mystic.")
 ]
 _Timing = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--timing/--no-timing",
         help="Print cpu_s and wall_s; without them equal runs print equal bytes.",
     ),
@@ -101,14 +78,14 @@ def simulate(
     nodes: _Nodes,
     pods: _Pods,
     policy: _Policies,
-    seeds: _Seeds = 1,
+    seeds: Annotated[int, Option(min=1, help="How many arrival orders.")] = 1,
     order: _Order = None,
     demand: _Demand = None,
     timed: _Timed = False,
     compress: _Compress = 1.0,
     first_seed: _FirstSeed = 42,
-    jobs: _Jobs = None,
-    output: _Output = SimulateOutput.table,
+    jobs: options.Jobs = None,
+    output: options.ResultsOutput = SimulateOutput.table,
     report: _Report = None,
     png: _Png = False,
     decisions: _Decisions = None,
@@ -129,20 +106,21 @@ def simulate(
     inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
     _check_outputs(inputs, decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
-    grid = msgspec.structs.replace(grid, scenario=_told(grid.scenario, interference, mystic))
+    grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     if decisions is not None:
         if len(grid.cells()) > 1:
             raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
         grid = msgspec.structs.replace(grid, decisions=decisions)
     cells = len(grid.cells())
-    workers = min(jobs or os.cpu_count() or 1, cells)
-    results = run_grid(grid, workers, bar(cells))
+    results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
     _print(results, output)
     if report is not None:
         _report(results, report, png, grid.scenario, pods.name)
 
 
-def _told(scenario: "Scenario", interference: Path | None, mystic: Path | None) -> "Scenario":
+def _with_inputs(
+    scenario: "Scenario", interference: Path | None, mystic: Path | None
+) -> "Scenario":
     """With what policies are told beside the cluster and the pods."""
     import msgspec
 
@@ -213,16 +191,10 @@ def _grid(
         raise BadInputError(str(pods), "has no pod below its header")
     if timed:
         check_times(scenario.pods, str(pods))
-    arrivals = _arrivals(scenario, seeds, order, demand, first_seed)
-    return RunGrid(
-        scenario,
-        tuple(dict.fromkeys(policies)),
-        tuple(arrivals),
-        known.from_spec,
-        "timed" if timed else "inflation",
-        compress,
-        timing,
-    )
+    arrivals = tuple(_arrivals(scenario, seeds, order, demand, first_seed))
+    names, make = tuple(dict.fromkeys(policies)), known.from_spec
+    mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
+    return RunGrid(scenario, names, arrivals, make, mode, compress, timing)
 
 
 def _arrivals(
@@ -263,13 +235,7 @@ def _report(
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
+    title, gpus = "Weft: policies compared", dict(models)
     subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
-    page = write_report(
-        results,
-        directory,
-        title="Weft: policies compared",
-        subtitle=subtitle,
-        png=png,
-        models_gpus=dict(models),
-    )
-    typer.echo(f"report: {page}", err=True)
+    page = write_report(results, directory, title, subtitle, png=png, models_gpus=gpus)
+    echo(f"report: {page}", err=True)

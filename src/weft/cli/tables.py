@@ -1,8 +1,8 @@
 """Results as tables for people and as CSV for spreadsheets."""
 
-import csv
-import sys
+from operator import attrgetter
 
+from weft.cli import output
 from weft.cli.output import print_table, table_with
 from weft.lab.simulate.results import PolicySummary, SimulationResults
 
@@ -23,11 +23,7 @@ CSV_COLUMNS = (
 
 def print_csv(results: SimulationResults) -> None:
     """One line a run."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for run in results.runs:
-        cells = [getattr(run, column) for column in CSV_COLUMNS]
-        writer.writerow(["" if cell is None else cell for cell in cells])
+    output.print_csv(CSV_COLUMNS, map(attrgetter(*CSV_COLUMNS), results.runs))
 
 
 def print_results(results: SimulationResults) -> None:

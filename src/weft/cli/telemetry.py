@@ -53,12 +53,9 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
                 for node, address in around.addresses().items()
             }
 
-        return ExporterSource(
-            targets,
-            timeout_s=settings.timeout_seconds,
-            access=access_of(settings),
-            known=NameIndex(aliases, around.devices),
-        )
+        timeout_s, known = settings.timeout_seconds, NameIndex(aliases, around.devices)
+        access = access_of(settings)
+        return ExporterSource(targets, timeout_s=timeout_s, access=access, known=known)
     return _discovered(settings, around) if settings.discover else None
 
 
@@ -67,22 +64,14 @@ def _discovered(settings: TelemetrySettings, around: SourceContext) -> MetricSou
     if client is None:
         raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
     proxied = not client.endpoint.inside
+    aliases, namespaces = aliases_of(settings), settings.namespaces
     if settings.discover == "servers":
-        wish = DiscoveryOptions(
-            prometheus_options(settings), settings.namespaces, proxied, aliases_of(settings)
-        )
-        return Discovered(client, wish, around.devices)
-    return DiscoveredExporters(
-        client,
-        ExporterWish(
-            settings.exporter_selectors,
-            settings.namespaces,
-            proxied,
-            access_of(settings),
-            settings.timeout_seconds,
-            NameIndex(aliases_of(settings), around.devices),
-        ),
-    )
+        options = DiscoveryOptions(prometheus_options(settings), namespaces, proxied, aliases)
+        return Discovered(client, options, around.devices)
+    names, access = NameIndex(aliases, around.devices), access_of(settings)
+    selectors, timeout_s = settings.exporter_selectors, settings.timeout_seconds
+    wish = ExporterWish(selectors, namespaces, proxied, access, timeout_s, names)
+    return DiscoveredExporters(client, wish)
 
 
 def access_of(settings: TelemetrySettings) -> ServerCredentials:
@@ -110,11 +99,8 @@ def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
     )
 
 
-def options_of(
-    settings: TelemetrySettings, limits: LimitsSettings | None = None
-) -> TelemetryLoopOptions:
+def options_of(settings: TelemetrySettings, limits: LimitsSettings) -> TelemetryLoopOptions:
     """The loop's options: how often, how far back and ahead; and how long pods warm up."""
-    limits = limits or LimitsSettings()
     return TelemetryLoopOptions(
         interval_s=settings.interval_seconds,
         window_s=settings.window_seconds,

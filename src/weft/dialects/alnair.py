@@ -16,18 +16,9 @@ from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, identity, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import (
-    BadInputError,
-    GpuMemoryRequest,
-    GpuRequest,
-    Node,
-    NodeManifest,
-    Placement,
-    PodManifest,
-    PodRequest,
-    Share,
-)
+from weft.model import BadInputError, Node, NodeManifest, Placement, PodManifest, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
+from weft.model.request import GpuMemoryRequest, GpuRequest, PodRequest
 
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"

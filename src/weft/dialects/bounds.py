@@ -42,8 +42,7 @@ class InputBounds:
         if value <= most or self.held:
             return min(value, most)
         raise BadInputError(
-            where,
-            f"{value:,} {what} in all is larger than any node has; ask for {most:,} at most",
+            where, f"{value:,} {what} in all is larger than any node has; ask for {most:,} at most"
         )
 
 

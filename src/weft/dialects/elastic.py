@@ -15,15 +15,8 @@ from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import from_gpus
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import (
-    GpuMemoryRequest,
-    GpuRequest,
-    Node,
-    NodeManifest,
-    Placement,
-    PodManifest,
-    PodRequest,
-)
+from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
+from weft.model.manifest import NodeManifest, PodManifest
 
 # The documented spelling first: it is the one Weft advertises.
 CORE = (

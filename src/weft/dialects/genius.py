@@ -14,16 +14,9 @@ from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, asks_for, label_number, slots
 from weft.dialects.system import BaseDialect
-from weft.model import (
-    BadInputError,
-    DeviceRule,
-    GpuMemoryRequest,
-    GpuRequest,
-    PodManifest,
-    PodRequest,
-    Shape,
-)
+from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, PodManifest, PodRequest, Shape
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.errors import BadInputError
 
 NUMBER = "genius/gpu-number"
 EACH = "genius/gpu-memory-each"

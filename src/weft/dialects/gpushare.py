@@ -21,16 +21,8 @@ from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import (
-    GpuMemoryRequest,
-    GpuRequest,
-    Node,
-    NodeManifest,
-    Placement,
-    PodManifest,
-    PodRequest,
-    Shape,
-)
+from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
+from weft.model.manifest import NodeManifest, PodManifest
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"

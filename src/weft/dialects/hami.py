@@ -13,18 +13,10 @@ from weft.dialects.requests import build, listed
 from weft.dialects.resources import ContainerSlot, amount, asks_for, percent, slots, units
 from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
 from weft.dialects.system import BaseDialect
-from weft.model import (
-    ContainerRequest,
-    DeviceRule,
-    GpuMemoryRequest,
-    GpuRequest,
-    Node,
-    Placement,
-    PodManifest,
-    PodRequest,
-    Shape,
-    Share,
-)
+from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
+from weft.model.manifest import PodManifest
+from weft.model.node import Node
+from weft.model.placement import Placement, Share
 from weft.model.request import WHOLE_CARD
 
 MEM = "nvidia.com/gpumem"

@@ -18,18 +18,10 @@ import msgspec
 from weft.dialects import alnair, elastic, gpushare, nvidia, weft
 from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, equal_gpus
-from weft.model import (
-    BadInputError,
-    Gpu,
-    Node,
-    NodeManifest,
-    Taint,
-    parse_cpu_milli,
-    parse_quantity,
-)
+from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, parse_quantity
 from weft.model.annotations import DELIVERS, DELIVERS_BY_NAME
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
-from weft.model.constraints import CORDON
+from weft.model.constraints import CORDON, Taint
 from weft.model.manifest import Quantities
 
 UNKNOWN_MIB = 100

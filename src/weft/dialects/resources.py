@@ -10,14 +10,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from weft.dialects.bounds import REFUSED, InputBounds
-from weft.model import (
-    BadInputError,
-    ManifestContainer,
-    PodManifest,
-    parse_cpu_milli,
-    parse_quantity,
-)
+from weft.model import ManifestContainer, PodManifest, parse_cpu_milli, parse_quantity
 from weft.model.ceilings import MOST_AMOUNT
+from weft.model.errors import BadInputError
 
 Role = Literal["init", "sidecar", "main"]
 

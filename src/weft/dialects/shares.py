@@ -10,16 +10,7 @@ worth besides, `evidence.py` says.
 import json
 from collections.abc import Mapping, Sequence
 
-from weft.model import (
-    ContainerRequest,
-    Gpu,
-    GpuRequest,
-    Node,
-    Placement,
-    PodRequest,
-    Shape,
-    Share,
-)
+from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one

@@ -15,17 +15,10 @@ from weft.dialects.node_gpus import InventorySource, ReportedGpu
 from weft.dialects.requests import build
 from weft.dialects.resources import MORE_THAN_A_CARD, ContainerSlot, amount, percent, slots, units
 from weft.dialects.system import BaseDialect
-from weft.model import (
-    BadInputError,
-    Gpu,
-    GpuMemoryRequest,
-    GpuRequest,
-    NodeManifest,
-    PodManifest,
-    PodRequest,
-)
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest, PodManifest, PodRequest
 from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY, INVENTORY, RESOURCES
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS, MOST_LETTERS
+from weft.model.errors import BadInputError
 
 _BYTES = re.compile(r"(?:[MGTPE]|[KMGTPE]i)$")
 _MIB = 2**20

@@ -34,11 +34,18 @@ async def test_exporters_are_found_by_the_nodes_addresses() -> None:
 
 
 def test_how_often_and_how_far() -> None:
-    found = options_of(TelemetrySettings(interval_seconds=5, scrape_seconds=1, window_seconds=100))
+    found = options_of(
+        TelemetrySettings(interval_seconds=5, scrape_seconds=1, window_seconds=100),
+        LimitsSettings(),
+    )
     assert (found.interval_s, found.scrape_s, found.window_s, found.horizon_s) == (5, 1, 100, 60)
 
 
 def test_how_long_pods_warm_up_is_the_limits_to_say() -> None:
     limits = LimitsSettings(warm_up_seconds=240, stable_seconds=30)
     assert options_of(TelemetrySettings(), limits).warm_up == WarmUp(240, 30)
-    assert options_of(TelemetrySettings()).warm_up == WarmUp(60, 20) == ScrapeOptions().warm_up
+    assert (
+        options_of(TelemetrySettings(), LimitsSettings()).warm_up
+        == WarmUp(60, 20)
+        == ScrapeOptions().warm_up
+    )

@@ -18,23 +18,8 @@ from weft.core.framework.profile import Profile
 from weft.core.framework.query import NEVER, Query
 from weft.core.framework.search import SearchResult
 from weft.core.framework.split import SplitRequest, fewest
-from weft.core.ledger.table import (
-    CPU_FREE,
-    DEVICE_FIRST,
-    DEVICE_IDLE,
-    DEVICE_KIND,
-    DEVICE_MEMORY_FREE,
-    DEVICE_MILLI_FREE,
-    DEVICE_PROMISED,
-    DEVICE_USABLE,
-    IDLE,
-    MAX_MEMORY_FREE,
-    MAX_MILLI_FREE,
-    MEMORY_FREE,
-    MILLI_FREE,
-    Bools,
-    Ints,
-)
+from weft.core.ledger import table
+from weft.core.ledger.table import DEVICE_USABLE, MEMORY_FREE, MILLI_FREE, Bools, Ints
 from weft.model import Code
 
 MOST_GPUS = 64
@@ -156,7 +141,7 @@ class _Scratch(Query):
             self._parents = (first + parent).take(self._children)
         self._cells = self._cells.copy()
         self._device_cells = self._devices().copy()
-        self._cells[CPU_FREE] -= self.demand.cpu_milli
+        self._cells[table.CPU_FREE] -= self.demand.cpu_milli
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
@@ -171,19 +156,19 @@ class _Scratch(Query):
     def take(self, need: Need, devices: Ints) -> None:
         """Charge the step on these devices (positions in the query's device columns)."""
         cells = self._devices()
-        charged_mib = need.memory_mib.take(cells[DEVICE_KIND, devices])
-        cells[DEVICE_MEMORY_FREE, devices] -= charged_mib
-        cells[DEVICE_MILLI_FREE, devices] -= need.milli
-        cells[DEVICE_IDLE, devices] = 0
-        cells[DEVICE_PROMISED, devices] += charged_mib
+        charged_mib = need.memory_mib.take(cells[table.DEVICE_KIND, devices])
+        cells[table.DEVICE_MEMORY_FREE, devices] -= charged_mib
+        cells[table.DEVICE_MILLI_FREE, devices] -= need.milli
+        cells[table.DEVICE_IDLE, devices] = 0
+        cells[table.DEVICE_PROMISED, devices] += charged_mib
         self.alone[devices] = False
         if len(self._children):
             self._block_relatives(devices)
-        cells[DEVICE_FIRST] = 1
+        cells[table.DEVICE_FIRST] = 1
         self._cells[MILLI_FREE] = self.sum(self.device_milli_free)
-        self._cells[MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
-        self._cells[MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
-        self._cells[IDLE] = self.sum(self.device_idle.astype(np.int64))
+        self._cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
+        self._cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
+        self._cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
 
     def _block_relatives(self, devices: Ints) -> None:
         """A card and the MIG instances cut from it are never held at the same time."""

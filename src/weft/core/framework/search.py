@@ -13,15 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework.partial_states import (
-    SEVERAL,
-    SINGLE,
-    Asks,
-    Nodes,
-    PartialStates,
-    StateSpace,
-    by_row,
-)
+from weft.core.framework import partial_states
+from weft.core.framework.partial_states import Asks, Nodes, PartialStates, StateSpace, by_row
 from weft.core.framework.policy import PlacementOptions, Policy, RemainingRequest
 from weft.core.framework.query import NEVER
 from weft.core.framework.split import SplitRequest, holds
@@ -190,8 +183,8 @@ class AssignmentSearch:
             states.milli,
             by_row(self._nodes.total, node),
             by_row(self._nodes.there, node),
-            (states.flags & SINGLE) != 0,
-            (states.flags & SEVERAL) != 0,
+            (states.flags & partial_states.SINGLE) != 0,
+            (states.flags & partial_states.SEVERAL) != 0,
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:

@@ -10,14 +10,10 @@ from weft.core.framework.interference import INTERFERENCE, InterferenceTable
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import Company
 from weft.core.ledger.table import Bools, Ints
+from weft.core.policies import gpu_readings
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.gpu_amounts import by_memory
-from weft.core.policies.gpu_readings import (
-    GpuReadingColumns,
-    SnapshotCache,
-    fits_requests,
-    is_critical,
-)
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is_critical
 from weft.core.policies.interference_term import InterferenceTerm
 from weft.core.policies.load_aware import FULL, gate, load
 from weft.model import Shape
@@ -65,7 +61,7 @@ class Auto(Policy):
         shut = gate(query, seen)
         if is_critical(query):
             shut |= ~query.take_devices(seen.known)
-        lends = query.take_devices(seen.memory_is_fresh) | fits_requests(query)
+        lends = query.take_devices(seen.memory_is_fresh) | gpu_readings.fits_requests(query)
         good = lends & ((query.device_pods == 0) | ~shut)
         return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
 

@@ -10,17 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.core.framework import Policy, Query
-from weft.core.framework.interference import (
-    INTERFERENCE,
-    MYSTIC,
-    OBSERVED,
-    PREDICTED,
-    Distances,
-    InterferenceTable,
-    InterferenceView,
-    PredictionTier,
-)
+from weft.core.framework import Policy, Query, interference
+from weft.core.framework.interference import Distances, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
@@ -71,7 +62,10 @@ class CoschemlPolicy(Policy):
     summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
     reads = frozenset({"occupants", "co_residents", "pending"})
-    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, MYSTIC: Distances}
+    inputs: Mapping[str, Any] = {
+        interference.INTERFERENCE: InterferenceTable,
+        interference.MYSTIC: Distances,
+    }
 
     def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
         if pairing not in PAIRINGS:
@@ -81,7 +75,7 @@ class CoschemlPolicy(Policy):
             )
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
         if self.exact:
-            self.inputs = {**self.inputs, PREDICTED: InterferenceTable}
+            self.inputs = {**self.inputs, interference.PREDICTED: InterferenceTable}
         self.view = InterferenceView()
         self.distances: Distances = {}
         self._numbers: dict[str, int] = {}
@@ -89,9 +83,9 @@ class CoschemlPolicy(Policy):
 
     def take_input(self, name: str, value: Any) -> None:
         """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
-        if name == MYSTIC:
+        if name == interference.MYSTIC:
             self.distances = value
-        elif self.exact and OBSERVED in value.sources:
+        elif self.exact and interference.OBSERVED in value.sources:
             return
         else:
             self.view = InterferenceView(value)
@@ -195,7 +189,7 @@ class CoschemlPolicy(Policy):
         card = self.view.of("")
         if not np.isfinite(card.upper[target, other]):
             return -1.0
-        known = abs(card.tier[target, other]) != PredictionTier.UNKNOWN
+        known = abs(card.tier[target, other]) != interference.PredictionTier.UNKNOWN
         return float(np.exp(card.mean[target, other])) if known else 0.0
 
     def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:

@@ -10,15 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.framework import Policy, Query
-from weft.core.framework.fragments import (
-    FEW,
-    TYPICAL_PODS,
-    Floats,
-    Fragments,
-    NodeShares,
-    TypicalPods,
-)
+from weft.core.framework import Policy, Query, fragments
+from weft.core.framework.fragments import TYPICAL_PODS, Floats, Fragments, NodeShares, TypicalPods
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Shape
 
@@ -185,7 +178,7 @@ def _alike(states: Ints) -> tuple[Ints, Ints]:
 
 
 def _is_few(query: Query) -> bool:
-    return query.rows is not None and query.n <= FEW and not query.hypothetical
+    return query.rows is not None and query.n <= fragments.FEW and not query.hypothetical
 
 
 def _rows(query: Query) -> list[int]:

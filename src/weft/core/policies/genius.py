@@ -7,15 +7,11 @@ import numpy as np
 from weft.core.framework import Policy, Query
 from weft.core.framework.signals import Floats, SignalsView
 from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.policies import gpu_readings
 from weft.core.policies.card_models import features
 from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.gpu_amounts import standing
-from weft.core.policies.gpu_readings import (
-    GpuReadingColumns,
-    SnapshotCache,
-    asked_mib,
-    short_of_memory,
-)
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, short_of_memory
 
 STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 """Weights of memory, multiprocessors, decoders, encoders, bandwidth."""
@@ -58,7 +54,7 @@ class GeniusPolicy(Policy):
         """
         seen = self._seen.of(query)
         if self.exact:
-            return np.asarray(~(query.take_devices(seen.free_mib) < asked_mib(query)))
+            return np.asarray(~(query.take_devices(seen.free_mib) < gpu_readings.asked_mib(query)))
         return ~short_of_memory(query, seen.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:

@@ -7,15 +7,9 @@ import numpy as np
 from weft.core.framework import Policy, Query
 from weft.core.framework.signals import CORRELATION
 from weft.core.ledger.table import Bools, Ints
+from weft.core.policies import gpu_readings
 from weft.core.policies.gpu_amounts import standing
-from weft.core.policies.gpu_readings import (
-    SnapshotCache,
-    asked_mib,
-    fits_requests,
-    is_critical,
-    may_borrow,
-    room_by_requests,
-)
+from weft.core.policies.gpu_readings import SnapshotCache, is_critical, may_borrow, room_by_requests
 from weft.core.policies.memory_trend import STEADY_BELOW, MemoryTrend
 from weft.core.policies.res_ag import largest_first
 from weft.model import BadInputError, PodRequest
@@ -59,7 +53,7 @@ class KubeKnotsCbp(Policy):
     def filter_devices(self, query: Query) -> Bools:
         """Idle GPUs, those that admit the pod, and where requests fit: as a last resort, [d]."""
         lends = self._willing(query) & may_borrow(query)
-        return np.asarray((query.device_pods == 0) | fits_requests(query) | lends)
+        return np.asarray((query.device_pods == 0) | gpu_readings.fits_requests(query) | lends)
 
     def _willing(self, query: Query) -> Bools:
         """GPUs whose trend is known and admits the pod, [d]."""
@@ -72,7 +66,7 @@ class KubeKnotsCbp(Policy):
         if not self.by_correlation:
             return np.asarray(steady)
         if is_critical(query):
-            steady |= 10 * asked_mib(query) <= query.device_memory_total
+            steady |= 10 * gpu_readings.asked_mib(query) <= query.device_memory_total
         application = query.demand.shape.application
         together = query.measured(f"{CORRELATION}.{application}")[0]
         return np.where(np.isnan(together), steady, together < TOGETHER)

@@ -8,15 +8,8 @@ import numpy as np
 from weft.core.framework import Policy, Query
 from weft.core.framework.signals import Floats
 from weft.core.ledger.table import Bools, Ints
-from weft.core.policies.gpu_readings import (
-    MARGIN_MIB,
-    GpuReadingColumns,
-    SnapshotCache,
-    is_critical,
-    load_of,
-    promised_share,
-    short_of_memory,
-)
+from weft.core.policies import gpu_readings
+from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, short_of_memory
 from weft.model import BadInputError
 
 FULL = 100_000
@@ -52,7 +45,7 @@ class LoadAware(Policy):
         """
         seen = self._seen.of(query)
         shut = gate(query, seen)
-        if is_critical(query):
+        if gpu_readings.is_critical(query):
             shut |= ~query.take_devices(seen.known)
         return np.asarray((query.device_pods == 0) | ~shut)
 
@@ -67,7 +60,7 @@ class LoadAware(Policy):
 
 def gate(query: Query, seen: GpuReadingColumns) -> Bools:
     """Where one more pod would wait for SM or DRAM, or find too little memory, [d]."""
-    short = short_of_memory(query, seen, MARGIN_MIB)
+    short = short_of_memory(query, seen, gpu_readings.MARGIN_MIB)
     return np.asarray(query.take_devices(seen.busy) | short)
 
 
@@ -78,5 +71,7 @@ def load(query: Query, seen: GpuReadingColumns) -> Floats:
     if len(unknown):
         rest = (query.take_devices(one).take(unknown) for one in (seen.sm, seen.dram, seen.power))
         found = found.copy()
-        found[unknown] = load_of(promised_share(query).take(unknown), *rest)
+        found[unknown] = gpu_readings.load_of(
+            gpu_readings.promised_share(query).take(unknown), *rest
+        )
     return np.asarray(found)

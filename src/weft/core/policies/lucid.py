@@ -5,13 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.framework import Policy, Query
-from weft.core.framework.interference import (
-    INTERFERENCE,
-    NO_INTERFERENCE,
-    InterferenceTable,
-    InterferenceView,
-)
+from weft.core.framework import Policy, Query, interference
+from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import Company, Resident
 from weft.core.ledger.table import Bools, Ints
@@ -42,7 +37,7 @@ class Lucid(Policy):
     summary = "an empty GPU, else a pair whose sharing scores are two at most"
     source = "Lucid (ASPLOS'23), its sharing score"
     reads = frozenset({"occupants", "co_residents"})
-    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable}
+    inputs: Mapping[str, Any] = {interference.INTERFERENCE: InterferenceTable}
 
     def __init__(self) -> None:
         self._view = NO_INTERFERENCE

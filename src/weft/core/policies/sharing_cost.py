@@ -10,15 +10,9 @@ from weft.core.framework.interference import Floats, InterferenceView, Predictio
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import Company, Resident, own_percent
 from weft.core.ledger.table import Bools, Ints
+from weft.core.policies import co_residents
 from weft.core.policies.co_resident_costs import ROUNDING, JoinedSets, SetCosts
-from weft.core.policies.co_residents import (
-    ANY_CLASS,
-    CLASS_OF,
-    CRITICAL,
-    HARMLESS,
-    NOBODY,
-    CoResidentSets,
-)
+from weft.core.policies.co_residents import ANY_CLASS, CRITICAL, HARMLESS, NOBODY, CoResidentSets
 from weft.model import Shape
 from weft.model.slowdown_limit import bound_of
 
@@ -99,7 +93,7 @@ class SharingCost:
     def _judged(self, who: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
         """The four columns, wherever they may be together; and who keeps critical pods' bounds."""
         critical, batch, gain, _, _ = self.bounds
-        own = CLASS_OF.get(who.job_class, ANY_CLASS)
+        own = co_residents.CLASS_OF.get(who.job_class, ANY_CLASS)
         alike = np.concatenate([together.alike, np.full((1, together.alike.shape[1]), own)])
         worst, speeds, expected = np.exp(together.logs * _SIGNS)
         there = alike != NOBODY

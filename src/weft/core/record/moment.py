@@ -7,13 +7,8 @@ from typing import Any
 from weft.core.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.core.engine.harvest import BEYOND, NEED, USED
 from weft.core.engine.records import FAULTED, LEAVES
-from weft.core.explain.counterfactual import (
-    AlternativePlacement,
-    MetricsRead,
-    PlacementQuestion,
-    metrics_of,
-    readings,
-)
+from weft.core.explain import counterfactual
+from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
@@ -67,7 +62,7 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
         return _explanation(decision, "leaving", text, **more)
     asked = PlacementQuestion(pod, profile, record.attempt, on)
     place = AlternativePlacement(record.node, record.shares)
-    more["metrics"] = metrics_of(engine, asked, record.at_ns, place)
+    more["metrics"] = counterfactual.metrics_of(engine, asked, record.at_ns, place)
     if record.outcome == "placed":
         return _explanation(decision, "placed", f"placed on {at}", **more)
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
@@ -100,7 +95,7 @@ def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
     if eviction is None:
         return None
     columns = tuple(one for one in (NEED, BEYOND, USED) if one in view.source.columns)
-    gpu = readings(view, columns, record.node, eviction.gpu)
+    gpu = counterfactual.readings(view, columns, record.node, eviction.gpu)
     return MetricsRead((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 
 

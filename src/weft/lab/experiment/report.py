@@ -21,9 +21,9 @@ PAGE = "report.html"
 def write_report(
     results: SimulationResults,
     directory: Path,
-    *,
     title: str,
     subtitle: str,
+    *,
     png: bool = False,
     models_gpus: dict[str, int] | None = None,
 ) -> Path:

@@ -19,24 +19,14 @@ from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
-from weft.telemetry.meaning.doubts import (
-    GpuPods,
-    MemoryReadings,
-    false_activity,
-    false_memory,
-    never_idle,
-    stuck_at_one,
-)
+from weft.telemetry.meaning import doubts
+from weft.telemetry.meaning.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Floats, Metric
 
 Column = tuple[Floats, Bytes]
 
-USED, FREE, RESERVED = (
-    Metric.MEMORY_USED_MIB,
-    Metric.MEMORY_FREE_MIB,
-    Metric.MEMORY_RESERVED_MIB,
-)
+USED, FREE, RESERVED = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB)
 MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
 FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
 AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
@@ -164,7 +154,7 @@ class SnapshotBuilder:
         self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: GpuPods
     ) -> None:
         """MISSING where the newest numbers cannot be true."""
-        false = false_memory(self._memory_now(series), self.devices.total_mib, residents)
+        false = doubts.false_memory(self._memory_now(series), self.devices.total_mib, residents)
         for metric in MEMORY:
             if metric in fresh:
                 fresh[metric][false] = MISSING
@@ -178,7 +168,7 @@ class SnapshotBuilder:
         if Metric.SM_ACTIVE_RATIO in recent:
             sm = Metric.SM_ACTIVE_RATIO
             for work in (metric for metric in AT_WORK if metric in recent):
-                false = false_activity(recent[sm], recent[work])
+                false = doubts.false_activity(recent[sm], recent[work])
                 fresh[sm][false] = fresh[work][false] = MISSING
         if Metric.DRAM_ACTIVE_RATIO in recent:
             dram = Metric.DRAM_ACTIVE_RATIO

@@ -11,13 +11,4 @@ from weft.telemetry.forecast.forecasters import Ar, Ewma, Forecaster, FourierAr,
 from weft.telemetry.forecast.result import Forecast
 from weft.telemetry.forecast.selection import Selector
 
-__all__ = [
-    "Ar",
-    "Ewma",
-    "Forecast",
-    "Forecaster",
-    "FourierAr",
-    "Last",
-    "SeasonalNaive",
-    "Selector",
-]
+__all__ = ["Ar", "Ewma", "Forecast", "Forecaster", "FourierAr", "Last", "SeasonalNaive", "Selector"]

@@ -13,15 +13,9 @@ from weft.core.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
 from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import (
-    ALIASES,
-    NODE_LABELS,
-    Alias,
-    Metric,
-    subject,
-    without_port,
-)
+from weft.telemetry.meaning.metric_names import NODE_LABELS, Alias, Metric, subject, without_port
 from weft.telemetry.sources.answers import QueryResult, labels_of
 
 Level = Literal["good", "advice", "wrong"]
@@ -63,7 +57,9 @@ class CompletenessFinding(NamedTuple):
     mend: str = ""
 
 
-def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
+def discover(
+    answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = metric_names.ALIASES
+) -> list[Node]:
     """Nodes and GPUs that the labels tell of; memory is not known."""
     found: dict[str, dict[int, str]] = {}
     for answer in answers:

@@ -19,16 +19,8 @@ import numpy as np
 
 from weft.core.ledger.table import Ints
 from weft.model import Node
-from weft.telemetry.meaning.metric_names import (
-    ALIASES,
-    NODE_LABELS,
-    Alias,
-    Floats,
-    Metric,
-    read,
-    subject,
-    without_port,
-)
+from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.metric_names import Alias, Floats, Metric, read, subject, without_port
 from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
@@ -77,7 +69,7 @@ class Devices:
 
     def node(self, labels: Mapping[str, str]) -> str:
         """The node that these labels name; "" where none of them does."""
-        for label in NODE_LABELS:
+        for label in metric_names.NODE_LABELS:
             text = labels.get(label, "")
             if not text:
                 continue
@@ -157,7 +149,10 @@ class SeriesJoiner:
     """
 
     def __init__(
-        self, devices: Devices, aliases: Mapping[str, Alias] = ALIASES, most_kept: int = _MOST_KEPT
+        self,
+        devices: Devices,
+        aliases: Mapping[str, Alias] = metric_names.ALIASES,
+        most_kept: int = _MOST_KEPT,
     ) -> None:
         self.devices, self.aliases = devices, aliases
         self.unjoined: dict[JoinFailure, int] = {}

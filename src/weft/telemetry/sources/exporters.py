@@ -17,16 +17,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import (
-    ALIASES,
-    MIG_LABELS,
-    MIG_UUID_LABELS,
-    NODE_LABELS,
-    UUID_LABELS,
-    Alias,
-    Metric,
-)
+from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS, Alias, Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials
@@ -43,7 +36,7 @@ _INNER = re.compile(
 )
 _NO_TEXT = "\ufffd"
 _ESCAPE = re.compile(r"\\(.)")
-_WHOSE = (*UUID_LABELS, *MIG_LABELS, *MIG_UUID_LABELS)
+_WHOSE = (*UUID_LABELS, *metric_names.MIG_LABELS, *MIG_UUID_LABELS)
 
 
 Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
@@ -53,7 +46,7 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 class NameIndex(NamedTuple):
     """Meaning of the names, and the ledger's GPUs."""
 
-    aliases: Mapping[str, Alias] = ALIASES
+    aliases: Mapping[str, Alias] = metric_names.ALIASES
     devices: Callable[[], Devices] = lambda: Devices([])
 
 
@@ -162,7 +155,7 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
         values.append(number)
         times.append(at_s if told_s is None else told_s)
         found = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
-        for label in NODE_LABELS:
+        for label in metric_names.NODE_LABELS:
             found.pop(label, None)
         labels.append(msgspec.json.encode({"__name__": named[1], **found, "node": node}))
     ones = np.ones(len(labels), dtype=np.int64)

@@ -56,14 +56,7 @@ KINDS = (
     ),
     ServerKind(
         "Thanos",
-        frozenset(
-            {
-                "thanos",
-                "thanos-query",
-                "thanos-querier",
-                "thanos-query-frontend",
-            }
-        ),
+        frozenset({"thanos", "thanos-query", "thanos-querier", "thanos-query-frontend"}),
         frozenset({"", "query", "querier", "query-layer", "query-frontend"}),
     ),
     ServerKind(

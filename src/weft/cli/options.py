@@ -1,0 +1,72 @@
+"""Options that several commands share, each declared once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from weft.cli.output import ListOutput, SimulateOutput
+
+Output = Annotated[ListOutput, Option(help="What to print.")]
+ResultsOutput = Annotated[SimulateOutput, Option(help="What to print.")]
+Workloads = Annotated[int, Option(min=1, help="How many workloads.")]
+FirstSeed = Annotated[int, Option(help="The first seed; the others follow.")]
+Jobs = Annotated[
+    int | None, Option(min=1, show_default=False, help="Processes.  [default: one per processor]")
+]
+ConfigFile = Annotated[Path | None, Option(help="The configuration file.  [default: built in]")]
+Kubeconfig = Annotated[
+    Path | None, Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]")
+]
+Context = Annotated[str, Option(help="Of the kubeconfig.  [default: its current]")]
+LeaderElect = Annotated[
+    bool | None,
+    Option(
+        "--leader-elect/--no-leader-elect",
+        help="Whether a Lease decides who binds.  [default: as configured, which is yes]",
+    ),
+]
+HttpPort = Annotated[
+    int | None,
+    Option(
+        min=0,
+        max=65535,
+        help="Health, metrics and explain; 0 is any free one.  [default: as configured, 10259]",
+    ),
+]
+Address = Annotated[
+    str, Option(help="The extender's address.  [default: as configured, 127.0.0.1]")
+]
+OriginalPorts = Annotated[
+    bool, Option("--original-ports", help="The extender also on 39999 and 12345.")
+]
+
+
+class ElasticPriority(StrEnum):
+    """Elastic GPU's `-priority`."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    RANDOM = "random"
+
+
+Priority = Annotated[
+    ElasticPriority | None,
+    Option(
+        help="How /scheduler decides: elastic-binpack, spread or random.  [default: as configured]"
+    ),
+]
+Decisions = Annotated[
+    Path | None,
+    Option(help="Put every event and decision on record in this file, for `weft replay`."),
+]
+DecisionsMib = Annotated[
+    int,
+    Option(
+        min=0,
+        max=1 << 30,
+        help="The most MiB of that file and its signals together; then the record ends. 0: no end.",
+    ),
+]
+MOST_MIB = 10_240
