@@ -27,7 +27,7 @@ def allocation(results: SimulationResults) -> Drawing:
     top = nice_ceiling(max(100.0, *(max(one.high) for one in series)), 5)
     last = max(max(one.x) for one in series)
     y_title = "GPUs allocated, % of capacity"
-    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     wide = text_x - 40 if corner is None else 300.0
     whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
     window = [] if corner is None else [_window(whole, corner, last)]
@@ -37,9 +37,7 @@ def allocation(results: SimulationResults) -> Drawing:
         marks += _lines(whole, series, best)
         marks += whole.ends(series, best, text_x)
         return _drawing("allocation", title, height, marks, series, "allocated")
-    marks += [
-        DrawingGroup(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series
-    ]
+    marks += [DrawingGroup(tuple(whole.line(s, width=1.4)), "overview", s.name) for s in series]
     low, high = corner
     zoom = Panel(Scale(low, last, 372, text_x - 40), Scale(low, high, bottom, _TOP))
     marks += [*zoom.frame(_DEMAND, "", 6), *_limits(zoom), *_lines(zoom, series, best)]
@@ -58,7 +56,7 @@ def fragmentation(results: SimulationResults) -> Drawing:
     last = max(max(one.x) for one in series)
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
     best = ranked(results)[0]
-    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
@@ -119,7 +117,8 @@ def _lines(panel: Panel, series: list[CurveSeries], best: str) -> list[DrawingGr
     return [group for group in groups if group.marks]
 
 
-def _heading(title: str, under: str) -> list[Mark]:
+def heading(title: str, under: str) -> list[Mark]:
+    """A figure's title, and what its numbers are below."""
     return [Text(20, 28, title, INK, 16, bold=True), Text(20, 47, under, SOFT, 12)]
 
 
@@ -157,5 +156,5 @@ def _drawing(
 
 def nothing(name: str, title: str, words: str = "These runs recorded no curve.") -> Drawing:
     """The figure where there is nothing to draw: it says why."""
-    marks = (*_heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
+    marks = (*heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
     return Drawing(name, title, words, WIDTH, 120, marks)

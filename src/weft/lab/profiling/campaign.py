@@ -21,6 +21,7 @@ from weft.lab.profiling.gpu_bench import Bench, BenchError, BenchResident, Stamp
 from weft.lab.profiling.plan import PlannedRun, chosen, pairs, shuffled
 from weft.lab.profiling.pool import TIMEOUT, FailedError, ResidentPool
 from weft.lab.profiling.runlog import Failure, LoggedRun, RunLog, RunLogWriter
+from weft.lab.profiling.solo_samples import feature_of
 from weft.lab.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3
@@ -67,9 +68,7 @@ class Campaign:
         tell: Callable[[CampaignProgress], None],
     ) -> None:
         self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
-        self._workloads: Mapping[str, Workload] = {
-            workload.name: workload for workload in workloads
-        }
+        self._workloads = {workload.name: workload for workload in workloads}
         self._took: list[float] = []
 
     def run(self, isolations: Sequence[str], log: RunLog) -> bool:
@@ -139,16 +138,16 @@ class Campaign:
         affordable = self._affordable(part) - part.missing(alone, runs)
         return chosen(self._open_pairs(part), cost, affordable)
 
-    def _repeat(self, pool: ResidentPool, part: "_Part", found: list[tuple[str, str]]) -> None:
+    def _repeat(self, pool: ResidentPool, part: "_Part", more: list[tuple[str, str]]) -> None:
         """These pairs, and all solos, once after the other."""
         runs = self._settings.runs
         for number in range(runs):
             part.share(self._bench.now_s(), runs - number)
             alone = [(name,) for name in part.sound(self._workloads)]
             trials = shuffled(alone, part.isolation, number) if number else []
-            trials += shuffled(found, part.isolation, number)
-            self._trials(pool, part, trials, part.missing([*found, *alone], runs))
-            found = [pair for pair in found if part.is_worth(pair)]
+            trials += shuffled(more, part.isolation, number)
+            self._trials(pool, part, trials, part.missing([*more, *alone], runs))
+            more = [pair for pair in more if part.is_worth(pair)]
 
     def _affordable(self, part: "_Part") -> int:
         if part.deadline_s == float("inf"):
@@ -326,10 +325,7 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
     """Mean and 95th percentile of each feature over the samples that have it."""
     names = sorted({name for sample in samples for name in sample})
     columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
-    return {
-        name: Feature(round(float(np.mean(column)), 6), round(float(np.quantile(column, 0.95)), 6))
-        for name, column in columns.items()
-    }
+    return {name: feature_of(np.array(column)) for name, column in columns.items()}
 
 
 def _between(resident: BenchResident, opened: float, now: float) -> float:

@@ -100,8 +100,8 @@ class NvmlGpu:
 
     def memory_mib(self) -> tuple[int, int]:
         """(in use, free)."""
-        told = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
-        return (told.used // _MIB, told.free // _MIB) if told is not None else (0, 0)
+        memory = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
+        return (memory.used // _MIB, memory.free // _MIB) if memory is not None else (0, 0)
 
     def process_mib(self, pid: int) -> int | None:
         """The memory this process holds; None where NVML does not say."""
