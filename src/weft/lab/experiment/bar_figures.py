@@ -19,7 +19,7 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
     rows = {policy: model_means(results, policy) for policy in order}
     counts = models_gpus or {}
     models = sorted({m for row in rows.values() for m in row}, key=lambda m: (-counts.get(m, 0), m))
-    everything = {one.policy: one.gpu_allocation_percent for one in results.summary}
+    everything = {summary.policy: summary.gpu_allocation_percent for summary in results.summary}
     values = [value for row in rows.values() for value in row.values()]
     if not any(values):
         return nothing("by-model", title, "Nothing is allocated any more at the end.")

@@ -137,7 +137,7 @@ def _values(
     results: SimulationResults, policy: str, columns: list[Column]
 ) -> list[tuple[float, float] | None]:
     runs = [run for run in results.runs if run.policy == policy]
-    summary = next(one for one in results.summary if one.policy == policy)
+    summary = next(each for each in results.summary if each.policy == policy)
     return [column.value(summary, runs) if runs else None for column in columns]
 
 

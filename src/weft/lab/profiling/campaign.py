@@ -21,7 +21,6 @@ from weft.lab.profiling.gpu_bench import Bench, BenchError, BenchResident, Stamp
 from weft.lab.profiling.plan import PlannedRun, chosen, pairs, shuffled
 from weft.lab.profiling.pool import TIMEOUT, FailedError, ResidentPool
 from weft.lab.profiling.runlog import Failure, LoggedRun, RunLog, RunLogWriter
-from weft.lab.profiling.solo_samples import feature_of
 from weft.lab.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3
@@ -325,7 +324,10 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
     """Mean and 95th percentile of each feature over the samples that have it."""
     names = sorted({name for sample in samples for name in sample})
     columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
-    return {name: feature_of(np.array(column)) for name, column in columns.items()}
+    return {
+        name: Feature(round(float(np.mean(column)), 6), round(float(np.quantile(column, 0.95)), 6))
+        for name, column in columns.items()
+    }
 
 
 def _between(resident: BenchResident, opened: float, now: float) -> float:

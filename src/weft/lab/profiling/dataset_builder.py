@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-import msgspec
-
 from weft.interference import dataset
 from weft.interference.dataset import CoLocationSample, Dataset, Feature, Infeasible, SoloProfile
 from weft.interference.records import FASTEST
@@ -110,5 +108,5 @@ def _coruns(
 
 def _infeasible(run: LoggedRun, model: str) -> Infeasible:
     assert run.failure is not None
-    failed, reason, text = msgspec.structs.astuple(run.failure)
-    return Infeasible(run.applications, model, run.isolation, failed, reason, text)
+    why = run.failure.application, run.failure.reason, run.failure.text
+    return Infeasible(run.applications, model, run.isolation, *why)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.dialects.application import ApplicationClues
-from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, SoloProfile
+from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, SoloProfile
 from weft.lab.profiling import solo_samples
 from weft.lab.profiling.application import QUESTIONS, clues_of
-from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid, feature_of
+from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid
 from weft.telemetry.meaning.metric_names import Floats, Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
@@ -180,7 +180,9 @@ def _solo(key: tuple[str, str, str], group: Sequence[SoloWindow], seconds: float
     }
     used = columns.get(Metric.MEMORY_USED_MIB)
     features = {
-        metric.value: feature_of(column)
+        metric.value: Feature(
+            round(float(column.mean()), 6), round(float(np.quantile(column, 0.95)), 6)
+        )
         for metric, column in columns.items()
         if metric not in _NO_FEATURES
     }

@@ -29,8 +29,8 @@ def pairs(names: Sequence[str], seed: int) -> list[tuple[str, str]]:
     for apart in [*range(1, count // 2 + 1), 0]:
         places = range(count // 2) if 2 * apart == count else range(count)
         for place in places:
-            one, other = sorted((circle[place], circle[(place + apart) % count]))
-            order.append((one, other))
+            first, second = sorted((circle[place], circle[(place + apart) % count]))
+            order.append((first, second))
     return order
 
 

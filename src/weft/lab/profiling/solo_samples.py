@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.interference.dataset import Feature
 from weft.lab.profiling.nvml import model_of
 from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.metric_names import ALIASES, Alias, Floats, Metric, SeriesSubject
@@ -65,11 +64,6 @@ def series_of(answer: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Flo
     for at, text in enumerate(answer.labels):
         part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
         yield _labels.decode(text), answer.times[part], answer.values[part]
-
-
-def feature_of(column: Floats) -> Feature:
-    """The mean and 95th percentile of a feature's samples."""
-    return Feature(round(float(column.mean()), 6), round(float(np.quantile(column, 0.95)), 6))
 
 
 class SeenGpus:

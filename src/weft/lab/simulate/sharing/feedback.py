@@ -71,8 +71,8 @@ class SimulatedProgress:
         inputs: dict[str, Any],
         seed: int,
     ) -> None:
-        told = inputs.get(INTERFERENCE, InterferenceTable(0))
-        self.experience = ObservedSlowdowns(msgspec.convert(told, InterferenceTable))
+        table = inputs.get(INTERFERENCE, InterferenceTable(0))
+        self.experience = ObservedSlowdowns(msgspec.convert(table, InterferenceTable))
         self.looks = self.slow_looks = 0
         """At latency-critical jobs, and at those beyond their bound."""
         self._feedback, self._cards = feedback, cards
@@ -86,7 +86,7 @@ class SimulatedProgress:
 
         What is learnt of it is `due`.
         """
-        told = []
+        progress = []
         for window in self._windows(now_ns):
             job = window.container.job
             if job.job_class == LATENCY_CRITICAL:
@@ -96,10 +96,10 @@ class SimulatedProgress:
             slowdown = self._measured(window.slowdown)
             if slowdown is None:
                 continue
-            told.append(PodProgress(job.uid, slowdown))
+            progress.append(PodProgress(job.uid, slowdown))
             if window.steady and self._feedback.teach:
                 self.experience.saw(self._model[window.gpu], job.kind, window.others, slowdown)
-        return ProgressSeen(tuple(told)) if self._feedback.evict else None
+        return ProgressSeen(tuple(progress)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
         """The policies' next input, if it is due."""
