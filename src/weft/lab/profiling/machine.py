@@ -99,9 +99,9 @@ class Machine:
         if self._env is None:
             raise BenchError("nothing is started outside of `isolated`")
         how = self._how
-        command = [how.python, "-m", "weft.lab.workloads", "run", workload.name, "--orders"]
-        times = ["--warm-seconds", f"{how.warm_s:g}", "--seconds", f"{SECONDS:g}"]
-        command += ["--device", how.device, *times, *(["--tiny"] if how.tiny else [])]
+        command = [how.python, "-m", "weft.lab.workloads", "run", workload.name]
+        command += ["--device", how.device, "--warm-seconds", f"{how.warm_s:g}"]
+        command += ["--seconds", f"{SECONDS:g}", "--orders", *(["--tiny"] if how.tiny else [])]
         try:
             return WorkloadProcess(command, self._env)
         except OSError as error:
