@@ -23,6 +23,13 @@ _SIMPLE: Mapping[Any, tuple[type, ...]] = {
 }
 
 
+class UnsetType:
+    """Of a field that is not there at all."""
+
+
+UNSET = UnsetType()
+
+
 class DecodeError(Exception):
     """Not JSON, or not of that type."""
 
@@ -226,12 +233,14 @@ def _struct(told: Mapping[str, Any], kind: _StructMeta) -> Any:
 
 def stand_in() -> None:
     """Be msgspec from here on, for whoever imports it."""
-    modules: dict[str, dict[str, Callable[..., Any] | type]] = {
+    modules: dict[str, dict[str, Callable[..., Any] | type | UnsetType]] = {
         "msgspec": {
             "Struct": Struct,
             "field": field,
             "DecodeError": DecodeError,
             "ValidationError": DecodeError,
+            "UNSET": UNSET,
+            "UnsetType": UnsetType,
         },
         "msgspec.json": {"encode": encode, "decode": decode, "format": format_, "Decoder": Decoder},
         "msgspec.structs": {"replace": replace},

@@ -13,14 +13,13 @@ from weft.core.engine.waiting_pods import NOWHERE, Never
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignment, feasibility
 from weft.core.framework.constraints import preferences
 from weft.core.framework.feasibility import Codes
-from weft.core.framework.query import NOTHING_OBSERVED, Observations
+from weft.core.framework.query import NOTHING_OBSERVED
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 from weft.model.constraints import NO_CONSTRAINTS
 
 CODES = len(Code)
-OBSERVED = frozenset(Observations._fields)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
@@ -132,7 +131,7 @@ class Assessor:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-        known.observed = self.observed if profile.reads & OBSERVED else NOTHING_OBSERVED
+        known.observed = self.observed if profile.observes else NOTHING_OBSERVED
         if known.version != ledger.version:
             self._mend(known, profile)
             known.version = ledger.version

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weft.core.framework.policy import Policy
+from weft.core.framework.query import Observations
 from weft.model import Shape
 
 
@@ -43,6 +44,7 @@ class Profile:
         self.matcher = self.lead if "pending" in self.lead.reads else None
         self.predicts = _overrides(self.lead, "predict")
         self.reads = frozenset[str]().union(*(policy.reads for policy in self.policies))
+        self.observes = not self.reads.isdisjoint(Observations._fields)
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.harvests = any(policy.harvests for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")

@@ -70,6 +70,7 @@ async def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
         measured(it, 1, [0.91, 0.95])
         uid = add_pod(it.server, "waits", 1_000)
         await it.until(lambda: uid in it.live.engine.queue)
+        observed = it.live.engine.assessor.observed
         found = await it.explain("waits")
         assert (found.state, found.text) == ("pending", "fits nowhere")
         assert found.metrics is not None
@@ -78,7 +79,7 @@ async def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
         assert "metrics keep it off 2 GPUs that would take it:" in text
         assert "a GPU 0: sm_active_ratio 0.91, dram_active_ratio 0.91" in text
         assert "without metrics: a, GPU 0" in text
-        assert it.live.engine.profiles["weft"].lead.signals is it.live.engine.signals
+        assert it.live.engine.assessor.observed is observed
 
 
 async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
